@@ -1,0 +1,279 @@
+//! Element types: what a tensor holds, what a scalar is, and how two types meet.
+//!
+//! Called by every layer. Knows nothing of tensors or devices. The promotion rule is
+//! PyTorch's: see [`DType::promote`] and [`DType::promote_scalar`].
+
+use half::{bf16, f16};
+use std::fmt;
+
+/// The type of a tensor's elements.
+///
+/// ```
+/// use futensor::DType;
+/// assert_eq!(DType::F32.size(), 4);
+/// assert_eq!(DType::F32.to_string(), "float32");
+/// assert_eq!(DType::I64.promote(DType::F16), DType::F16);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum DType {
+    /// IEEE single precision, the default.
+    F32,
+    /// IEEE double precision.
+    F64,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    BF16,
+    /// Signed 32-bit integer; arithmetic wraps.
+    I32,
+    /// Signed 64-bit integer; arithmetic wraps.
+    I64,
+    /// Unsigned 8-bit integer; arithmetic wraps.
+    U8,
+    /// Truth value, one byte each.
+    Bool,
+}
+
+impl DType {
+    /// Every element type, for tests and tables.
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::Bool];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F32 | DType::I32 => 4,
+            DType::F64 | DType::I64 => 8,
+            DType::F16 | DType::BF16 => 2,
+            DType::U8 | DType::Bool => 1,
+        }
+    }
+
+    /// PyTorch's name: `float32`, `int64`, `bool`...
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+            DType::F16 => "float16",
+            DType::BF16 => "bfloat16",
+            DType::I32 => "int32",
+            DType::I64 => "int64",
+            DType::U8 => "uint8",
+            DType::Bool => "bool",
+        }
+    }
+
+    /// True for the four floating point types.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
+    }
+
+    /// True for the integers; `bool` is not one.
+    pub const fn is_int(self) -> bool {
+        matches!(self, DType::I32 | DType::I64 | DType::U8)
+    }
+
+    /// The type in which an op on two tensors is computed: PyTorch's `promote_types`.
+    ///
+    /// ```
+    /// use futensor::DType::{self, *};
+    /// assert_eq!(DType::promote(F16, BF16), F32);
+    /// assert_eq!(DType::promote(U8, I32), I32);
+    /// assert_eq!(DType::promote(Bool, U8), U8);
+    /// ```
+    pub const fn promote(self, other: DType) -> DType {
+        use DType::*;
+        match (self, other) {
+            (F64, _) | (_, F64) => F64,
+            (F32, _) | (_, F32) => F32,
+            (F16, BF16) | (BF16, F16) => F32,
+            (F16, _) | (_, F16) => F16,
+            (BF16, _) | (_, BF16) => BF16,
+            (I64, _) | (_, I64) => I64,
+            (I32, _) | (_, I32) => I32,
+            (U8, _) | (_, U8) => U8,
+            (Bool, Bool) => Bool,
+        }
+    }
+
+    /// The type in which an op on a tensor and a scalar is computed. Scalars are weakly typed: only
+    /// one of a higher *category* (bool, integer, float) changes the tensor's type.
+    ///
+    /// ```
+    /// use futensor::{DType, Scalar};
+    /// assert_eq!(DType::F16.promote_scalar(Scalar::Float(2.0)), DType::F16);
+    /// assert_eq!(DType::I32.promote_scalar(Scalar::Float(2.0)), DType::F32);
+    /// assert_eq!(DType::Bool.promote_scalar(Scalar::Int(2)), DType::I64);
+    /// ```
+    pub const fn promote_scalar(self, scalar: Scalar) -> DType {
+        match scalar {
+            Scalar::Float(_) if !self.is_float() => DType::F32,
+            Scalar::Int(_) if matches!(self, DType::Bool) => DType::I64,
+            _ => self,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A number beside a tensor: `&x + 2.0`, `full([2], 7)`. Weakly typed, as in PyTorch.
+///
+/// ```
+/// use futensor::Scalar;
+/// assert_eq!(Scalar::from(2), Scalar::Int(2));
+/// assert_eq!(Scalar::from(2.5).as_f64(), 2.5);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Scalar {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A floating point number.
+    Float(f64),
+}
+
+impl Scalar {
+    /// The value as a double; `true` is 1.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Scalar::Bool(b) => b as u8 as f64,
+            Scalar::Int(i) => i as f64,
+            Scalar::Float(x) => x,
+        }
+    }
+
+    /// The value as an integer, truncated towards zero; `true` is 1.
+    pub fn as_i64(self) -> i64 {
+        match self {
+            Scalar::Bool(b) => b as i64,
+            Scalar::Int(i) => i,
+            Scalar::Float(x) => x as i64,
+        }
+    }
+
+    /// The type a tensor made from this scalar alone has: `bool`, `int64` or `float32`.
+    pub fn default_dtype(self) -> DType {
+        match self {
+            Scalar::Bool(_) => DType::Bool,
+            Scalar::Int(_) => DType::I64,
+            Scalar::Float(_) => DType::F32,
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Bool(b) => b.fmt(f),
+            Scalar::Int(i) => i.fmt(f),
+            Scalar::Float(x) => fmt::Debug::fmt(x, f),
+        }
+    }
+}
+
+macro_rules! scalar_from {
+    ($($t:ty => $variant:ident as $as:ty),*) => {$(
+        impl From<$t> for Scalar {
+            fn from(x: $t) -> Scalar { Scalar::$variant(x as $as) }
+        }
+    )*};
+}
+scalar_from!(f32 => Float as f64, f64 => Float as f64, i32 => Int as i64, i64 => Int as i64,
+             u8 => Int as i64, u32 => Int as i64, usize => Int as i64, bool => Bool as bool);
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that a tensor can hold: `f32 f64 f16 bf16 i32 i64 u8 bool`. Sealed.
+pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The element type that this Rust type stands for.
+    const DTYPE: DType;
+    /// Nearest value to a double; integers truncate towards zero and saturate, `bool` is `x != 0`.
+    fn from_f64(x: f64) -> Self;
+    /// The value of an integer; narrower integers wrap, `bool` is `x != 0`.
+    fn from_i64(x: i64) -> Self;
+    /// The value as a double.
+    fn to_f64(self) -> f64;
+    /// The value as an integer, truncated towards zero.
+    fn to_i64(self) -> i64;
+    /// The value of a scalar.
+    fn from_scalar(x: Scalar) -> Self {
+        match x {
+            Scalar::Bool(b) => Self::from_i64(b as i64),
+            Scalar::Int(i) => Self::from_i64(i),
+            Scalar::Float(x) => Self::from_f64(x),
+        }
+    }
+}
+
+macro_rules! element {
+    ($($t:ty, $d:ident, $from_f:expr, $from_i:expr, $to_f:expr, $to_i:expr;)*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$d;
+            #[inline] fn from_f64(x: f64) -> Self { ($from_f)(x) }
+            #[inline] fn from_i64(x: i64) -> Self { ($from_i)(x) }
+            #[inline] fn to_f64(self) -> f64 { ($to_f)(self) }
+            #[inline] fn to_i64(self) -> i64 { ($to_i)(self) }
+        }
+    )*};
+}
+element! {
+    f32, F32, |x| x as f32, |x| x as f32, |x: f32| x as f64, |x: f32| x as i64;
+    f64, F64, |x| x, |x| x as f64, |x: f64| x, |x: f64| x as i64;
+    f16, F16, f16::from_f64, |x| f16::from_f64(x as f64), |x: f16| x.to_f64(), |x: f16| x.to_f64() as i64;
+    bf16, BF16, bf16::from_f64, |x| bf16::from_f64(x as f64), |x: bf16| x.to_f64(), |x: bf16| x.to_f64() as i64;
+    i32, I32, |x| x as i32, |x| x as i32, |x: i32| x as f64, |x: i32| x as i64;
+    i64, I64, |x| x as i64, |x| x, |x: i64| x as f64, |x: i64| x;
+    u8, U8, |x| x as i64 as u8, |x| x as u8, |x: u8| x as f64, |x: u8| x as i64;
+    bool, Bool, |x| x != 0.0, |x| x != 0, |x: bool| x as u8 as f64, |x: bool| x as i64;
+}
+
+/// Runs an expression with a type alias bound to the Rust type of a [`DType`].
+macro_rules! with_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::dtype::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::dtype::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            $crate::dtype::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::dtype::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            $crate::dtype::DType::Bool => {
+                type $T = bool;
+                $body
+            }
+        }
+    };
+}
+#[allow(unused_imports)] // Until the first kernel uses it.
+pub(crate) use with_dtype;

@@ -1,0 +1,145 @@
+//! The one error type: opaque, cheap to clone, and it says where.
+//!
+//! An error stays with its value: every value made from a failed one fails with the same root, so
+//! an [`Error`] is an `Arc` and cloning it is a count. Predicates (`is_shape`...) tell kinds apart;
+//! the message names the op, the shapes, the device and the caller's line.
+
+use std::{panic::Location, sync::Arc};
+
+/// `Result` with futensor's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of mistake or fault it was. Private: callers ask the predicates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ErrorKind {
+    Shape,
+    DType,
+    Device,
+    Index,
+    Argument,
+    OutOfMemory,
+    Kernel,
+    DeviceLost,
+    Shutdown,
+    Source,
+}
+
+/// Why a value could not be had.
+///
+/// Displays as `op: what happened (file:line)`.
+///
+/// ```
+/// # fn main() { futures::executor::block_on(async {
+/// use futensor::Device;
+/// let device = Device::cpu();
+/// let failed = device.ones([2, 3]) * device.ones([4]);
+/// let error = failed.await.unwrap_err();
+/// assert!(error.is_shape());
+/// assert!(error.to_string().starts_with("mul: cannot broadcast [2, 3] with [4] ("));
+/// # }) }
+/// ```
+#[derive(Clone, thiserror::Error)]
+#[error("{}: {} ({}:{})", .0.op, .0.message, .0.at.file(), .0.at.line())]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    op: String,
+    message: String,
+    at: &'static Location<'static>,
+}
+
+impl Error {
+    #[cold]
+    pub(crate) fn new(
+        kind: ErrorKind,
+        op: impl Into<String>,
+        message: impl Into<String>,
+        at: &'static Location<'static>,
+    ) -> Error {
+        Error(Arc::new(Inner { kind, op: op.into(), message: message.into(), at }))
+    }
+
+    /// An error for an op from outside the crate: `op` names it, `message` says what went wrong. The
+    /// caller's line is taken from here unless the engine knows the op's own.
+    ///
+    /// ```
+    /// let error = futensor::Error::custom("fft", "length 7 is not a power of two");
+    /// assert!(error.to_string().starts_with("fft: length 7 is not a power of two"));
+    /// ```
+    #[track_caller]
+    pub fn custom(op: &str, message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Kernel, op, message, Location::caller())
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Name of the operation that failed first.
+    pub fn op(&self) -> &str {
+        &self.0.op
+    }
+
+    /// What went wrong, without op and place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Where in the caller's source the failed operation was asked for.
+    pub fn location(&self) -> &'static Location<'static> {
+        self.0.at
+    }
+
+    /// Shapes do not fit each other or the op.
+    pub fn is_shape(&self) -> bool {
+        self.kind() == ErrorKind::Shape
+    }
+    /// An element type does not fit the op or the read.
+    pub fn is_dtype(&self) -> bool {
+        self.kind() == ErrorKind::DType
+    }
+    /// Two devices in one op, or a device that is not there.
+    pub fn is_device(&self) -> bool {
+        self.kind() == ErrorKind::Device
+    }
+    /// An index or a dimension is out of range.
+    pub fn is_index(&self) -> bool {
+        self.kind() == ErrorKind::Index
+    }
+    /// Another argument makes no sense.
+    pub fn is_argument(&self) -> bool {
+        self.kind() == ErrorKind::Argument
+    }
+    /// The memory for the result could not be had.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.kind() == ErrorKind::OutOfMemory
+    }
+    /// The op's kernel panicked or said that it failed.
+    pub fn is_kernel(&self) -> bool {
+        self.kind() == ErrorKind::Kernel
+    }
+    /// The device is gone with all that was pending on it: a fault, a loss, or the watchdog.
+    pub fn is_device_lost(&self) -> bool {
+        self.kind() == ErrorKind::DeviceLost
+    }
+    /// The device was shut down before the op was taken up.
+    pub fn is_shutdown(&self) -> bool {
+        self.kind() == ErrorKind::Shutdown
+    }
+    /// The future that was to bring the data failed.
+    pub fn is_source(&self) -> bool {
+        self.kind() == ErrorKind::Source
+    }
+
+    /// True where both are the same failure (the same root), not merely alike.
+    pub fn same_root(&self, other: &Error) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Error({:?}, {self})", self.0.kind)
+    }
+}

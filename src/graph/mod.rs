@@ -1,0 +1,3 @@
+//! What is meant: nodes, inference, fusion, plans. Pure: no threads, no devices.
+
+pub(crate) mod program;

@@ -1,0 +1,14 @@
+//! Async/await tensors.
+
+mod dtype;
+mod error;
+mod op;
+mod shape;
+mod sync;
+
+mod graph;
+mod kernels;
+
+pub use dtype::{DType, Element, Scalar};
+pub use error::{Error, Result};
+pub use shape::Shape;

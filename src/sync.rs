@@ -1,0 +1,44 @@
+//! The one door to atomics, locks and cells, so that loom checks the code that ships.
+//!
+//! Lock-free parts name these types through here and nowhere else; under `--cfg futensor_loom`
+//! they are loom's.
+
+#[cfg(futensor_loom)]
+pub(crate) use loom::{
+    cell::UnsafeCell,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    },
+};
+
+#[cfg(not(futensor_loom))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+/// `std`'s cell behind loom's face: access goes through a closure that is given the pointer.
+#[cfg(not(futensor_loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(futensor_loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Locks, and goes on after a panic elsewhere: what these locks guard is valid between statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
