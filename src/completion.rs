@@ -157,6 +157,11 @@ impl<T> Completion<T> {
         false
     }
 
+    /// Gives the right to write back: the value is pending again. Returns the state before.
+    pub fn unclaim(&self) -> State {
+        State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::AcqRel))
+    }
+
     /// Writes the value and wakes everybody. The caller holds the right to write (phase Writing).
     pub fn write(&self, value: T, failed: bool) {
         debug_assert_eq!(self.state().phase(), Phase::Writing);

@@ -9,6 +9,8 @@ mod shape;
 mod sync;
 mod view;
 
+mod backend;
+mod engine;
 mod graph;
 mod kernels;
 

@@ -16,6 +16,8 @@ pub(crate) struct Group<N> {
     pub program: Program,
     /// What the program reads, in the order of `Code::Input`.
     pub inputs: SmallVec<[N; 2]>,
+    /// How many of the members' operands each input is.
+    pub edges: SmallVec<[u8; 2]>,
     /// Who is computed, and in which register.
     pub members: SmallVec<[(N, Reg); 2]>,
     input_regs: SmallVec<[Reg; 2]>,
@@ -30,6 +32,7 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         Group {
             program: Program::default(),
             inputs: SmallVec::new(),
+            edges: SmallVec::new(),
             members: SmallVec::new(),
             input_regs: SmallVec::new(),
         }
@@ -50,10 +53,12 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
             return reg;
         }
         if let Some(i) = self.inputs.iter().position(|n| address(n) == address(node)) {
+            self.edges[i] += 1;
             return self.input_regs[i];
         }
         let reg = self.program.push(Code::Input(self.inputs.len() as u8), node.dtype, node.dtype);
         self.inputs.push(node.clone());
+        self.edges.push(1);
         self.input_regs.push(reg);
         reg
     }
@@ -119,22 +124,3 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
     }
 }
 
-/// Rough time of an elementwise node on one thread of a CPU, in nanoseconds: enough to tell what is
-/// worth a thread, a hold-back or a hand-over. A quarter of a nanosecond an element for arithmetic,
-/// one for the transcendental ones.
-pub(crate) fn estimate_ns(node: &Node) -> u64 {
-    let n = node.numel() as u64;
-    let heavy = match node.op {
-        Op::Unary(op) => op.class() == crate::op::Class::float,
-        Op::Binary(op) | Op::WithScalar { op, .. } => matches!(
-            op,
-            crate::op::BinaryOp::Pow
-                | crate::op::BinaryOp::Atan2
-                | crate::op::BinaryOp::Fmod
-                | crate::op::BinaryOp::Remainder
-        ),
-        Op::Random { .. } => true,
-        _ => false,
-    };
-    20 + if heavy { n.saturating_mul(2) } else { n / 4 }
-}

@@ -5,13 +5,13 @@
 
 #![allow(unsafe_code)]
 
-use super::operation::Operation;
+use super::operation::{Meta, Operation};
 use super::value::Value;
 use crate::completion::{Completion, Phase};
 use crate::counted::{Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
-use crate::op::{BinaryOp, ReduceOp, UnaryOp};
+use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
 use crate::shape::{Layout, Shape};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 use smallvec::SmallVec;
@@ -20,9 +20,9 @@ use std::{any::Any, cell::Cell, panic::Location, sync::Arc};
 /// The device that a node lives on, as far as the graph needs to know.
 pub(crate) trait Home: Sync {
     /// Its last handle is gone; the link may be the last owner.
-    fn unobserved(&self, node: Link<Node>);
+    fn unobserved(&'static self, node: Link<Node>);
     /// A pending node was freed: nobody could observe it any more.
-    fn skipped(&self, shape: &Shape, dtype: DType);
+    fn skipped(&'static self, shape: &Shape, dtype: DType);
     /// For the engine, which knows its own.
     fn as_any(&self) -> &dyn Any;
 }
@@ -153,6 +153,30 @@ impl Op {
     }
 }
 
+/// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
+/// hand-over. A quarter of a nanosecond an element for arithmetic, two for the transcendental ones.
+fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
+    let n = shape.numel() as u64;
+    let heavy = match op {
+        Op::Unary(op) => op.class() == Class::float,
+        Op::Binary(op) | Op::WithScalar { op, .. } => {
+            matches!(op, BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::Fmod | BinaryOp::Remainder)
+        }
+        Op::Random { .. } => true,
+        Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,
+        Op::View(_) | Op::Fill(_) | Op::Marker | Op::Source(_) | Op::Given => return 20,
+        Op::Reduce(_) | Op::Sink(_) => {
+            return 30 + inputs.first().map_or(0, |i| i.numel() as u64) / 2;
+        }
+        Op::Custom(op) => {
+            let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|i| i.meta()).collect();
+            let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
+            return op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype });
+        }
+    };
+    20 + if heavy { n.saturating_mul(2) } else { n / 4 }
+}
+
 /// Few inputs lie in the node.
 pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 
@@ -165,6 +189,8 @@ pub(crate) struct Node {
     pub dtype: DType,
     pub home: &'static dyn Home,
     pub at: &'static Location<'static>,
+    /// Estimated time on one thread of a CPU, in nanoseconds.
+    pub cost_ns: u32,
     /// The value or the error, and who waits for it.
     pub completion: Completion<Result<Value, Error>>,
     /// What it is made from. Let go by the writer of the value.
@@ -190,15 +216,16 @@ impl Node {
         dtype: DType,
         home: &'static dyn Home,
         at: &'static Location<'static>,
-        flags: u32,
     ) -> Node {
+        let cost_ns = u32::try_from(cost_ns(&op, &inputs, &shape, dtype)).unwrap_or(u32::MAX);
         Node {
             op,
             shape,
             dtype,
             home,
             at,
-            completion: Completion::pending(flags),
+            cost_ns,
+            completion: Completion::pending(0),
             inputs: UnsafeCell::new(inputs),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
@@ -220,6 +247,7 @@ impl Node {
             dtype,
             home,
             at,
+            cost_ns: 0,
             completion: Completion::completed(value, failed),
             inputs: UnsafeCell::new(Inputs::new()),
             next: AtomicPtr::new(std::ptr::null_mut()),
@@ -229,6 +257,10 @@ impl Node {
 
     pub fn numel(&self) -> usize {
         self.shape.numel()
+    }
+
+    pub fn meta(&self) -> Meta {
+        Meta { shape: self.shape.clone(), dtype: self.dtype }
     }
 
     pub fn bytes(&self) -> usize {
@@ -307,7 +339,7 @@ impl Drop for Node {
 }
 
 /// Drops links without recursion: a link's last drop may free a node, which lets go of its inputs.
-pub(crate) fn free(links: Inputs) {
+pub(crate) fn free(links: impl IntoIterator<Item = Link<Node>>) {
     match FREEING.take() {
         Some(mut outer) => {
             outer.extend(links);
@@ -315,7 +347,7 @@ pub(crate) fn free(links: Inputs) {
         }
         None => {
             FREEING.set(Some(Vec::new()));
-            drop(links);
+            links.into_iter().for_each(drop);
             while let Some(link) = FREEING.take().and_then(|mut list| {
                 let next = list.pop();
                 FREEING.set(next.is_some().then_some(list));

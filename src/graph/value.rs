@@ -13,6 +13,10 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     /// Bytes that the device keeps for it.
     #[allow(dead_code)] // Read by backends that account for memory of another's making.
     fn bytes(&self) -> usize;
+    /// True where the last reader of a value may write its result over it.
+    fn is_reusable(&self) -> bool {
+        false
+    }
     /// For the backend that made it.
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;

@@ -30,6 +30,8 @@ pub(crate) struct Memory {
     peak: AtomicUsize,
     cached: AtomicUsize,
     limit: usize,
+    /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
+    refuse_in: AtomicUsize,
     free: Mutex<Vec<Vec<usize>>>,
 }
 
@@ -62,6 +64,7 @@ impl Memory {
             peak: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
             limit,
+            refuse_in: AtomicUsize::new(0),
             free: Mutex::new(vec![Vec::new(); CLASSES]),
         })
     }
@@ -87,7 +90,8 @@ impl Memory {
             _ if bytes > isize::MAX as usize / 2 => return None,
             _ => class(bytes),
         };
-        if !self.count(size) {
+        let refused = self.refuse_in.load(Relaxed) != 0 && self.refuse_in.fetch_sub(1, Relaxed) == 1;
+        if refused || !self.count(size) {
             return None;
         }
         let cached = if index < CLASSES { lock(&self.free)[index].pop() } else { None };
@@ -116,6 +120,11 @@ impl Memory {
             }
         };
         Some(Arc::new(Block { ptr, size, class: index, memory: self.clone() }))
+    }
+
+    /// Makes the `n`th allocation from now fail (1 is the next).
+    pub fn refuse(&self, n: usize) {
+        self.refuse_in.store(n, Relaxed);
     }
 
     /// Gives cached blocks back to the system; returns how many bytes that was.
@@ -173,6 +182,9 @@ impl Buffer for Block {
     }
     fn bytes(&self) -> usize {
         self.size
+    }
+    fn is_reusable(&self) -> bool {
+        true
     }
     fn as_any(&self) -> &dyn Any {
         self
