@@ -1,1 +1,20 @@
 //! CPU loops.
+//!
+//! `unsafe` is reopened for the files that walk raw addresses: a view may have any stride, so there is
+//! no slice to index.
+
+#[allow(unsafe_code)]
+pub(crate) mod copy;
+mod halves;
+pub(crate) mod index;
+mod isa;
+pub(crate) mod matmul;
+mod nest;
+#[allow(unsafe_code)]
+pub(crate) mod reduce;
+pub(crate) mod softmax;
+
+#[cfg(test)]
+mod measure;
+#[cfg(test)]
+mod testing;
