@@ -129,11 +129,12 @@ pub trait Operation: Send + Sync + 'static {
     /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
 
-    /// Estimated time on one thread in nanoseconds; the engine runs cheap ops where it stands. By
-    /// default a nanosecond an element read or written.
+    /// Estimated time on one thread in nanoseconds. Below 5,000 an awaiting poll may run the op itself;
+    /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
+    /// or written, since nobody else knows what an op does.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let read: usize = inputs.iter().map(|m| m.shape.numel()).sum();
-        (read.saturating_add(output.shape.numel())) as u64 + 100
+        10_000 + read.saturating_add(output.shape.numel()) as u64
     }
 
     /// An input (of the output's shape and type) whose memory the result may take over when this op is
