@@ -1,1 +1,4 @@
 //! CPU loops.
+
+pub(crate) mod math;
+pub(crate) mod simd;
