@@ -165,8 +165,9 @@ fn measure_reduce() {
     };
     println!("{:40} {:8.1} GB/s with one thread {:8.1} with two", "plain reading", read(&Serial), read(&pair));
     drop(pair);
-    let v = view(&x, F32, &s, &[ni, 1]);
-    let t = view(&x, F32, &s, &[1, ni]);
+    let (along, across) = ([ni, 1], [1, ni]);
+    let v = view(&x, F32, &s, &along);
+    let t = view(&x, F32, &s, &across);
     reduce_line("sum of 16 Mi f32", ReduceOp::Sum, view(&x, F32, &[1 << 24], &[1]), &[true], F32);
     reduce_line("sum of 64 Ki f32 (in cache)", ReduceOp::Sum, view(&x, F32, &[1 << 16], &[1]), &[true], F32);
     reduce_line("sum of 16 Mi f32 transposed", ReduceOp::Sum, t, &[true, true], F32);

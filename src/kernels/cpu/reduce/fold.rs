@@ -6,7 +6,7 @@
 //! tree by position. Rows, columns, threads and fused input all follow this order, so a float result
 //! depends on nothing but the elements; and the error of a sum grows with the logarithm of their number.
 
-use super::super::halves;
+use super::super::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 use half::{bf16, f16};
 use std::marker::PhantomData;
 
@@ -93,8 +93,8 @@ macro_rules! load {
 load! {
     f32 in f32: |x| x, |x| x;
     f64 in f64: |x| x, |x| x;
-    f16 in f32: halves::from_f16, halves::to_f16;
-    bf16 in f32: halves::from_bf16, halves::to_bf16;
+    f16 in f32: |x: f16| widen_f16(x.to_bits()), |x| f16::from_bits(narrow_f16(x));
+    bf16 in f32: |x: bf16| widen_bf16(x.to_bits()), |x| bf16::from_bits(narrow_bf16(x));
     i64 in i64: |x| x, |x| x;
     i32 in i64: |x| x as i64, |x| x as i32;
     u8 in i64: |x| x as i64, |x| x as u8;
