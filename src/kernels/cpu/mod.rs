@@ -7,6 +7,7 @@
 pub(crate) mod copy;
 pub(crate) mod index;
 mod isa;
+mod load;
 pub(crate) mod math;
 #[allow(unsafe_code)]
 pub(crate) mod matmul;
