@@ -23,14 +23,13 @@ macro_rules! int {
 }
 int! { i32 i64 u8 }
 
-/// Columns and depth of the block of b that is brought into order at a time, and rows taken together.
+/// Columns and depth of the block of b that is brought into order at a time.
 const COLS: usize = 128;
 const DEPTH: usize = 64;
-const ROWS: usize = 4;
 
 pub(super) fn integers<T: Int>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
     let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
-    let cut = Cut::new(p, p.batch.numel(), [ROWS, COLS], par.threads());
+    let cut = Cut::new(p, p.batch.numel(), [4, COLS], par.threads());
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
         vectorize(|| {
@@ -67,25 +66,26 @@ unsafe fn stripe<T: Int>(
         for (p, line) in block[..deep].iter_mut().enumerate() {
             line[..width].iter_mut().enumerate().for_each(|(j, x)| *x = unsafe { *b.from(depth + p, col + j) });
         }
-        let mut row = rows.start;
-        while row < rows.end {
-            let high = ROWS.min(rows.end - row);
-            let mut acc = [[T::ZERO; COLS]; ROWS];
-            for (p, line) in block[..deep].iter().enumerate() {
-                for (r, acc) in acc[..high].iter_mut().enumerate() {
-                    // SAFETY: as above.
-                    let x = unsafe { *a.from(row + r, depth + p) };
-                    (0..COLS).for_each(|j| acc[j] = x.mul_add(line[j], acc[j]));
+        for row in rows.clone() {
+            let mut acc = [T::ZERO; COLS];
+            // SAFETY: as above.
+            let x = |p: usize| unsafe { *a.from(row, depth + p) };
+            let (fours, rest) = block[..deep].as_chunks::<4>();
+            for (p, [b0, b1, b2, b3]) in fours.iter().enumerate() {
+                let [x0, x1, x2, x3] = [x(4 * p), x(4 * p + 1), x(4 * p + 2), x(4 * p + 3)];
+                for j in 0..COLS {
+                    acc[j] = x0.mul_add(b0[j], x1.mul_add(b1[j], x2.mul_add(b2[j], x3.mul_add(b3[j], acc[j]))));
                 }
             }
-            for (r, acc) in acc[..high].iter().enumerate() {
-                for (j, &x) in acc[..width].iter().enumerate() {
-                    let to = o.from(row + r, col + j);
-                    // SAFETY: as above; from the second block on the output has been written.
-                    unsafe { *to = if depth == 0 { x } else { T::ONE.mul_add(x, *to) } };
-                }
+            for (p, line) in rest.iter().enumerate() {
+                let x = x(deep - rest.len() + p);
+                (0..COLS).for_each(|j| acc[j] = x.mul_add(line[j], acc[j]));
             }
-            row += high;
+            for (j, &x) in acc[..width].iter().enumerate() {
+                let to = o.from(row, col + j);
+                // SAFETY: as above; from the second block on the output has been written.
+                unsafe { *to = if depth == 0 { x } else { T::ONE.mul_add(x, *to) } };
+            }
         }
         depth += deep;
         if depth >= k {

@@ -9,6 +9,7 @@
 
 mod half;
 mod integer;
+mod lanes;
 mod packed;
 #[cfg(test)]
 mod tests;
@@ -76,7 +77,7 @@ impl Product {
     fn new(a: &View<'_>, b: &View<'_>, out: &[usize]) -> Product {
         let (ra, rb, rank) = (a.shape.len(), b.shape.len(), out.len());
         let (mut m, n, k) = (a.shape[ra - 2], b.shape[rb - 1], a.shape[ra - 1]);
-        let steps_a = [a.strides[ra - 2], a.strides[ra - 1]];
+        let mut steps_a = [a.strides[ra - 2], a.strides[ra - 1]];
         let steps_b = [b.strides[rb - 2], b.strides[rb - 1]];
         let of = |v: &View<'_>, i: usize| match (i + v.shape.len()).checked_sub(rank) {
             Some(d) if v.shape[d] != 1 => v.strides[d],
@@ -92,8 +93,11 @@ impl Product {
         // Matrices of a batch that all meet the same b, and lie under each other, are one tall matrix.
         while let Some(d) = batch.dims.last()
             && d.step[2] == 0
-            && (d.step[1] == steps_a[0] * m as isize || m == 1 && steps_a[0] == 0)
+            && (m == 1 || d.step[1] == steps_a[0] * m as isize)
         {
+            if m == 1 {
+                steps_a[0] = d.step[1];
+            }
             m *= d.size;
             batch.dims.pop();
         }
@@ -114,6 +118,9 @@ impl Product {
 /// Multiply-adds below which a second thread costs more than it brings.
 const PART: usize = 1 << 20;
 
+/// Multiply-adds in the time in which an element comes from memory.
+const READ: usize = 8;
+
 /// The cut of a batch of outputs into pieces: `(matrix, rows, columns)` for each of `parts`.
 struct Cut {
     rows: usize,
@@ -125,16 +132,26 @@ struct Cut {
 }
 
 impl Cut {
-    /// Pieces of the output for `threads`, whose sides are multiples of `grain` (but for the last ones).
+    /// Pieces of the output for `threads`, whose sides are multiples of `grain`, the last ones' and more.
+    ///
+    /// `gemm` computes in another order where there is one row or column, where the output has at most
+    /// 256 elements, and where neither side is above 64: no piece may be so unless the whole is.
     fn new(p: &Product, matrices: usize, grain: [usize; 2], threads: usize) -> Cut {
+        // A product with few rows or columns takes the time of reading its operands.
         let each = p.m.saturating_mul(p.n).saturating_mul(p.k.max(1));
+        let each = each.saturating_add(READ.saturating_mul((p.m + p.n).saturating_mul(p.k)));
         let wanted = match (each.saturating_mul(matrices) / PART).min(threads) {
             0 | 1 => 1,
             many => many,
         };
         // Whole matrices first; where there are few of them, each is cut along its longer side.
         let pieces = if matrices >= 2 * wanted { 1 } else { wanted.div_ceil(matrices) };
-        let most = [p.m.div_ceil(grain[0]), p.n.div_ceil(grain[1])];
+        let side = |grain: usize, other: usize| {
+            let least = (257usize.div_ceil(other)).max(if other > 64 { 2 } else { 65 });
+            least.next_multiple_of(grain)
+        };
+        let grain = [side(grain[0], p.n), side(grain[1], p.m)];
+        let most = [(p.m / grain[0]).max(1), (p.n / grain[1]).max(1)];
         let (rows, cols) = if most[1] >= pieces && p.n >= p.m || most[1] >= most[0] {
             (1, pieces.min(most[1]))
         } else {
@@ -146,8 +163,9 @@ impl Cut {
     fn piece(&self, i: usize) -> (usize, Range<usize>, Range<usize>) {
         let (row, col) = (i / self.cols % self.rows, i % self.cols);
         let side = |size: usize, grain: usize, cuts: usize, at: usize| {
-            let r = slice_of(size.div_ceil(grain), cuts, at);
-            r.start * grain..(r.end * grain).min(size)
+            let blocks = (size / grain).max(1);
+            let r = slice_of(blocks, cuts, at);
+            r.start * grain..if r.end == blocks { size } else { r.end * grain }
         };
         let rows = side(self.m, self.grain[0], self.rows, row);
         (i / (self.rows * self.cols), rows, side(self.n, self.grain[1], self.cols, col))
