@@ -1,84 +1,56 @@
-//! Run-time choice of the instruction set: one body, compiled for each width.
+//! Bodies with captured state, compiled for the widest vectors of this machine.
 //!
-//! Kernels wrap a loop in [`vectorize`]; the loop is inlined into a function that may use what this
-//! machine has, and the compiler vectorises it there. Nothing here knows what the loop computes.
-//! FMA is never fused in silently: Rust does not contract `a * b + c`, so results do not depend on
-//! the instruction set unless a body says `mul_add`.
+//! [`simd`](super::simd) knows the levels and instantiates plain functions; here it is closures, and
+//! values with a generic method for bodies that must know the level. Knows nothing of what they compute.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use super::simd::{Baseline, Level, Simd, level};
 
-/// What the machine can do; each level includes the ones before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub(super) enum Level {
-    /// What the crate was compiled for.
-    Base = 1,
-    /// AVX2, FMA and F16C.
-    V3 = 2,
-    /// AVX-512 F, BW, CD, DQ, VL.
-    V4 = 3,
-}
-
-/// The level of this machine, looked up once.
-#[inline]
-pub(super) fn level() -> Level {
-    static LEVEL: AtomicU8 = AtomicU8::new(0);
-    match LEVEL.load(Ordering::Relaxed) {
-        3 => Level::V4,
-        2 => Level::V3,
-        1 => Level::Base,
-        _ => {
-            let level = detect();
-            LEVEL.store(level as u8, Ordering::Relaxed);
-            level
+/// Runs a body as compiled for the level in use. What it calls takes part only where it is inlined.
+#[inline(always)]
+pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
+    struct Plain<F>(F);
+    impl<R, F: FnOnce() -> R> Levelled for Plain<F> {
+        type Out = R;
+        #[inline(always)]
+        fn run<S: Simd>(self) -> R {
+            (self.0)()
         }
     }
+    at_level(Plain(body))
 }
 
-#[cold]
-fn detect() -> Level {
-    #[cfg(target_arch = "x86_64")]
-    {
-        macro_rules! has { ($($f:tt)*) => { true $(&& std::is_x86_feature_detected!($f))* } }
-        let v3 = has!("avx2" "fma" "f16c" "bmi1" "bmi2" "lzcnt" "popcnt");
-        if v3 && has!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl") {
-            return Level::V4;
-        }
-        if v3 {
-            return Level::V3;
-        }
-    }
-    Level::Base
+/// A body that is told its level.
+pub(super) trait Levelled {
+    type Out;
+    /// Mark it, and all it calls, `#[inline(always)]`.
+    fn run<S: Simd>(self) -> Self::Out;
 }
 
-/// Runs a body compiled for the widest vectors that this machine has. What the body calls takes part
-/// only where it is inlined.
+/// Runs a body as compiled for the level in use.
 #[inline(always)]
 #[allow(unsafe_code)]
-pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
-    #[cfg(target_arch = "x86_64")]
+pub(super) fn at_level<B: Levelled>(body: B) -> B::Out {
     match level() {
-        // SAFETY: `level` says that the machine has these features.
-        Level::V4 => return unsafe { v4(body) },
+        // SAFETY: a `Level` is only made where the machine has it.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { on_avx512(body) },
         // SAFETY: as above.
-        Level::V3 => return unsafe { v3(body) },
-        Level::Base => {}
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { on_avx2(body) },
+        _ => body.run::<Baseline>(),
     }
-    body()
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-#[inline]
-fn v4<R>(body: impl FnOnce() -> R) -> R {
-    body()
+#[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
+fn on_avx512<B: Levelled>(body: B) -> B::Out {
+    body.run::<super::simd::Avx512>()
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-#[inline]
-fn v3<R>(body: impl FnOnce() -> R) -> R {
-    body()
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn on_avx2<B: Levelled>(body: B) -> B::Out {
+    body.run::<super::simd::Avx2>()
 }
 
 #[cfg(test)]

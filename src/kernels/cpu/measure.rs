@@ -165,8 +165,9 @@ fn measure_reduce() {
     };
     println!("{:40} {:8.1} GB/s with one thread {:8.1} with two", "plain reading", read(&Serial), read(&pair));
     drop(pair);
-    let v = view(&x, F32, &s, &[ni, 1]);
-    let t = view(&x, F32, &s, &[1, ni]);
+    let (along, across) = ([ni, 1], [1, ni]);
+    let v = view(&x, F32, &s, &along);
+    let t = view(&x, F32, &s, &across);
     reduce_line("sum of 16 Mi f32", ReduceOp::Sum, view(&x, F32, &[1 << 24], &[1]), &[true], F32);
     reduce_line("sum of 64 Ki f32 (in cache)", ReduceOp::Sum, view(&x, F32, &[1 << 16], &[1]), &[true], F32);
     reduce_line("sum of 16 Mi f32 transposed", ReduceOp::Sum, t, &[true, true], F32);
@@ -212,4 +213,59 @@ fn measure_reduce() {
         &[true],
         Bool,
     );
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_matmul() {
+    use super::matmul::{matmul, matmul_packed, pack};
+    let pair = Pair::new();
+    let line = |name: &str, flops: f64, f: &mut dyn FnMut(&dyn Parallel)| {
+        let (one, two) = (seconds(|| f(&Serial)), seconds(|| f(&pair)));
+        let us = |t: f64| t * 1e6;
+        println!(
+            "{name:34} {:9.1} us {:6.1} GF/s alone, {:9.1} us {:6.1} GF/s with two",
+            us(one),
+            flops / one / 1e9,
+            us(two),
+            flops / two / 1e9
+        );
+    };
+    let data: Vec<f32> = (0..2048 * 2048).map(|i| (i % 13) as f32 - 6.0).collect();
+    let mut result = vec![0f32; 2048 * 2048];
+    for [m, k, n] in [
+        [64, 64, 64],
+        [128, 128, 128],
+        [256, 256, 256],
+        [512, 512, 512],
+        [1000, 1000, 1000],
+        [2048, 2048, 2048],
+        [16, 384, 1536],
+        [1, 1024, 1024],
+        [2048, 64, 2048],
+    ] {
+        let flops = 2.0 * (m * n * k) as f64;
+        for turned in [false, true] {
+            let (sa, sb, so) = ([m, k], [k, n], [m, n]);
+            let (ta, tb) = ([k as isize, 1], if turned { [1, k as isize] } else { [n as isize, 1] });
+            let (a, b) = (view(&data, DType::F32, &sa, &ta), view(&data, DType::F32, &sb, &tb));
+            let name = format!("[{m}, {k}] x [{k}, {n}]{}", if turned { " turned" } else { "" });
+            line(&name, flops, &mut |par| matmul(a, b, &out(&mut result, DType::F32, &so), par).unwrap());
+            if m <= 32 {
+                let packed = pack(b).unwrap();
+                line("  packed", flops, &mut |par| {
+                    matmul_packed(a, &packed, &out(&mut result, DType::F32, &so), None, par)
+                });
+            }
+        }
+        for (dtype, name) in [(DType::BF16, "  bf16"), (DType::I32, "  i32")] {
+            if n > 1000 || m == 1 {
+                continue;
+            }
+            let (sa, sb, so) = ([m, k], [k, n], [m, n]);
+            let (ta, tb) = ([k as isize, 1], [n as isize, 1]);
+            let (a, b) = (view(&data, dtype, &sa, &ta), view(&data, dtype, &sb, &tb));
+            line(name, flops, &mut |par| matmul(a, b, &out(&mut result, dtype, &so), par).unwrap());
+        }
+    }
 }

@@ -5,13 +5,16 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod copy;
-mod halves;
 pub(crate) mod index;
 mod isa;
+mod load;
+pub(crate) mod math;
+#[allow(unsafe_code)]
 pub(crate) mod matmul;
 mod nest;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
+pub(crate) mod simd;
 pub(crate) mod softmax;
 
 #[cfg(test)]

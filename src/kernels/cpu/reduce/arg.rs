@@ -4,8 +4,9 @@
 //! first seen; one look into that block then finds the position. Columns carry positions along.
 
 use super::super::isa::vectorize;
+use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
-use super::fold::{BLOCK, Fold, Load, Max, Min, Wide, fold_block};
+use super::fold::{BLOCK, Fold, Max, Min, Wide, fold_block};
 use super::rows::{chunk_of, tiles};
 use super::{Input, Task, least};
 use crate::dtype::DType;

@@ -6,8 +6,7 @@
 //! tree by position. Rows, columns, threads and fused input all follow this order, so a float result
 //! depends on nothing but the elements; and the error of a sum grows with the logarithm of their number.
 
-use super::super::halves;
-use half::{bf16, f16};
+use super::super::load::Load;
 use std::marker::PhantomData;
 
 /// Elements of a block.
@@ -75,31 +74,6 @@ wide! {
     i64, i64::MIN, i64::MAX, 1, i64::wrapping_add, i64::wrapping_mul, |_| false;
     i32, i32::MIN, i32::MAX, 1, i32::wrapping_add, i32::wrapping_mul, |_| false;
     u8, 0, 255, 1, u8::wrapping_add, u8::wrapping_mul, |_| false;
-}
-
-/// An element that is computed in `W`. `bool` is read as the byte that it is.
-pub(super) trait Load<W>: Copy + Send + Sync + 'static {
-    fn load(self) -> W;
-    fn store(wide: W) -> Self;
-}
-macro_rules! load {
-    ($($t:ident in $w:ident: $load:expr, $store:expr;)*) => {$(
-        impl Load<$w> for $t {
-            #[inline(always)] fn load(self) -> $w { ($load)(self) }
-            #[inline(always)] fn store(wide: $w) -> $t { ($store)(wide) }
-        }
-    )*};
-}
-load! {
-    f32 in f32: |x| x, |x| x;
-    f64 in f64: |x| x, |x| x;
-    f16 in f32: halves::from_f16, halves::to_f16;
-    bf16 in f32: halves::from_bf16, halves::to_bf16;
-    i64 in i64: |x| x, |x| x;
-    i32 in i64: |x| x as i64, |x| x as i32;
-    u8 in i64: |x| x as i64, |x| x as u8;
-    i32 in i32: |x| x, |x| x;
-    u8 in u8: |x| x, |x| x;
 }
 
 macro_rules! folds {

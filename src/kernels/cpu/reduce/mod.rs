@@ -196,7 +196,7 @@ fn fold_all<F: Fold>(task: &Task<'_>) {
     }
 }
 
-/// Elements below which a further thread does not pay. Tests cut small values, so as to cut often.
+/// Elements below which a further thread does not pay. Unoptimised tests cut small values, so as to cut often.
 fn least<T>() -> usize {
-    (if cfg!(test) { 8 << 10 } else { 256 << 10 }) / size_of::<T>()
+    (if cfg!(all(test, debug_assertions)) { 8 << 10 } else { 256 << 10 }) / size_of::<T>()
 }
