@@ -1,4 +1,5 @@
 //! CPU loops.
 
 pub(crate) mod math;
+pub(crate) mod random;
 pub(crate) mod simd;
