@@ -150,7 +150,7 @@ const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
 #[allow(non_camel_case_types)]
 mod ops {
     macro_rules! markers {
-        ($($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr;)*) => {
+        ($($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr $(, $other:literal)*;)*) => {
             $(#[doc = $doc] pub(super) struct $V;)*
         };
     }
@@ -246,12 +246,16 @@ macro_rules! row {
     ($make:ident, $V:ident, $($A:tt),*) => { [$(cell!($make, $V, $A)),*] };
 }
 macro_rules! cell {
-    ($make:ident, $V:ident, ()) => { None };
-    ($make:ident, $V:ident, $A:ident) => { $make::<ops::$V, $A>() };
+    ($make:ident, $V:ident, ()) => {
+        None
+    };
+    ($make:ident, $V:ident, $A:ident) => {
+        $make::<ops::$V, $A>()
+    };
 }
 
 macro_rules! unary_table {
-    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr;)*) => {
+    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr $(, $other:literal)*;)*) => {
         $(unary_class!($class, $V, |$x| $e);)*
         /// By op and [`Rep`].
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
@@ -265,7 +269,7 @@ macro_rules! unary_table {
     };
 }
 macro_rules! binary_table {
-    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$a:ident, $b:ident| $e:expr;)*) => {
+    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:literal)*;)*) => {
         $(binary_class!($class, $V, |$a, $b| $e);)*
         /// By op and [`Rep`], then by which operand is a splat.
         static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] = [$(binary_class!($class, $V)),*];

@@ -26,9 +26,8 @@ impl<A: Copy, R, F: Convert<A, R>> Body for Each<F, A, R> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: the planner passes places of n elements of these types.
-        let (dst, a) = unsafe {
-            (from_raw_parts_mut(dst.cast::<MaybeUninit<R>>(), n), from_raw_parts(a.cast::<A>(), n))
-        };
+        let (dst, a) =
+            unsafe { (from_raw_parts_mut(dst.cast::<MaybeUninit<R>>(), n), from_raw_parts(a.cast::<A>(), n)) };
         for (y, &x) in dst.iter_mut().zip(a) {
             y.write(F::convert(x));
         }
@@ -47,8 +46,8 @@ macro_rules! casts {
     )*)*};
 }
 casts! {
-    f32 to f32 f64 i32 i64 u8;
-    f64 to f32 f64 i32 i64 u8;
+    f32 to f32 f64 i32 i64;
+    f64 to f32 f64 i32 i64;
     i32 to f32 f64 i32 i64 u8;
     i64 to f32 f64 i32 i64 u8;
     u8 to f32 f64 i32 i64 u8;
@@ -63,6 +62,19 @@ macro_rules! casts_of_bool {
     )*};
 }
 casts_of_bool!(f32 0.0, f64 0.0, i32 0, i64 0, u8 0);
+// A float becomes a u8 by way of i64, as `Element` has it and as PyTorch does in practice: -1.0 is 255.
+impl Convert<f32, u8> for As {
+    #[inline(always)]
+    fn convert(x: f32) -> u8 {
+        x as i64 as u8
+    }
+}
+impl Convert<f64, u8> for As {
+    #[inline(always)]
+    fn convert(x: f64) -> u8 {
+        x as i64 as u8
+    }
+}
 impl Convert<bool, f32> for As {
     #[inline(always)]
     fn convert(x: bool) -> f32 {
@@ -117,8 +129,11 @@ impl Convert<i64, f32> for Odd {
 /// The loop that converts to f32 on the way to a 16-bit float.
 #[inline]
 pub(super) fn cast_odd(level: Level, from: Rep) -> Loop {
-    static ODD: [Instances; 3] =
-        [instances::<Each<Odd, f64, f32>>(), instances::<Each<Odd, i32, f32>>(), instances::<Each<Odd, i64, f32>>()];
+    static ODD: [Instances; 3] = [
+        instances::<Each<Odd, f64, f32>>(),
+        instances::<Each<Odd, i32, f32>>(),
+        instances::<Each<Odd, i64, f32>>(),
+    ];
     match from {
         Rep::F64 => ODD[0][level as usize],
         Rep::I32 => ODD[1][level as usize],
@@ -252,7 +267,11 @@ impl<const BYTES: usize> Body for Copy_<BYTES> {
 /// The loop that copies elements of so many bytes.
 #[inline]
 pub(super) fn copy(size: usize) -> Loop {
-    static LOOPS: [Loop; 4] =
-        [instances::<Copy_<1>>()[0], instances::<Copy_<2>>()[0], instances::<Copy_<4>>()[0], instances::<Copy_<8>>()[0]];
+    static LOOPS: [Loop; 4] = [
+        instances::<Copy_<1>>()[0],
+        instances::<Copy_<2>>()[0],
+        instances::<Copy_<4>>()[0],
+        instances::<Copy_<8>>()[0],
+    ];
     LOOPS[size.trailing_zeros() as usize]
 }
