@@ -14,6 +14,8 @@ pub(crate) mod matmul;
 mod nest;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
+pub(crate) mod elementwise;
+pub(crate) mod random;
 pub(crate) mod simd;
 pub(crate) mod softmax;
 
