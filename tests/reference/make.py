@@ -1,0 +1,27 @@
+"""Writes the reference values next to itself: `python make.py`, with NumPy and CPU PyTorch.
+
+Run by hand when a case is added; the files are committed. Running again gives the same bytes on
+the same PyTorch.
+"""
+
+import sys
+import warnings
+
+import torch
+
+import elementwise
+import matmul
+import reduce
+
+import store
+import views
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for part in (elementwise, reduce, matmul, views):
+        part.make()
+    for complaint in store.COMPLAINTS:
+        print(complaint, file=sys.stderr)
+    sys.exit(bool(store.COMPLAINTS))
