@@ -9,18 +9,21 @@ import warnings
 
 import torch
 
-import elementwise
-import matmul
-import reduce
+sys.dont_write_bytecode = True
+import elementwise  # noqa: E402
+import gradients  # noqa: E402
+import later  # noqa: E402
+import matmul  # noqa: E402
+import reduce  # noqa: E402
 
-import store
-import views
+import store  # noqa: E402
+import views  # noqa: E402
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (elementwise, reduce, matmul, views):
+    for part in (elementwise, reduce, matmul, views, gradients, later):
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)
