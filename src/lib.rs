@@ -8,6 +8,7 @@ mod sync;
 
 mod graph;
 mod kernels;
+mod tensor;
 
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, Result};

@@ -10,6 +10,7 @@ import warnings
 import torch
 
 sys.dont_write_bytecode = True
+import display  # noqa: E402
 import elementwise  # noqa: E402
 import gradients  # noqa: E402
 import later  # noqa: E402
@@ -23,7 +24,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (elementwise, reduce, matmul, views, gradients, later):
+    for part in (elementwise, reduce, matmul, views, gradients, later, display):
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)
