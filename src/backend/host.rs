@@ -215,15 +215,17 @@ fn run_reduction_of<N: Deref<Target = Node> + Clone>(
 ) -> Result<Value, Error> {
     let Op::Reduce(reduction) = &node.op else { unreachable!("the end of a group is a reduction") };
     let (source, reg) = &group.members[member as usize];
+    let source: &Node = source;
     let mut place = host.place(node)?;
     let mut program = program.clone();
     program.outputs = SmallVec::from_slice(&[*reg]);
     guarded(node, || {
         let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
         let tiles = |range: std::ops::Range<usize>, to: *mut u8| {
-            elementwise::run_into(&program, &source.shape, views, range, &mut [to]);
+            // SAFETY: the reduction hands in memory of its own for exactly these elements.
+            unsafe { elementwise::run_into(&program, &source.shape, views, range, &mut [to]) };
         };
-        let source = reduce::Source::Tiles { shape: &source.shape, dtype: source.dtype, tiles: &tiles };
+        let source = reduce::Source::Fused { dtype: source.dtype, shape: &source.shape, read: &tiles };
         reduce::reduce(reduction.op, source, &reduction.dims, &out, host.parallel);
         Ok(())
     })?;

@@ -460,7 +460,7 @@ impl Machine {
         let epoch = &mut self.epochs[(x.epoch - self.first_epoch) as usize];
         epoch.open -= 1;
         self.close_epochs();
-        free(SmallVec::from_iter([x.node]));
+        free([x.node]);
     }
 
     /// Takes a node that nobody wants any more out of the books, and its ancestors where only it
@@ -589,9 +589,8 @@ impl Machine {
                     continue;
                 }
             }
-            let bytes = x.node.bytes();
+            let (bytes, generation) = (x.node.bytes(), x.generation);
             if self.in_flight > 0 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max {
-                let generation = x.generation;
                 // It stays first in line; a step larger than the limit runs alone.
                 self.streams[stream as usize].queue.push_front((e, generation));
                 return None;

@@ -3,4 +3,5 @@
 pub(crate) mod cat;
 pub(crate) mod custom;
 pub(crate) mod matmul;
+pub(crate) mod nonzero;
 pub(crate) mod slice_assign;

@@ -129,7 +129,7 @@ impl Device {
         // As PyTorch does: the second half counts back from the end, so that both ends are exact.
         let (a, b) = (start as f32, end as f32);
         let step = if n > 1 { (b - a) / (n - 1) as f32 } else { 0.0 };
-        let value = |i: usize| if i < n / 2 { a + step * i as f32 } else { b - step * (n - 1 - i) as f32 };
+        let value = move |i: usize| if i < n / 2 { a + step * i as f32 } else { b - step * (n - 1 - i) as f32 };
         match n {
             0 | 1 => self.handed(vec![a; n], n.into(), at),
             // Host-sized work is the engine's: a kernel computes long ones.

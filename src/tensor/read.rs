@@ -11,7 +11,8 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::{Op, Sink};
 use crate::graph::operation::{Meta, Refusal};
-use crate::kernels::cpu::{copy, index};
+use crate::kernels::cpu::copy;
+use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use crate::view::{Parallel, View, ViewMut};
 use std::future::Future;
@@ -261,7 +262,7 @@ impl TensorFuture {
     pub fn display(&self) -> Shown {
         let at = Location::caller();
         let (device, shape) = (self.port().name.clone(), self.shape().clone());
-        let sink = move |view: View<'_>, _: &dyn Parallel| Ok(display::show(&shape, &device, view));
+        let sink = move |view: View<'_>, _: &dyn Parallel| Ok(show(&shape, &device, view));
         Shown(Reading::queue("display", self, at, sink))
     }
 
@@ -278,7 +279,7 @@ impl TensorFuture {
     #[track_caller]
     pub fn nonzero(&self) -> NonZero {
         let at = Location::caller();
-        let sink = |view: View<'_>, parallel: &dyn Parallel| Ok(index::nonzero(view, parallel));
+        let sink = |view: View<'_>, parallel: &dyn Parallel| Ok(crate::ops::nonzero::nonzero(view, parallel));
         NonZero { reading: Reading::queue("nonzero", self, at, sink), rank: self.rank(), at }
     }
 
@@ -291,6 +292,27 @@ impl TensorFuture {
     pub fn to_ndarray<T: Element>(&self) -> ToNdarray<T> {
         ToNdarray(How::new("to_ndarray", self, Location::caller()), self.shape().clone())
     }
+}
+
+/// The text of a value: only the elements that are shown are looked at.
+fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
+    let window = display::window(shape);
+    let mut offsets = vec![0isize];
+    for (ranges, &stride) in window.iter().zip(view.strides) {
+        let steps: Vec<isize> = ranges.iter().flat_map(|r| r.clone()).map(|i| i as isize * stride).collect();
+        offsets = offsets.iter().flat_map(|o| steps.iter().map(move |s| o + s)).collect();
+    }
+    fn each<T: Element, R>(view: View<'_>, offsets: &[isize], f: impl Fn(T) -> R) -> Vec<R> {
+        #[allow(unsafe_code)]
+        // SAFETY: every offset belongs to an index inside the shape, for which the view promises reads.
+        offsets.iter().map(|&o| f(unsafe { *(view.ptr as *const T).offset(o) })).collect()
+    }
+    let values = match view.dtype {
+        DType::Bool => display::Values::Bool(each(view, &offsets, |x: bool| x)),
+        d if d.is_int() => crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64))),
+        d => crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64))),
+    };
+    display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)
 }
 
 /// The future of [`TensorFuture::display`].

@@ -99,7 +99,8 @@ impl Parallel for Crew {
             return (0..parts).for_each(part);
         }
         // SAFETY: only the lifetime is changed; `Job::part` says why the closure outlives its uses.
-        let part: *const Part = unsafe { std::mem::transmute::<&Part, &'static Part>(part) };
+        let part: *const Part =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part) };
         let job = Arc::new(Job {
             part,
             parts,
