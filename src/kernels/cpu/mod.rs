@@ -15,6 +15,7 @@ mod nest;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
 pub(crate) mod simd;
+#[allow(unsafe_code)]
 pub(crate) mod softmax;
 
 #[cfg(test)]
