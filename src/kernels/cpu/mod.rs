@@ -5,6 +5,7 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod copy;
+#[allow(unsafe_code)]
 pub(crate) mod index;
 mod isa;
 mod load;
