@@ -31,6 +31,7 @@ pub use tensor::operand::Operand;
 #[cfg(feature = "ndarray")]
 pub use tensor::read::ToNdarray;
 pub use tensor::read::{Item, NonZero, Shown, ToVec};
+pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
 pub use view::{Parallel, View, ViewMut};

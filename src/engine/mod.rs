@@ -6,5 +6,6 @@ pub(crate) mod machine;
 pub(crate) mod port;
 pub(crate) mod pressure;
 pub(crate) mod run;
+pub(crate) mod simulation;
 pub(crate) mod small;
 pub(crate) mod step;
