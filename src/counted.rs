@@ -198,7 +198,8 @@ mod tests {
     struct Watched(Arc<Mutex<Vec<&'static str>>>);
     impl Observed for Watched {
         fn unobserved(this: Link<Self>) {
-            this.0.lock().unwrap().push("unobserved");
+            let log = this.deref().0.clone();
+            log.lock().unwrap().push("unobserved");
         }
     }
     impl Drop for Watched {
@@ -230,7 +231,7 @@ mod loom_tests {
     struct Watched(Arc<AtomicUsize>, Arc<AtomicUsize>);
     impl Observed for Watched {
         fn unobserved(this: Link<Self>) {
-            this.0.fetch_add(1, Ordering::Relaxed);
+            this.deref().0.fetch_add(1, Ordering::Relaxed);
         }
     }
     impl Drop for Watched {

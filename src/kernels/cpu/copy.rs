@@ -248,6 +248,6 @@ mod tests {
         assert_eq!(filled::<f32>(&[300_000], |o| fill(Scalar::Float(2.5), o, &par)), vec![2.5; 300_000]);
         assert_eq!(filled::<bool>(&[2, 3], |o| fill(Scalar::Int(3), o, &par)), vec![true; 6]);
         assert_eq!(filled::<i64>(&[], |o| fill(Scalar::Float(-2.5), o, &par)), vec![-2]);
-        assert_eq!(filled::<u8>(&[0, 3], |o| fill(Scalar::Int(3), o, &par)), vec![]);
+        assert_eq!(filled::<u8>(&[0, 3], |o| fill(Scalar::Int(3), o, &par)), Vec::<u8>::new());
     }
 }

@@ -5,6 +5,7 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod copy;
+#[allow(unsafe_code)]
 pub(crate) mod index;
 mod isa;
 mod load;
@@ -17,6 +18,7 @@ pub(crate) mod reduce;
 pub(crate) mod elementwise;
 pub(crate) mod random;
 pub(crate) mod simd;
+#[allow(unsafe_code)]
 pub(crate) mod softmax;
 
 #[cfg(test)]

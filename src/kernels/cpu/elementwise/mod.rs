@@ -17,6 +17,8 @@
 mod cost;
 mod gather;
 mod loops;
+#[cfg(test)]
+mod measure;
 mod moves;
 mod plan;
 mod stream;

@@ -10,9 +10,9 @@ use super::super::load::Load;
 use std::marker::PhantomData;
 
 /// Elements of a block.
-pub(super) const BLOCK: usize = 512;
+pub(in super::super) const BLOCK: usize = 512;
 /// Lanes of a block: four 512-bit registers of f32.
-pub(super) const LANES: usize = 64;
+pub(in super::super) const LANES: usize = 64;
 
 /// A reduction of elements of one type. Joining with `start` changes nothing.
 pub(in super::super) trait Fold: 'static {
@@ -33,7 +33,7 @@ pub(in super::super) trait Fold: 'static {
 }
 
 /// A type that numbers are computed in.
-pub(super) trait Wide: Copy + Send + Sync + PartialOrd + 'static {
+pub(in super::super) trait Wide: Copy + Send + Sync + PartialOrd + 'static {
     const ZERO: Self;
     const ONE: Self;
     const LEAST: Self;
