@@ -37,6 +37,7 @@ use crate::kernels::cpu::simd::{Level, level};
 use crate::kernels::{Parallel, View, ViewMut};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+pub(crate) use direct::{From, One, one};
 use std::cell::Cell;
 use std::ops::Range;
 
