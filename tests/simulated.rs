@@ -52,7 +52,10 @@ fn graph(device: &Device, choices: &mut Choices, size: usize) -> Vec<(TensorFutu
                 let top = x.1.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 x.1.iter().map(|p| p - top).collect()
             }),
-            _ => ((&x.0 + 1.0) * (&y.0 - 2.0), x.1.iter().zip(&y.1).map(|(p, q)| (p + 1.0) * (q - 2.0)).collect()),
+            _ => (
+                (&x.0 + 1.0) * (&y.0 - 2.0),
+                x.1.iter().zip(&y.1).map(|(p, q)| (p + 1.0) * (q - 2.0)).collect(),
+            ),
         };
         nodes.push(next);
     }
@@ -231,8 +234,7 @@ fn a_lost_device_ends_every_await_and_says_what_was_lost() {
 #[test]
 fn a_step_that_never_ends_is_ended_by_the_watchdog() {
     for_seeds(2000, |seed| {
-        let options =
-            SimOptions::new(seed).stuck_at(Some(1 + seed % 5)).watchdog(Some(Duration::from_secs(1)));
+        let options = SimOptions::new(seed).stuck_at(Some(1 + seed % 5)).watchdog(Some(Duration::from_secs(1)));
         let (device, simulation) = Device::simulated(options);
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         let ys: Vec<TensorFuture> = (0..8).map(|_| x.matmul(&x)).collect();

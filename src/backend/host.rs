@@ -10,11 +10,11 @@ use super::cpu::memory::Memory;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
+use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
 use crate::graph::program::{Code, Program};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
-use crate::graph::infer;
 use crate::kernels::cpu::elementwise::{From, One};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
@@ -107,7 +107,9 @@ fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Resul
     match catch_unwind(AssertUnwindSafe(kernel)) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(refusal)) => Err(node.fail(refusal.kind, refusal.message)),
-        Err(panic) => Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic)))),
+        Err(panic) => {
+            Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic))))
+        }
     }
 }
 
@@ -287,8 +289,10 @@ fn overwritable<N: Deref<Target = Node> + Clone>(
         let input = &group.inputs[i];
         let value = input.value()?;
         let Storage::Shared(buffer) = &value.storage else { return None };
-        let fits = input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
-        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1).then(|| buffer.clone())
+        let fits =
+            input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
+        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
+            .then(|| buffer.clone())
     })
 }
 
@@ -338,7 +342,8 @@ pub(crate) fn run_node(
             guarded(node, || {
                 let mut strides = Strides::new();
                 let from = view(&inputs[0], value(0), &mut strides);
-                let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+                let out =
+                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
                 reduce::reduce(reduction.op, reduce::Source::View(from), &reduction.dims, &out, host.parallel);
                 Ok(())
             })?;
@@ -405,7 +410,13 @@ pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Opt
             if left { (One::Binary(op), on, s, x) } else { (One::Binary(op), on, x, s) }
         }
         Op::Binary(op) => {
-            let on = infer::binary(op, inputs[0].dtype, inputs[1].dtype).ok()?.on;
+            let on = infer::binary(
+                op,
+                (inputs[0].dtype, inputs[0].shape.rank()),
+                (inputs[1].dtype, inputs[1].shape.rank()),
+            )
+            .ok()?
+            .on;
             (One::Binary(op), on, operand(0, on)?, operand(1, on)?)
         }
         Op::Unary(op) => {

@@ -349,7 +349,8 @@ impl Machine {
                 free(inputs);
             }
         }
-        let open: Vec<u32> = (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
+        let open: Vec<u32> =
+            (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
         let (mut ops, mut weight) = (0, 0);
         for e in open {
             let node = self.entry(e).node.clone();
@@ -845,7 +846,6 @@ impl Machine {
         }
         edges + end.is_some_and(|&(_, m)| m as usize == k) as u32
     }
-
 }
 
 /// True where anybody but the group's own members may look at this value, now or later.

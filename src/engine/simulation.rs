@@ -136,7 +136,10 @@ impl SimDriver {
             }
             Event::Expire(to) => {
                 world.clock = world.clock.max(to);
-                port.end(ErrorKind::DeviceLost, "the device is lost: a step ran longer than the watchdog allows");
+                port.end(
+                    ErrorKind::DeviceLost,
+                    "the device is lost: a step ran longer than the watchdog allows",
+                );
                 world.end();
             }
         }
@@ -281,11 +284,12 @@ impl Driver for SimDriver {
         match &*slot {
             Some(thread) => thread.unpark(),
             None => {
-                let spawned = std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(move || {
-                    if let Some(driver) = port.driver.as_any().downcast_ref::<SimDriver>() {
-                        driver.live(port);
-                    }
-                });
+                let spawned =
+                    std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(move || {
+                        if let Some(driver) = port.driver.as_any().downcast_ref::<SimDriver>() {
+                            driver.live(port);
+                        }
+                    });
                 *slot = spawned.ok().map(|handle| handle.thread().clone());
             }
         }

@@ -12,6 +12,7 @@ mod display;
 pub(crate) mod future;
 pub(crate) mod generator;
 mod methods;
+mod more;
 pub(crate) mod operand;
 pub(crate) mod read;
 pub(crate) mod simulated;

@@ -142,9 +142,9 @@ fn futures(x: TensorFuture) -> Option<Made> {
 }
 
 macro_rules! methods {
-    ($op:expr, $x:expr, ($($arg:expr),*); $($name:ident)*) => {
+    ($op:expr, $x:expr, $args:tt; $($name:ident)*) => {
         match $op {
-            $(stringify!($name) => return futures($x.$name($($arg),*)),)*
+            $(stringify!($name) => return futures($x.$name $args),)*
             _ => {}
         }
     };
@@ -180,8 +180,8 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
     match (op, int("dim")) {
         ("argmax", None) => futures(x.argmax_all()),
         ("argmin", None) => futures(x.argmin_all()),
-        ("argmax", Some(d)) => futures(kept(x.argmax(d), d, keepdim)),
-        ("argmin", Some(d)) => futures(kept(x.argmin(d), d, keepdim)),
+        ("argmax", Some(d)) => futures(kept(x.argmax(d), x.rank(), d, keepdim)),
+        ("argmin", Some(d)) => futures(kept(x.argmin(d), x.rank(), d, keepdim)),
         ("cast", _) => futures(x.to_dtype(dtype_named(attrs["dtype"].as_str()?))),
         ("reshape", _) => futures(x.reshape(list("shape")?)),
         ("transpose", _) => futures(x.transpose(int("dim0")?, int("dim1")?)),
@@ -202,8 +202,8 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
 }
 
 /// There is no `argmax_keepdim`.
-fn kept(x: TensorFuture, dim: isize, keepdim: bool) -> TensorFuture {
-    if keepdim { x.unsqueeze(dim) } else { x }
+fn kept(x: TensorFuture, rank: usize, dim: isize, keepdim: bool) -> TensorFuture {
+    if keepdim && rank > 0 { x.unsqueeze(dim) } else { x }
 }
 
 /// Calls without a tensor.
@@ -234,6 +234,9 @@ fn several(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             "slice_assign" => return slice_assign(x, y, attrs),
             _ => {}
         }
+    }
+    if let Some(made) = more(op, args, attrs) {
+        return Some(made);
     }
     match (op, args) {
         ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Tensor(b)]) => return futures(c.where_cond(a, b)),
@@ -324,4 +327,43 @@ pub async fn read(made: Made) -> futensor::Result<Vec<Host>> {
         }
     }
     Ok(out)
+}
+
+/// Ops outside the table.
+fn more(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
+    let tensors: Option<Vec<&TensorFuture>> =
+        args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
+    let dim = || attrs["dim"].as_i64().map(|d| d as isize);
+    let flag = |key: &str| attrs[key].as_bool();
+    let list = |key: &str| -> Option<Vec<isize>> {
+        attrs[key].as_array()?.iter().map(|d| d.as_i64().map(|d| d as isize)).collect()
+    };
+    if let ("masked_fill", [Arg::Tensor(x), Arg::Tensor(mask), Arg::Scalar(value)]) = (op, args) {
+        return futures(x.masked_fill(mask, *value));
+    }
+    match (op, &tensors?[..]) {
+        ("softmax", [x]) => futures(x.softmax(dim()?)),
+        ("log_softmax", [x]) => futures(x.log_softmax(dim()?)),
+        ("layer_norm", [x, w, b]) => futures(x.layer_norm(w, b, attrs["eps"].as_f64()?)),
+        ("layer_norm", [x]) => {
+            futures(x.layer_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?))
+        }
+        ("rms_norm", [x, w]) => futures(x.rms_norm(w, attrs["eps"].as_f64()?)),
+        ("rms_norm", [x]) => futures(x.rms_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?)),
+        ("gather", [x, index]) => futures(x.gather(dim()?, index)),
+        ("index_select", [x, index]) => futures(x.index_select(dim()?, index)),
+        ("embedding", [table, index]) => futures(table.embedding(index)),
+        ("scatter_add", [x, index, source]) => futures(x.scatter_add(dim()?, index, source)),
+        ("one_hot", [x]) => futures(x.one_hot(attrs["num_classes"].as_u64()? as usize)),
+        ("sort", [x]) => futures(x.sort(dim()?, flag("descending")?)),
+        ("topk_values", [x]) => futures(x.topk(attrs["k"].as_u64()? as usize, dim()?, flag("largest")?).0),
+        ("cumsum", [x]) => futures(x.cumsum(dim()?)),
+        ("tril", [x]) => futures(x.tril(attrs["diagonal"].as_i64()?)),
+        ("triu", [x]) => futures(x.triu(attrs["diagonal"].as_i64()?)),
+        ("flip", [x]) => futures(x.flip(list("dims")?)),
+        ("roll", [x]) => futures(x.roll(list("shifts")?, list("dims")?)),
+        ("repeat", [x]) => futures(x.repeat(list("repeats")?)),
+        ("bmm", [a, b]) => futures(a.matmul(b)),
+        _ => None,
+    }
 }

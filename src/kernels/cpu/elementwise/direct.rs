@@ -8,8 +8,8 @@
 use super::gather::Lie;
 use super::loops::{self, Rep};
 use super::plan::{Call, how, is_half, write_immediate};
-use crate::graph::program::{Arg, Code};
 use crate::dtype::{DType, Scalar};
+use crate::graph::program::{Arg, Code};
 use crate::op::{BinaryOp, Class, UnaryOp};
 use std::ops::Range;
 

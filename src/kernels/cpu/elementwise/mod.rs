@@ -35,9 +35,9 @@ use crate::kernels::cpu::math::narrow_odd;
 use crate::kernels::cpu::random;
 use crate::kernels::cpu::simd::{Level, level};
 use crate::kernels::{Parallel, View, ViewMut};
+pub(crate) use direct::{From, One, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-pub(crate) use direct::{From, One, one};
 use std::cell::Cell;
 use std::ops::Range;
 
