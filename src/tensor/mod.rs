@@ -14,6 +14,7 @@ pub(crate) mod generator;
 mod methods;
 pub(crate) mod operand;
 pub(crate) mod read;
+pub(crate) mod record;
 pub(crate) mod simulated;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
