@@ -337,7 +337,7 @@ impl Shared {
             }
         }
         let _ = seen;
-        self.port.settle(&tally);
+        self.port.settle(&mut tally);
         true
     }
 

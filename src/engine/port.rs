@@ -15,7 +15,7 @@ use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::Inner;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Home, Node, NodeHandle, NodeLink};
+use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
 use crate::graph::value::{Storage, Value};
 use crate::shape::Shape;
 use crate::sync::{AtomicPtr, Mutex, lock};
@@ -230,7 +230,8 @@ impl Port {
     }
 
     /// Adds what small steps have done to the counters.
-    pub fn settle(&self, tally: &super::small::Tally) {
+    pub fn settle(&self, tally: &mut super::small::Tally) {
+        free(tally.freed.drain(..));
         if tally.ended > 0 {
             self.counters.started.fetch_add(tally.started, Relaxed);
             if tally.fused > 0 {

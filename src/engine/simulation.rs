@@ -181,7 +181,7 @@ impl SimDriver {
                 Look::Source(node) => poll_source(world, node),
             }
         }
-        world.port.settle(&tally);
+        world.port.settle(&mut tally);
     }
 
     fn run(&self, world: &mut World, stream: usize) {
