@@ -209,6 +209,11 @@ impl Bench<'_> {
         result: Result<Value, Error>,
         tally: &mut Tally,
     ) -> Inputs {
+        if self.port.tape.is_on() {
+            let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
+            // SAFETY: all are claimed by us.
+            unsafe { self.port.tape.small(temporaries, node, self.look_again) };
+        }
         let mut freed = Inputs::new();
         let mut ended = 1;
         let mut weight = weight(node);

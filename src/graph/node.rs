@@ -22,7 +22,7 @@ pub(crate) trait Home: Sync {
     /// Its last handle is gone; the link may be the last owner.
     fn unobserved(&'static self, node: Link<Node>);
     /// A pending node was freed: nobody could observe it any more.
-    fn skipped(&'static self, shape: &Shape, dtype: DType);
+    fn skipped(&'static self, node: &Node);
     /// For the engine, which knows its own.
     fn as_any(&self) -> &dyn Any;
 }
@@ -328,7 +328,7 @@ thread_local! {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.completion.state().phase() == Phase::Pending && !matches!(self.op, Op::Marker) {
-            self.home.skipped(&self.shape, self.dtype);
+            self.home.skipped(self);
         }
         // SAFETY: `&mut self`: nobody else has the node.
         let inputs = unsafe { self.let_go() };

@@ -15,6 +15,7 @@ mod methods;
 mod more;
 pub(crate) mod operand;
 pub(crate) mod read;
+pub(crate) mod record;
 pub(crate) mod simulated;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
