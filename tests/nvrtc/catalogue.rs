@@ -4,8 +4,11 @@ use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
 use crate::kernels::cuda::elementwise::{self, Key, Walk};
 use crate::kernels::cuda::generate::Form;
-use crate::kernels::cuda::{Kernel, Operand};
-use crate::op::{BinaryOp, Class, UnaryOp};
+use crate::kernels::cuda::index::{self, Indexed};
+use crate::kernels::cuda::softmax::{self, RowOp};
+use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort};
+use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
+use crate::shape::contiguous_strides;
 
 use DType::*;
 
@@ -15,6 +18,7 @@ pub fn types(class: Class) -> &'static [DType] {
         Class::float => &[F32, F64, F16, BF16],
         Class::number | Class::real => &[F32, F64, F16, BF16, I32, I64, U8],
         Class::bits => &[I32, I64, U8, Bool],
+        Class::same => &DType::ALL,
         _ => &DType::ALL,
     }
 }
@@ -118,5 +122,134 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
         }
     }
     out.push(("walks", walks));
+    out.push(("reductions", reductions()));
+    out.push(("row_kernels", rows()));
+    out.push(("copies", copies()));
+    out.push(("index_kernels", indices()));
+    out.push(("scans", scans()));
+    out.push(("sorts", sorts()));
+    out.push(("products", products()));
     out
+}
+
+fn kernels(plan: Option<Plan>) -> impl Iterator<Item = Kernel> {
+    plan.expect("a plan").launches.into_iter().map(|l| l.kernel)
+}
+
+/// Types that a reduction takes.
+pub fn reduced(op: ReduceOp) -> Vec<DType> {
+    let floats = op.class() == Class::float;
+    DType::ALL.into_iter().filter(|d| !floats || d.is_float()).collect()
+}
+
+fn reductions() -> Vec<Kernel> {
+    let mut out = Vec::new();
+    let mut add = |op, program: &Program, shape: &[usize], over: &[bool]| {
+        let strides = contiguous_strides(shape);
+        let operands = [Operand { strides: &strides, align: 16 }; 4];
+        out.extend(kernels(reduce::plan(op, program, shape, over, &operands)));
+    };
+    for &op in ReduceOp::ALL {
+        for dtype in reduced(op) {
+            add(op, &reduce::identity(dtype), &[100, 80], &[false, true]);
+        }
+        // Blocks, splits, columns, short columns, 64-bit indices.
+        let x = reduce::identity(F32);
+        add(op, &x, &[4096, 4096], &[false, true]);
+        add(op, &x, &[1 << 24], &[true]);
+        add(op, &x, &[4096, 100], &[true, false]);
+        add(op, &x, &[10, 4096], &[true, false]);
+        add(op, &x, &[3, 1 << 30], &[false, true]);
+    }
+    let mut fused = mixed();
+    fused.outputs.truncate(1);
+    add(ReduceOp::Sum, &fused, &[64, 64, 64], &[false, true, false]);
+    let uniform = source(Code::Arange { start: Scalar::Int(0), step: Scalar::Int(2) }, F32);
+    add(ReduceOp::Mean, &uniform, &[64, 64], &[true, true]);
+    add(ReduceOp::Sum, &source(Code::Fill(Scalar::Int(1)), Bool), &[64, 64], &[true, false]);
+    out
+}
+
+fn rows() -> Vec<Kernel> {
+    let mut out = Vec::new();
+    let norms = [
+        RowOp::LayerNorm { weight: true, bias: true },
+        RowOp::LayerNorm { weight: false, bias: false },
+        RowOp::RmsNorm { weight: true },
+    ];
+    for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp].into_iter().chain(norms) {
+        for dtype in [F32, F64, F16, BF16] {
+            for n in [10, 64, 1000, 4096, 16_384, 100_001] {
+                let strides = contiguous_strides(&[100, n]);
+                let x = Operand { strides: &strides, align: 16 };
+                out.extend(kernels(softmax::plan(op, dtype, &[100, n], &[false, true], x, 16, 1e-5)));
+            }
+            if !norms.contains(&op) {
+                let strides = contiguous_strides(&[100, 50]);
+                let x = Operand { strides: &strides, align: 16 };
+                out.extend(kernels(softmax::plan(op, dtype, &[100, 50], &[true, false], x, 16, 0.0)));
+            }
+        }
+    }
+    out
+}
+
+fn copies() -> Vec<Kernel> {
+    let mut out: Vec<Kernel> = [1, 2, 4, 8, 16]
+        .into_iter()
+        .flat_map(|size| {
+            let wide = [false, true].map(|wide| copy::Key::Strided { size, wide });
+            wide.into_iter().chain([copy::Key::Transpose { size }])
+        })
+        .map(Kernel::Copy)
+        .collect();
+    for size in [1, 2, 4, 8] {
+        out.extend([false, true].map(|wide| Kernel::Copy(copy::Key::Triangle { size, wide })));
+    }
+    out
+}
+
+fn indices() -> Vec<Kernel> {
+    let mut out = Vec::new();
+    for index in [I32, I64] {
+        for wide in [false, true] {
+            out.extend([1, 2, 4, 8, 16].map(|size| index::Key::Gather { size, index, wide }));
+            out.extend(DType::ALL.map(|dtype| index::Key::ScatterAdd { dtype, index, wide }));
+            out.push(index::Key::OneHot { index, wide });
+        }
+    }
+    out.into_iter().map(Kernel::Index).collect()
+}
+
+fn scans() -> Vec<Kernel> {
+    use scan::Key::*;
+    let each = |d| {
+        [
+            ChunkSums(d),
+            Sums(Some(d)),
+            Chunks(d, false),
+            Chunks(d, true),
+            Columns(d),
+            NonzeroCount(d),
+            NonzeroWrite(d),
+        ]
+    };
+    DType::ALL.into_iter().flat_map(each).chain([Sums(None)]).map(Kernel::Scan).collect()
+}
+
+fn sorts() -> Vec<Kernel> {
+    let mut out = Vec::new();
+    for dtype in DType::ALL {
+        for n in [64, 2048, 5000] {
+            let strides = contiguous_strides(&[3, n]);
+            let x = Operand { strides: &strides, align: 16 };
+            out.extend(kernels(sort::plan(dtype, &[3, n], 1, x, n, false)));
+        }
+    }
+    out.extend([128, 256, 512, 1024].map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
+    out
+}
+
+fn products() -> Vec<Kernel> {
+    DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| Kernel::Matmul(matmul::Key { dtype })).collect()
 }

@@ -10,9 +10,16 @@
 //!
 //! A pointer that a kernel only reads is a `const T*` in its signature and every other one is written.
 
+pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod generate;
 pub(crate) mod geometry;
+pub(crate) mod index;
+pub(crate) mod matmul;
+pub(crate) mod reduce;
+pub(crate) mod scan;
+pub(crate) mod softmax;
+pub(crate) mod sort;
 pub(crate) mod source;
 
 use smallvec::SmallVec;
@@ -22,6 +29,13 @@ use source::KernelSource;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Kernel {
     Elementwise(elementwise::Key),
+    Reduce(reduce::Key),
+    Softmax(softmax::Key),
+    Copy(copy::Key),
+    Index(index::Key),
+    Scan(scan::Key),
+    Sort(sort::Key),
+    Matmul(matmul::Key),
 }
 
 impl Kernel {
@@ -29,6 +43,13 @@ impl Kernel {
     pub fn source(&self) -> KernelSource {
         match self {
             Kernel::Elementwise(key) => key.source(),
+            Kernel::Reduce(key) => key.source(),
+            Kernel::Softmax(key) => key.source(),
+            Kernel::Copy(key) => key.source(),
+            Kernel::Index(key) => key.source(),
+            Kernel::Scan(key) => key.source(),
+            Kernel::Sort(key) => key.source(),
+            Kernel::Matmul(key) => key.source(),
         }
     }
 }

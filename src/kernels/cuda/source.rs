@@ -22,6 +22,13 @@ pub(crate) enum Part {
     Ops,
     Elementwise,
     Random,
+    Reduce,
+    Softmax,
+    Copy,
+    Index,
+    Scan,
+    Sort,
+    Matmul,
 }
 
 impl Part {
@@ -31,6 +38,13 @@ impl Part {
             Part::Ops => &OPS,
             Part::Elementwise => include_str!("device/elementwise.cuh"),
             Part::Random => include_str!("device/random.cuh"),
+            Part::Reduce => include_str!("device/reduce.cuh"),
+            Part::Softmax => include_str!("device/softmax.cuh"),
+            Part::Copy => include_str!("device/copy.cuh"),
+            Part::Index => include_str!("device/index.cuh"),
+            Part::Scan => include_str!("device/scan.cuh"),
+            Part::Sort => include_str!("device/sort.cuh"),
+            Part::Matmul => include_str!("device/matmul.cuh"),
         }
     }
 }

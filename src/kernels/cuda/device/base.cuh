@@ -192,22 +192,28 @@ template <int K> struct Geo64 {
     i64 stride[K][8];
 };
 
-// Where the element at linear position i lies in each operand.
+// Adds to `off` where the element at linear position i lies in each operand.
 template <int K, template <int> class Geo>
-FN void offsets(const Geo<K>& g, typename Geo<K>::Index i, typename Geo<K>::Stride* off) {
+FN void walk(const Geo<K>& g, typename Geo<K>::Index i, typename Geo<K>::Stride* off) {
     typedef typename Geo<K>::Index I;
     typedef typename Geo<K>::Stride S;
 #pragma unroll
-    for (int k = 0; k < K; ++k) off[k] = 0;
-#pragma unroll
     for (int d = 0; d < 8; ++d) {
         if (d >= g.rank) break;
-        I q = quotient(g.axis[d], i);
+        // What is left at the outermost dimension is its coordinate: one dimension costs no division.
+        I q = 0;
+        if (d + 1 < g.rank) q = quotient(g.axis[d], i);
         S r = (S)(i - q * g.axis[d].size);
         i = q;
 #pragma unroll
         for (int k = 0; k < K; ++k) off[k] += r * g.stride[k][d];
     }
+}
+template <int K, template <int> class Geo>
+FN void offsets(const Geo<K>& g, typename Geo<K>::Index i, typename Geo<K>::Stride* off) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) off[k] = 0;
+    walk<K, Geo>(g, i, off);
 }
 
 }  // namespace ft

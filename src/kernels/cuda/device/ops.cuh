@@ -29,7 +29,7 @@ template <> FN_SPECIAL float abs(float x) { return ::fabsf(x); }
 template <> FN_SPECIAL double abs(double x) { return ::fabs(x); }
 
 template <class T> FN T sign(T x) { return x != x ? x : (T)((x > (T)0) - (x < (T)0)); }
-template <class T> FN T relu(T x) { return x < (T)0 ? (T)0 : x; }
+template <class T> FN T relu(T x) { return x <= (T)0 ? (T)0 : x; }
 template <class T> FN T maximum(T a, T b) { return a != a || a > b ? a : b; }
 template <class T> FN T minimum(T a, T b) { return a != a || a < b ? a : b; }
 template <class T> FN bool truth(T x) { return x != (T)0; }
@@ -114,22 +114,49 @@ template <class T> FN T sigmoid(T x) {
 
 template <class T> FN T softplus(T x) { return x > (T)20 ? x : log1p(exp(x)); }
 
-// x * (1 + erf(x / sqrt 2)) / 2 by erfc, which keeps its digits where 1 + erf cancels. `lost` is what
-// rounding took from x / sqrt 2, times the slope of erfc (-2 / sqrt(pi) * e^(-z^2)).
-template <class T> FN T gelu_from(T x, T high, T low) {
-    if (is_inf(x)) return x > (T)0 ? x : (T)-0.0;
-    T z = -x * high;
-    T lost = fma(-x, low, fma(-x, high, -z));
-    T c = erfc(z) - lost * (T)1.1283791670955126 * exp(-z * z);
-    return (T)0.5 * x * c;
+// e^-(a + b) for a double's upper and lower half: the tail of an activation takes its relative
+// precision from the absolute one of the exponent.
+FN float exp_of_negative(double t) {
+    float a = (float)t, b = (float)(t - (double)a);
+    float e = expf(-a);
+    return fma(-b, e, e);
 }
-FN float gelu(float x) { return gelu_from(x, 0.707106769084930419921875f, 1.21016170e-8f); }
-FN double gelu(double x) { return gelu_from(x, 0.70710678118654757, -4.8336466567264567e-17); }
+
+// x Phi(x) with the normal distribution Phi(-t) = e^(-t^2/2) g(t), g a polynomial in 4 / (t + 4), as on
+// the CPU: it keeps its digits in the left tail, where 1 + erf cancels. About 4 ulp.
+FN float gelu(float x) {
+    float t = abs(x);
+    float v = 4.0f / (t + 4.0f);
+    const float c[11] = {-0.01185770764092479f, 0.08771203053504292f, -0.250364761327696f, 0.3375295554739715f,
+                         -0.2500047670263599f,  0.19352791750187745f, 0.007486683414676765f, 0.09504885648240798f,
+                         0.09124974734563135f,  0.0999454853056362f,  0.09972696051992787f};
+    float g = c[0];
+#pragma unroll
+    for (int i = 1; i < 11; ++i) g = fma(g, v, c[i]);
+    float tail = exp_of_negative(0.5 * (double)t * (double)t) * (v * g);
+    tail = t > 14.5f ? 0.0f : tail;  // x Phi(x) is below half the smallest float
+    return x * (x > 0.0f ? 1.0f - tail : tail);
+}
+// By erfc. `lost` is what rounding took from x / sqrt 2, times the slope of erfc.
+FN double gelu(double x) {
+    const double high = 0.70710678118654757, low = -4.8336466567264567e-17;
+    if (is_inf(x)) return x > 0 ? x : nan(x);
+    double z = -x * high;
+    double lost = fma(-x, low, fma(-x, high, -z));
+    double c = erfc(z) - lost * 1.1283791670955126 * exp(-z * z);
+    return 0.5 * x * c;
+}
 
 // 1 + tanh(u) is 2 / (1 + e^-2u), which does not cancel.
-template <class T> FN T gelu_tanh(T x) {
-    T u = (T)0.7978845608028654 * (x + (T)0.044715 * x * x * x);
-    return x == -inf(x) ? (T)-0.0 : x * sigmoid(u + u);
+template <class T> FN double twice_u(T x) {
+    double y = (double)x;
+    return y * fma(y * y, 2.0 * 0.7978845608028654 * 0.044715, 2.0 * 0.7978845608028654);
 }
+FN float gelu_tanh(float x) {
+    double t = abs(twice_u(x));
+    float e = t > 110.0 ? 0.0f : exp_of_negative(t);
+    return x * ((x > 0.0f ? 1.0f : e) / (1.0f + e));
+}
+FN double gelu_tanh(double x) { return x * sigmoid(twice_u(x)); }
 
 }  // namespace ft
