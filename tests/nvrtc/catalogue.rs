@@ -78,6 +78,17 @@ pub fn mixed() -> Program {
     p
 }
 
+/// Random numbers beside an input.
+pub fn dropout() -> Program {
+    let mut p = Program::default();
+    let x = p.push(Code::Input(0), F32, F32);
+    let u = p.push(Code::Uniform { seed: 5, offset: 8 }, F32, F32);
+    let c = p.push(Code::Binary(BinaryOp::Lt, Arg::Reg(u), Arg::Scalar(Scalar::Float(0.25))), F32, Bool);
+    let y = p.push(Code::Where(Arg::Reg(c), Arg::Scalar(Scalar::Int(0)), Arg::Reg(x)), F32, F32);
+    p.outputs.push(y);
+    p
+}
+
 /// Key of a program's flat kernel.
 pub fn flat(program: &Program) -> Kernel {
     let strides = [1isize];
@@ -93,7 +104,11 @@ fn elementwise_programs() -> Vec<(&'static str, Vec<Program>)> {
     let fills = DType::ALL
         .iter()
         .flat_map(|&t| [source(Code::Fill(none), t), source(Code::Arange { start: none, step: none }, t)]);
+    let random = [F32, F64, F16, BF16].into_iter().flat_map(|t| {
+        [Code::Uniform { seed: 0, offset: 0 }, Code::Normal { seed: 0, offset: 0 }].map(|code| source(code, t))
+    });
     vec![
+        ("random_kernels", random.collect()),
         ("unary_kernels", unaries.collect()),
         ("binary_kernels", binaries.collect()),
         ("casts", casts.collect()),
@@ -108,7 +123,8 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     let mut walks = Vec::new();
     let add = binary(BinaryOp::Add, F32);
     let arange = source(Code::Arange { start: Scalar::Int(0), step: Scalar::Int(1) }, F16);
-    for (program, most) in [(mixed(), 4), (add, 4), (cast(U8, F64), 2), (cast(U8, Bool), 8), (arange, 8)] {
+    let dropout = dropout();
+    for (program, most) in [(mixed(), 4), (add, 4), (cast(U8, F64), 2), (cast(U8, Bool), 8), (arange, 8), (dropout, 4)] {
         for walk in [Walk::Flat, Walk::Strided] {
             for lanes in [1, most] {
                 for wide in [false, true] {

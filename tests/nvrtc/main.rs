@@ -20,6 +20,8 @@ mod kernels;
 
 mod catalogue;
 mod compiler;
+mod host;
+mod values;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::sync::Arc;
@@ -52,6 +54,14 @@ fn main() {
             });
             trials.push(trial.with_ignored_flag(missing));
         }
+    }
+    let missing = !host::is_there();
+    for (name, test) in values::TESTS {
+        let trial = Trial::test(*name, move || {
+            test();
+            Ok(())
+        });
+        trials.push(trial.with_ignored_flag(missing));
     }
     libtest_mimic::run(&args, trials).exit();
 }

@@ -163,7 +163,7 @@ pub(crate) fn plan(
     };
     let least = if columns { SPLIT / 16 } else { SPLIT };
     let splits = (BLOCKS / row_blocks).clamp(1, len.div_ceil(least).max(1));
-    let chunk = len.div_ceil(splits).next_multiple_of(8);
+    let chunk = len.div_ceil(splits).next_multiple_of(8).max(8);
     let splits = len.div_ceil(chunk).max(1);
 
     let number = |n: usize| if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) };
