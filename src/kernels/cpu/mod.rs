@@ -1,1 +1,25 @@
 //! CPU loops.
+//!
+//! `unsafe` is reopened for the files that walk raw addresses: a view may have any stride, so there is
+//! no slice to index.
+
+#[allow(unsafe_code)]
+pub(crate) mod copy;
+pub(crate) mod index;
+mod isa;
+mod load;
+pub(crate) mod math;
+#[allow(unsafe_code)]
+pub(crate) mod matmul;
+mod nest;
+#[allow(unsafe_code)]
+pub(crate) mod reduce;
+pub(crate) mod elementwise;
+pub(crate) mod random;
+pub(crate) mod simd;
+pub(crate) mod softmax;
+
+#[cfg(test)]
+mod measure;
+#[cfg(test)]
+mod testing;
