@@ -3,14 +3,14 @@
 use crate::kernels::cuda::source::{INDEX_ERROR_BYTES, module};
 use crate::kernels::cuda::{Arg, Kernel, Plan};
 use libloading::Library;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 
 const FLAGS: [&str; 8] =
-    ["-std=gnu++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"];
+    ["-std=gnu++17", "-O0", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"];
 
 fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "g++".into())
@@ -49,7 +49,7 @@ pub fn build(kernels: &[Kernel]) {
     let sources: Vec<_> = kernels.iter().map(|k| k.source()).collect();
     let mut text = String::from(include_str!("host.h"));
     let body = module(&sources);
-    let barriers = body.contains("__syncthreads") || body.contains("_sync(");
+    let barriers = has_barriers(&body);
     text += &body;
     let mut entries: Vec<String> = sources.iter().map(|s| s.entry.clone()).collect();
     entries.sort();
@@ -130,6 +130,54 @@ impl Buffer {
     }
 }
 
+/// Runs to be made together, so that their kernels are compiled together.
+#[derive(Default)]
+pub struct Batch<'a> {
+    cases: Vec<Case<'a>>,
+}
+
+struct Case<'a> {
+    plan: Plan,
+    inputs: Vec<Buffer>,
+    outputs: Vec<Buffer>,
+    check: Box<dyn FnOnce(Vec<Buffer>, BadIndex) + 'a>,
+}
+
+impl<'a> Batch<'a> {
+    /// One run, and what must hold of its outputs.
+    pub fn add(
+        &mut self,
+        plan: Plan,
+        inputs: impl Into<Vec<Buffer>>,
+        outputs: impl Into<Vec<Buffer>>,
+        check: impl FnOnce(Vec<Buffer>, BadIndex) + 'a,
+    ) {
+        let (inputs, outputs) = (inputs.into(), outputs.into());
+        self.cases.push(Case { plan, inputs, outputs, check: Box::new(check) });
+    }
+
+    /// Compiles, runs, checks.
+    pub fn run(self) {
+        let mut seen = HashSet::new();
+        let mut kernels: [Vec<Kernel>; 2] = Default::default();
+        for launch in self.cases.iter().flat_map(|c| &c.plan.launches) {
+            let source = launch.kernel.source();
+            if seen.insert(source.entry.clone()) {
+                kernels[has_barriers(&module([&source])) as usize].push(launch.kernel.clone());
+            }
+        }
+        kernels.iter().flat_map(|k| k.chunks(48)).for_each(build);
+        for mut case in self.cases {
+            let bad = run(&case.plan, &mut case.inputs, &mut case.outputs);
+            (case.check)(case.outputs, bad);
+        }
+    }
+}
+
+fn has_barriers(text: &str) -> bool {
+    text.contains("__syncthreads") || text.contains("_sync(")
+}
+
 /// Runs a plan's launches in order.
 pub fn run(plan: &Plan, inputs: &mut [Buffer], outputs: &mut [Buffer]) -> BadIndex {
     let mut scratch = Buffer::new(plan.scratch);
@@ -138,7 +186,7 @@ pub fn run(plan: &Plan, inputs: &mut [Buffer], outputs: &mut [Buffer]) -> BadInd
         let entry = launch.kernel.source().entry;
         let home = lock(&HOMES).get(&entry).copied();
         let home = home.unwrap_or_else(|| {
-            build(std::slice::from_ref(&launch.kernel));
+            build(std::slice::from_ref(&launch.kernel)); // a run outside a batch
             lock(&HOMES)[&entry]
         });
         // Each argument in eight-byte words of its own; the launch is given their addresses.

@@ -2,7 +2,7 @@
 
 use super::{Random, Strided, close, indices, linear};
 use crate::dtype::{DType, Element};
-use crate::host::{Buffer, run};
+use crate::host::{Batch, Buffer, run};
 use crate::kernels::cuda::index::{self, Indexed};
 use crate::kernels::cuda::{Operand, copy, matmul, scan, sort};
 use crate::shape::contiguous_strides;
@@ -11,33 +11,34 @@ use std::cmp::Ordering;
 pub fn copies() {
     let seed = 51;
     let mut r = Random(seed);
-    fn case<T: Element>(r: &mut Random, shape: &[usize], x: Strided<T>, seed: u64) {
+    let mut b = Batch::default();
+    fn case<T: Element>(b: &mut Batch<'_>, r: &mut Random, shape: &[usize], x: Strided<T>, seed: u64) {
         // Into a window of a larger contiguous value.
         let big: Vec<usize> = shape.iter().map(|n| n + r.below(3)).collect();
         let strides = contiguous_strides(&big);
         let n: usize = big.iter().product();
         let start: usize = (0..shape.len()).map(|d| r.below(big[d] - shape[d] + 1) * strides[d] as usize).sum();
         let before = vec![T::from_i64(99); n];
-        let mut out = [Buffer::of(&before)];
         let to = Operand { strides: &strides, align: 16 };
         let plan = copy::plan(size_of::<T>(), shape, x.operand(), to, start * size_of::<T>());
-        run(&plan, &mut [x.buffer()], &mut out);
+        let out = Buffer::of(&before);
         let mut want = before;
         for index in indices(shape) {
             let at: usize = index.iter().zip(&strides).map(|(i, &s)| i * s as usize).sum();
             want[start + at] = x.at(&index);
         }
-        assert_eq!(out[0].get::<T>(), want, "seed {seed} {shape:?} {:?} into {big:?}", x.strides);
+        let what = format!("seed {seed} {shape:?} {:?} into {big:?}", x.strides);
+        b.add(plan, [x.buffer()], [out], move |out, _| assert_eq!(out[0].get::<T>(), want, "{what}"));
     }
     for _ in 0..40 {
         let rank = r.below(4);
         let shape: Vec<usize> = (0..rank).map(|_| *r.pick(&[1, 2, 16, 5, 20, 33])).collect();
         let x = Strided::random(&mut r, &shape, |r| r.float() as f32);
-        case(&mut r, &shape, x, seed);
+        case(&mut b, &mut r, &shape, x, seed);
         let x = Strided::random(&mut r, &shape, |r| r.next() as u8);
-        case(&mut r, &shape, x, seed);
+        case(&mut b, &mut r, &shape, x, seed);
         let x = Strided::random(&mut r, &shape, |r| r.float());
-        case(&mut r, &shape, x, seed);
+        case(&mut b, &mut r, &shape, x, seed);
     }
     // A transpose with a batch, by tiles, and plain neighbours in units of 16 bytes.
     let mut x = Strided::contiguous(&[3, 50, 40], |i| i as u8 as i64);
@@ -45,13 +46,14 @@ pub fn copies() {
     let to = contiguous_strides(&[3, 40, 50]);
     let plan = copy::plan(8, &[3, 40, 50], x.operand(), Operand { strides: &to, align: 16 }, 0);
     assert!(matches!(plan.launches[0].kernel, crate::kernels::cuda::Kernel::Copy(copy::Key::Transpose { size: 8 })));
-    case(&mut r, &[3, 40, 50], x, seed);
+    case(&mut b, &mut r, &[3, 40, 50], x, seed);
     let x = Strided::contiguous(&[64], |i| i as u8);
     let plan = copy::plan(1, &[64], x.operand(), Operand { strides: &[1], align: 16 }, 0);
     assert!(matches!(
         plan.launches[0].kernel,
         crate::kernels::cuda::Kernel::Copy(copy::Key::Strided { size: 16, wide: false })
     ));
+    b.run();
 }
 
 pub fn triangles() {
@@ -210,17 +212,12 @@ pub fn nonzero() {
 
 pub fn cumsum() {
     let mut r = Random(58);
+    let mut b = Batch::default();
     for shape in [&[7][..], &[3, 5000], &[5000, 3], &[4, 30, 300], &[2, 9000, 2]] {
         for dim in 0..shape.len() {
             let x = Strided::random(&mut r, shape, |r| r.below(2000) as i32 - 1000);
             let f = Strided::contiguous(shape, |_| (r.below(65) as f32 - 32.0) / 64.0);
             let n: usize = shape.iter().product();
-            let mut out = [Buffer::new(8 * n)];
-            run(&scan::cumsum(DType::I32, shape, dim, x.operand()).unwrap(), &mut [x.buffer()], &mut out);
-            let ints = out[0].get::<i64>();
-            let mut out = [Buffer::new(4 * n)];
-            run(&scan::cumsum(DType::F32, shape, dim, f.operand()).unwrap(), &mut [f.buffer()], &mut out);
-            let floats = out[0].get::<f32>();
             let (mut want, mut sums) = (vec![0i64; n], vec![0f32; n]);
             for at in indices(shape) {
                 let p = linear(shape, &at);
@@ -232,10 +229,17 @@ pub fn cumsum() {
                 want[p] = last.map_or(0, |l| want[l]) + x.at(&at) as i64;
                 sums[p] = last.map_or(0.0, |l| sums[l]) + f.at(&at); // exact: multiples of 1/64
             }
-            assert_eq!(ints, want, "{shape:?} {dim}");
-            assert_eq!(floats, sums, "{shape:?} {dim}");
+            let plan = scan::cumsum(DType::I32, shape, dim, x.operand()).unwrap();
+            b.add(plan, [x.buffer()], [Buffer::new(8 * n)], move |out, _| {
+                assert_eq!(out[0].get::<i64>(), want, "{shape:?} {dim}");
+            });
+            let plan = scan::cumsum(DType::F32, shape, dim, f.operand()).unwrap();
+            b.add(plan, [f.buffer()], [Buffer::new(4 * n)], move |out, _| {
+                assert_eq!(out[0].get::<f32>(), sums, "{shape:?} {dim}");
+            });
         }
     }
+    b.run();
 }
 
 /// NaN is the largest; zeros are equal.
@@ -243,7 +247,7 @@ fn order(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
-fn sorted<T: Element>(r: &mut Random, shape: &[usize], dim: usize, k: usize, descending: bool) {
+fn sorted<T: Element>(b: &mut Batch<'_>, r: &mut Random, shape: &[usize], dim: usize, k: usize, descending: bool) {
     let x = Strided::random(r, shape, |r| match (T::DTYPE.is_float(), r.below(12)) {
         (true, 0) => T::from_f64(f64::NAN),
         (true, 1) => T::from_f64(f64::NEG_INFINITY),
@@ -254,9 +258,7 @@ fn sorted<T: Element>(r: &mut Random, shape: &[usize], dim: usize, k: usize, des
     let mut kept = shape.to_vec();
     kept[dim] = k;
     let n: usize = kept.iter().product();
-    let mut out = [Buffer::new(n * size_of::<T>()), Buffer::new(8 * n)];
-    run(&sort::plan(T::DTYPE, shape, dim, x.operand(), k, descending).unwrap(), &mut [x.buffer()], &mut out);
-    let (values, places) = (out[0].get::<T>(), out[1].get::<i64>());
+    let mut expected = Vec::new();
     for index in indices(shape).into_iter().filter(|i| i[dim] == 0) {
         let mut at = index.clone();
         let mut row: Vec<(f64, i64)> = (0..shape[dim])
@@ -266,63 +268,78 @@ fn sorted<T: Element>(r: &mut Random, shape: &[usize], dim: usize, k: usize, des
             })
             .collect();
         row.sort_by(|a, b| if descending { order(b.0, a.0) } else { order(a.0, b.0) });
-        for (j, want) in row.iter().take(k).enumerate() {
+        for (j, want) in row.into_iter().take(k).enumerate() {
             at[dim] = j;
-            let p = linear(&kept, &at);
-            assert_eq!(places[p], want.1, "{} {shape:?} dim {dim} {descending} {index:?} {j}", T::DTYPE);
-            let v = values[p].to_f64();
-            assert!(v.to_bits() == want.0.to_bits() || (v.is_nan() && want.0.is_nan()));
+            expected.push((linear(&kept, &at), want));
         }
     }
+    let plan = sort::plan(T::DTYPE, shape, dim, x.operand(), k, descending).unwrap();
+    let what = format!("{} {shape:?} dim {dim} {descending}", T::DTYPE);
+    let outputs = [Buffer::new(n * size_of::<T>()), Buffer::new(8 * n)];
+    b.add(plan, [x.buffer()], outputs, move |out, _| {
+        let (values, places) = (out[0].get::<T>(), out[1].get::<i64>());
+        for (p, want) in expected {
+            assert_eq!(places[p], want.1, "{what} {p}");
+            let v = values[p].to_f64();
+            assert!(v.to_bits() == want.0.to_bits() || (v.is_nan() && want.0.is_nan()), "{what} {p}");
+        }
+    });
 }
 
 pub fn sorts() {
     let mut r = Random(59);
+    let mut b = Batch::default();
     for descending in [false, true] {
         for (shape, dim) in [(&[3, 50][..], 1), (&[50, 3], 0), (&[2, 7, 5], 1), (&[1000], 0), (&[2, 5000], 1), (&[4097], 0)] {
-            sorted::<f32>(&mut r, shape, dim, shape[dim], descending);
-            sorted::<i64>(&mut r, shape, dim, shape[dim], descending);
+            sorted::<f32>(&mut b, &mut r, shape, dim, shape[dim], descending);
+            sorted::<i64>(&mut b, &mut r, shape, dim, shape[dim], descending);
         }
-        sorted::<half::f16>(&mut r, &[3, 64], 1, 64, descending);
-        sorted::<half::bf16>(&mut r, &[3, 64], 1, 64, descending);
-        sorted::<f64>(&mut r, &[3, 100], 1, 100, descending);
-        sorted::<u8>(&mut r, &[3, 64], 1, 64, descending);
-        sorted::<i32>(&mut r, &[2, 2500, 2], 1, 2500, descending);
+        sorted::<half::f16>(&mut b, &mut r, &[3, 64], 1, 64, descending);
+        sorted::<half::bf16>(&mut b, &mut r, &[3, 64], 1, 64, descending);
+        sorted::<f64>(&mut b, &mut r, &[3, 100], 1, 100, descending);
+        sorted::<u8>(&mut b, &mut r, &[3, 64], 1, 64, descending);
+        sorted::<i32>(&mut b, &mut r, &[2, 2500, 2], 1, 2500, descending);
     }
+    b.run();
 }
 
 pub fn topk() {
     let mut r = Random(60);
+    let mut b = Batch::default();
     for k in [1, 5, 50] {
-        sorted::<f32>(&mut r, &[3, 50], 1, k, true);
-        sorted::<f32>(&mut r, &[60, 3], 0, k, true);
-        sorted::<f32>(&mut r, &[2, 3000], 1, k, true);
+        sorted::<f32>(&mut b, &mut r, &[3, 50], 1, k, true);
+        sorted::<f32>(&mut b, &mut r, &[60, 3], 0, k, true);
+        sorted::<f32>(&mut b, &mut r, &[2, 3000], 1, k, true);
     }
+    b.run();
 }
 
-fn product<T: Element>(r: &mut Random, [m, k, n]: [usize; 3]) {
+fn product<T: Element>(batch: &mut Batch<'_>, r: &mut Random, [m, k, n]: [usize; 3]) {
     let a = Strided::random(r, &[2, 3, m, k], |r| T::from_i64(r.below(200) as i64 - 100));
     let b = Strided::random(r, &[2, 3, k, n], |r| T::from_i64(r.below(200) as i64 - 100));
-    let mut out = [Buffer::new(6 * m * n * size_of::<T>())];
     let plan = matmul::plan(T::DTYPE, &[2, 3], [m, k, n], &a.strides, &b.strides).unwrap();
-    run(&plan, &mut [a.buffer(), b.buffer()], &mut out);
-    let got = out[0].get::<T>();
-    for at in indices(&[2, 3, m, n]) {
-        let [x, y, i, j] = at[..] else { unreachable!() };
-        let sum: i64 = (0..k).map(|q| a.at(&[x, y, i, q]).to_i64() * b.at(&[x, y, q, j]).to_i64()).sum();
-        // All sums are below 2^24: exact in f32, wrapped in u8.
-        assert_eq!(got[linear(&[2, 3, m, n], &at)], T::from_i64(sum), "{} {m} {k} {n} {at:?}", T::DTYPE);
-    }
+    let out = Buffer::new(6 * m * n * size_of::<T>());
+    batch.add(plan, [a.buffer(), b.buffer()], [out], move |out, _| {
+        let got = out[0].get::<T>();
+        for at in indices(&[2, 3, m, n]) {
+            let [x, y, i, j] = at[..] else { unreachable!() };
+            let sum: i64 = (0..k).map(|q| a.at(&[x, y, i, q]).to_i64() * b.at(&[x, y, q, j]).to_i64()).sum();
+            // All sums are below 2^24: exact in f32, wrapped in u8.
+            assert_eq!(got[linear(&[2, 3, m, n], &at)], T::from_i64(sum), "{} {m} {k} {n} {at:?}", T::DTYPE);
+        }
+    });
 }
 
 pub fn products() {
     let mut r = Random(61);
+    let mut b = Batch::default();
     for dims in [[1, 1, 1], [5, 7, 3], [65, 33, 70], [4, 0, 4], [3, 100, 130]] {
-        product::<f32>(&mut r, dims);
-        product::<i32>(&mut r, dims);
-        product::<u8>(&mut r, dims);
+        product::<f32>(&mut b, &mut r, dims);
+        product::<i32>(&mut b, &mut r, dims);
+        product::<u8>(&mut b, &mut r, dims);
     }
-    product::<i64>(&mut r, [5, 7, 3]);
-    product::<f64>(&mut r, [5, 7, 3]);
-    product::<half::bf16>(&mut r, [1, 1, 1]);
+    product::<i64>(&mut b, &mut r, [5, 7, 3]);
+    product::<f64>(&mut b, &mut r, [5, 7, 3]);
+    product::<half::bf16>(&mut b, &mut r, [1, 1, 1]);
+    b.run();
 }

@@ -5,7 +5,7 @@ mod indexing;
 mod reductions;
 mod rows;
 
-use crate::host::{Buffer, build};
+use crate::host::Buffer;
 use crate::kernels::cuda::Operand;
 
 /// Each a promise and what proves it.

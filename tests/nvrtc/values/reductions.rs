@@ -3,7 +3,7 @@
 use super::{Random, Strided, close, indices, linear};
 use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{Arg, Code, Program};
-use crate::host::{Buffer, run};
+use crate::host::{Batch, Buffer, run};
 use crate::kernels::cuda::Operand;
 use crate::kernels::cuda::reduce::{identity, plan};
 use crate::op::{BinaryOp, Class, ReduceOp};
@@ -47,14 +47,11 @@ fn read(op: ReduceOp, dtype: DType, out: &Buffer) -> Vec<f64> {
     }
 }
 
-fn check<T: Element>(r: &mut Random, op: ReduceOp, shape: &[usize], over: &[bool], x: &Strided<T>, what: &str) {
+fn check<T: Element>(b: &mut Batch<'_>, op: ReduceOp, shape: &[usize], over: &[bool], x: &Strided<T>, what: &str) {
     let dtype = T::DTYPE;
     let kept: Vec<usize> = (0..shape.len()).filter(|&d| !over[d]).map(|d| shape[d]).collect();
     let rows: usize = kept.iter().product();
     let plan = plan(op, &identity(dtype), shape, over, &[x.operand()]).expect("a plan");
-    let mut out = [Buffer::new(rows * 8)];
-    run(&plan, &mut [x.buffer()], &mut out);
-    let got = read(op, dtype, &out[0]);
     let mut lists: Vec<Vec<f64>> = vec![Vec::new(); rows];
     for index in indices(shape) {
         let row: Vec<usize> = (0..shape.len()).filter(|&d| !over[d]).map(|d| index[d]).collect();
@@ -66,17 +63,20 @@ fn check<T: Element>(r: &mut Random, op: ReduceOp, shape: &[usize], over: &[bool
         DType::F32 => 2e-6,
         _ => 1e-12,
     };
-    for (i, row) in lists.iter().enumerate() {
-        let scale = row.iter().map(|x| x.abs()).fold(1.0, f64::max);
-        close(got[i], naive(op, row), tolerance * scale, format!("{what} {op:?} {dtype} {shape:?} {over:?} row {i}"));
-    }
-    let _ = r;
+    let what = format!("{what} {op:?} {dtype} {shape:?} {over:?}");
+    b.add(plan, [x.buffer()], [Buffer::new(rows * 8)], move |out, _| {
+        let got = read(op, dtype, &out[0]);
+        for (i, row) in lists.iter().enumerate() {
+            let scale = row.iter().map(|x| x.abs()).fold(1.0, f64::max);
+            close(got[i], naive(op, row), tolerance * scale, format!("{what} row {i}"));
+        }
+    });
 }
 
 fn random<T: Element>(r: &mut Random, op: ReduceOp, shape: &[usize]) -> Strided<T> {
     Strided::random(r, shape, |r| match (op, T::DTYPE) {
         (ReduceOp::Prod, d) if d.is_float() => T::from_f64(1.0 + 0.1 * r.float()),
-        (ReduceOp::Prod, _) => T::from_i64(1 + (r.below(50) == 0) as i64),
+        (ReduceOp::Prod, _) => T::from_i64(1),
         (_, DType::U8 | DType::Bool) => T::from_i64(r.below(3) as i64),
         (_, d) if d.is_float() => T::from_f64((64.0 * r.float()).round() / 8.0),
         _ => T::from_i64(r.below(100) as i64 - 50),
@@ -86,43 +86,46 @@ fn random<T: Element>(r: &mut Random, op: ReduceOp, shape: &[usize]) -> Strided<
 pub fn any_dims() {
     let seed = 21;
     let mut r = Random(seed);
-    fn cases<T: Element>(r: &mut Random, seed: u64) {
+    let mut b = Batch::default();
+    fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random, seed: u64, shapes: &[&[usize]]) {
         for &op in ReduceOp::ALL {
             if op.class() == Class::float && !T::DTYPE.is_float() {
                 continue;
             }
-            for shape in [&[3, 70][..], &[70, 3], &[2, 3, 40], &[33, 2, 65], &[], &[1300, 4]] {
-                for _ in 0..2 {
-                    let over: Vec<bool> = shape.iter().map(|_| r.below(2) == 0).collect();
-                    let x = random::<T>(r, op, shape);
-                    check(r, op, shape, &over, &x, &format!("seed {seed}"));
-                }
+            for shape in shapes {
+                let over: Vec<bool> = shape.iter().map(|_| r.below(2) == 0).collect();
+                let x = random::<T>(r, op, shape);
+                check(b, op, shape, &over, &x, &format!("seed {seed}"));
             }
         }
     }
-    cases::<f32>(&mut r, seed);
-    cases::<f64>(&mut r, seed);
-    cases::<half::f16>(&mut r, seed);
-    cases::<half::bf16>(&mut r, seed);
-    cases::<i32>(&mut r, seed);
-    cases::<i64>(&mut r, seed);
-    cases::<u8>(&mut r, seed);
+    let many: [&[usize]; 8] = [&[3, 70], &[70, 3], &[2, 3, 40], &[33, 2, 65], &[], &[1300, 4], &[40, 64], &[5, 4, 3, 2]];
+    (0..2).for_each(|_| cases::<f32>(&mut b, &mut r, seed, &many));
+    cases::<half::f16>(&mut b, &mut r, seed, &many[2..4]);
+    cases::<half::bf16>(&mut b, &mut r, seed, &many[3..4]);
+    cases::<f64>(&mut b, &mut r, seed, &many[2..4]);
+    cases::<i32>(&mut b, &mut r, seed, &many[2..4]);
+    cases::<i64>(&mut b, &mut r, seed, &many[3..4]);
+    cases::<u8>(&mut b, &mut r, seed, &many[1..3]);
     // Bool lies in memory as bytes.
-    for shape in [&[3, 70][..], &[40, 40]] {
-        for op in [ReduceOp::Sum, ReduceOp::Any, ReduceOp::All, ReduceOp::ArgMax, ReduceOp::Max] {
-            let x = Strided::contiguous(shape, |_| r.below(3) == 0);
-            check(&mut r, op, shape, &[false, true], &x, "bool");
-        }
+    for op in [ReduceOp::Sum, ReduceOp::Any, ReduceOp::All, ReduceOp::ArgMax, ReduceOp::Max] {
+        let x = Strided::contiguous(&[3, 70], |_| r.below(3) == 0);
+        check(&mut b, op, &[3, 70], &[false, true], &x, "bool");
     }
+    // Integers wrap: 3^100.
+    let x = Strided::contiguous(&[100], |_| 3i32);
+    let at = plan(ReduceOp::Prod, &identity(DType::I32), &[100], &[true], &[x.operand()]).unwrap();
+    b.add(at, [x.buffer()], [Buffer::new(8)], |out, _| assert_eq!(out[0].get::<i64>()[0], 3i64.wrapping_pow(100)));
     // Splits, blocks, columns.
-    for (shape, over) in [(&[1, 50_000][..], [false, true]), (&[3, 3000], [false, true]), (&[3000, 40], [true, false])] {
+    for (shape, over) in [([1, 50_000], [false, true]), ([3, 3000], [false, true]), ([3000, 40], [true, false])] {
         for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMin, ReduceOp::Mean] {
-            let x = Strided::contiguous(shape, |_| (r.below(4001) as f32 - 2000.0) / 16.0);
-            check(&mut r, op, shape, &over, &x, "long");
-            let x = Strided::contiguous(shape, |_| half::f16::from_f64(r.float()));
-            check(&mut r, op, shape, &over, &x, "long");
+            let x = Strided::contiguous(&shape, |_| (r.below(4001) as f32 - 2000.0) / 16.0);
+            check(&mut b, op, &shape, &over, &x, "long");
+            let x = Strided::contiguous(&shape, |_| half::f16::from_f64(r.float()));
+            check(&mut b, op, &shape, &over, &x, "long");
         }
     }
+    b.run();
 }
 
 pub fn ones() {

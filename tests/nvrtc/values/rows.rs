@@ -2,7 +2,7 @@
 
 use super::{Random, Strided, close, indices, linear};
 use crate::dtype::{DType, Element};
-use crate::host::{Buffer, run};
+use crate::host::{Batch, Buffer, run};
 use crate::kernels::cuda::softmax::{RowOp, plan};
 
 fn naive(op: RowOp, row: &[f64], eps: f64) -> Vec<f64> {
@@ -34,20 +34,18 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-fn check<T: Element>(op: RowOp, x: &Strided<T>, dim: usize, extra: &[Strided<T>]) {
-    let shape = &x.shape;
+fn check<T: Element>(b: &mut Batch<'_>, op: RowOp, x: &Strided<T>, dim: usize, extra: &[Strided<T>]) {
+    let shape = x.shape.clone();
     let dims: Vec<bool> = (0..shape.len()).map(|d| d == dim).collect();
     let eps = 1e-5;
-    let Some(plan) = plan(op, T::DTYPE, shape, &dims, x.operand(), 16, eps) else { panic!("no plan") };
+    let Some(plan) = plan(op, T::DTYPE, &shape, &dims, x.operand(), 16, eps) else { panic!("no plan") };
     let whole = op != RowOp::LogSumExp;
     let kept: Vec<usize> = (0..shape.len()).filter(|&d| d != dim || whole).map(|d| shape[d]).collect();
     let n: usize = kept.iter().product();
-    let mut out = [Buffer::new(n * size_of::<T>())];
     let mut inputs = vec![x.buffer()];
     inputs.extend(extra.iter().map(Strided::buffer));
-    run(&plan, &mut inputs, &mut out);
-    let got = out[0].get::<T>();
-    for index in indices(shape).into_iter().filter(|i| i[dim] == 0) {
+    let mut expected = Vec::new();
+    for index in indices(&shape).into_iter().filter(|i| i[dim] == 0) {
         let mut at = index.clone();
         let row: Vec<f64> = (0..shape[dim])
             .map(|j| {
@@ -69,35 +67,45 @@ fn check<T: Element>(op: RowOp, x: &Strided<T>, dim: usize, extra: &[Strided<T>]
             if !whole {
                 place.remove(dim);
             }
-            let got = got[linear(&kept, &place)].to_f64();
-            close(got, want, tolerance(T::DTYPE), format!("{op:?} {} {shape:?} dim {dim} {index:?} {j}", T::DTYPE));
+            expected.push((linear(&kept, &place), want));
         }
     }
+    let what = format!("{op:?} {} {shape:?} dim {dim}", T::DTYPE);
+    b.add(plan, inputs, [Buffer::new(n * size_of::<T>())], move |out, _| {
+        let got = out[0].get::<T>();
+        for (i, want) in expected {
+            close(got[i].to_f64(), want, tolerance(T::DTYPE), format!("{what} {i}"));
+        }
+    });
 }
 
 pub fn softmax() {
     let mut r = Random(31);
-    fn cases<T: Element>(r: &mut Random) {
+    let mut b = Batch::default();
+    fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random) {
         for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
             for shape in [&[5, 10][..], &[3, 64], &[2, 1000], &[2, 3, 37], &[40, 20], &[4, 9, 33]] {
                 for dim in 0..shape.len() {
                     let x = Strided::random(r, shape, |r| T::from_f64(10.0 * r.float()));
-                    check(op, &x, dim, &[]);
+                    check(b, op, &x, dim, &[]);
                     let x = Strided::contiguous(shape, |_| T::from_f64(10.0 * r.float()));
-                    check(op, &x, dim, &[]);
+                    check(b, op, &x, dim, &[]);
                 }
             }
         }
     }
-    cases::<f32>(&mut r);
-    cases::<half::f16>(&mut r);
-    cases::<f64>(&mut r);
+    cases::<f32>(&mut b, &mut r);
+    cases::<half::f16>(&mut b, &mut r);
     // Blocks of 256 and 1024 threads, and rows that are read again.
     for n in [3000, 9000, 40_000] {
         let x = Strided::contiguous(&[2, n], |_| 10.0 * r.float() as f32);
-        check(RowOp::Softmax, &x, 1, &[]);
-        check(RowOp::LogSumExp, &x, 1, &[]);
+        check(&mut b, RowOp::Softmax, &x, 1, &[]);
+        check(&mut b, RowOp::LogSumExp, &x, 1, &[]);
     }
+    let x = Strided::contiguous(&[20, 30], |_| 10.0 * r.float());
+    check(&mut b, RowOp::LogSoftmax, &x, 1, &[]);
+    check(&mut b, RowOp::Softmax, &x, 0, &[]);
+    b.run();
 }
 
 pub fn infinities() {
@@ -123,20 +131,22 @@ pub fn infinities() {
 
 pub fn norms() {
     let mut r = Random(41);
-    fn cases<T: Element>(r: &mut Random) {
-        for n in [1, 8, 100, 768, 5000] {
+    let mut b = Batch::default();
+    fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random, lengths: &[usize]) {
+        for &n in lengths {
             let mut value = |n: usize| Strided::contiguous(&[n], |_| T::from_f64(1.0 + r.float()));
-            let (w, b) = (value(n), value(n));
+            let extra = [value(n), value(n)];
             let x = Strided::contiguous(&[3, n], |_| T::from_f64(3.0 + r.float()));
-            check(RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);
-            check(RowOp::RmsNorm { weight: false }, &x, 1, &[]);
-            let extra = [w, b];
-            check(RowOp::LayerNorm { weight: true, bias: true }, &x, 1, &extra);
-            check(RowOp::RmsNorm { weight: true }, &x, 1, &extra[..1]);
+            check(b, RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);
+            check(b, RowOp::RmsNorm { weight: false }, &x, 1, &[]);
+            check(b, RowOp::LayerNorm { weight: true, bias: true }, &x, 1, &extra);
+            check(b, RowOp::RmsNorm { weight: true }, &x, 1, &extra[..1]);
         }
     }
-    cases::<f64>(&mut r);
-    cases::<half::bf16>(&mut r);
+    cases::<f64>(&mut b, &mut r, &[1, 8, 100]);
+    cases::<f32>(&mut b, &mut r, &[768, 5000]);
+    cases::<half::bf16>(&mut b, &mut r, &[768]);
     let x = Strided::random(&mut r, &[4, 50], |r| r.float());
-    check(RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);
+    check(&mut b, RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);
+    b.run();
 }
