@@ -2,6 +2,7 @@
 //! nodes, no engine and no devices, and never allocate results.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 pub(crate) mod philox;
 
 #[allow(unused_imports)] // `Serial` is for tests.
