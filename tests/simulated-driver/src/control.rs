@@ -5,7 +5,7 @@
 use crate::compile;
 use crate::ffi::{Handle, Kind, Out, Text, copy_text, id};
 use crate::report::Stats;
-use crate::sim::{MUST_NOT_BLOCK, Sim, call_any, lock, wait, wake_scheduler, wake_waiters};
+use crate::sim::{MUST_NOT_BLOCK, Sim, call_any, lock, sleep_until, wake_scheduler, wake_waiters};
 use crate::status::{INVALID_HANDLE, Outcome, Status};
 use std::ffi::c_char;
 
@@ -29,7 +29,7 @@ pub extern "C" fn futsim_reset(seed: u64, devices: u32) -> Status {
             stream.queue.clear();
             stream.completed = stream.enqueued;
         }
-        let (mut sim, ()) = wait(sim, "futsim_reset", |sim| sim.pace.in_flight.is_none().then_some(()));
+        let (mut sim, ()) = sleep_until(sim, |sim| sim.pace.in_flight.is_none().then_some(()));
         sim.reset(seed, devices as usize);
         wake_waiters();
         Ok(())
@@ -72,13 +72,10 @@ pub extern "C" fn futsim_step(n: u64) -> u64 {
     let mut sim = lock();
     let before = sim.stats.items_run;
     sim.pace.credits = n;
-    let forbidden = MUST_NOT_BLOCK.replace(false);
-    sim.stats.blocking_calls = sim.stats.blocking_calls.wrapping_sub(1);
-    let (sim, ()) = wait(sim, "futsim_step", |sim| {
+    let (sim, ()) = sleep_until(sim, |sim| {
         let over = sim.pace.in_flight.is_none() && (sim.pace.credits == 0 || sim.runnable().is_empty());
         over.then(|| sim.pace.credits = 0)
     });
-    MUST_NOT_BLOCK.set(forbidden);
     sim.stats.items_run - before
 }
 

@@ -211,8 +211,19 @@ pub fn sleep_for_work(guard: Guard) -> Guard {
     SHARED.work.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Blocks the caller until `ready` answers. `call` names the entry point for the reports.
-pub fn wait<T>(mut sim: Guard, call: &str, mut ready: impl FnMut(&mut Sim) -> Option<T>) -> (Guard, T) {
+/// Blocks the caller until `ready` answers, without being a waiter that lets lazy work run.
+pub fn sleep_until<T>(mut sim: Guard, mut ready: impl FnMut(&mut Sim) -> Option<T>) -> (Guard, T) {
+    wake_scheduler();
+    loop {
+        if let Some(answer) = ready(&mut sim) {
+            return (sim, answer);
+        }
+        sim = SHARED.moved.wait(sim).unwrap_or_else(|poisoned| poisoned.into_inner());
+    }
+}
+
+/// Blocks the caller of an entry point until `ready` answers. `call` names it for the reports.
+pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option<T>) -> (Guard, T) {
     if MUST_NOT_BLOCK.get() {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed").to_owned();
@@ -220,14 +231,9 @@ pub fn wait<T>(mut sim: Guard, call: &str, mut ready: impl FnMut(&mut Sim) -> Op
     }
     sim.stats.blocking_calls += 1;
     sim.pace.waiters += 1;
-    wake_scheduler();
-    loop {
-        if let Some(answer) = ready(&mut sim) {
-            sim.pace.waiters -= 1;
-            return (sim, answer);
-        }
-        sim = SHARED.moved.wait(sim).unwrap_or_else(|poisoned| poisoned.into_inner());
-    }
+    let (mut sim, answer) = sleep_until(sim, ready);
+    sim.pace.waiters -= 1;
+    (sim, answer)
 }
 
 /// The frame of an entry point that may be called before `cuInit`, or that a control function uses.

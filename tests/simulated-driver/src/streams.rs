@@ -105,7 +105,7 @@ impl Sim {
                 && (Some(stream) == legacy || Some(id) == legacy)
         };
         let found = self.streams.iter().filter(|&(&id, s)| other(id, s));
-        found.filter(|(_, s)| s.completed < s.enqueued).map(|(&id, s)| (id, s.enqueued)).collect()
+        found.filter(|(_, s)| s.enqueued > 0).map(|(&id, s)| (id, s.enqueued)).collect()
     }
 
     /// Puts work on a stream (or into the graph that the stream is capturing), checks its accesses against

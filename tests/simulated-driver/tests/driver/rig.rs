@@ -40,3 +40,15 @@ pub fn code<T: std::fmt::Debug>(result: Result<T, DriverError>) -> u32 {
         Err(error) => error.0 as u32,
     }
 }
+
+/// Page-locked memory, as an address; freed by `unpin`.
+pub fn pin(bytes: usize) -> usize {
+    // SAFETY: an allocation; the context is current, as the tests make one first.
+    unsafe { cudarc::driver::result::malloc_host(bytes, 0) }.unwrap() as usize
+}
+
+/// Frees what `pin` gave.
+pub fn unpin(address: usize) {
+    // SAFETY: an address of `pin`'s, which the caller uses no more.
+    unsafe { cudarc::driver::result::free_host(address as *mut _) }.unwrap();
+}
