@@ -54,6 +54,9 @@ pub fn build() -> Result<PathBuf, String> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--lib", "--message-format=json", "--manifest-path"]).arg(manifest);
+    // A folder of its own: with the test's, each of the two builds would find the library made by the other, with
+    // other features of its dependencies, and make it again (5 s a run).
+    command.arg("--target-dir").arg(folder());
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -66,6 +69,16 @@ pub fn build() -> Result<PathBuf, String> {
         found.map(|part| PathBuf::from(*part))
     };
     messages.lines().find_map(name).ok_or_else(|| "cargo names no library".to_owned())
+}
+
+/// Where the library is built: beside what cargo built this test program in.
+fn folder() -> PathBuf {
+    let this = std::env::current_exe().unwrap_or_default();
+    let deps = this.ancestors().find(|folder| folder.ends_with("deps"));
+    let target = deps.and_then(|deps| deps.parent()?.parent());
+    target
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), Path::to_path_buf)
+        .join("simulated-driver")
 }
 
 /// Gives the library the names it is looked for by, in a folder beside it, and returns the folder.

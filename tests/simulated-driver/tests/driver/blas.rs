@@ -124,7 +124,7 @@ fn halves(_: &Simulator) {
     let mut ones = vec![1.0f32; k];
     ones[k - 1] = 0.5;
     let c32 = stream.alloc_zeros::<f32>(1).unwrap();
-    let mut run = |element: sys::cudaDataType, a: u64, b: u64| {
+    let run = |element: sys::cudaDataType, a: u64, b: u64| {
         let (alpha, beta) = (1.0f32, 0.0f32);
         // SAFETY: the operands have k elements of the type given, the result one f32.
         unsafe {
