@@ -30,7 +30,11 @@ impl Sim {
 
     /// The allocation that begins at `address` and that no call has freed yet.
     fn owned(&mut self, what: &str, address: usize) -> Outcome<(usize, Place, bool)> {
-        let found = self.memory.at(address).map(|a| (a.span.len, a.place, a.pooled, a.serial, a.left.clone()));
+        let found = self
+            .memory
+            .at(address)
+            .filter(|a| !a.variable)
+            .map(|a| (a.span.len, a.place, a.pooled, a.serial, a.left.clone()));
         match found {
             Some((len, place, pooled, _, None)) => Ok((len, place, pooled)),
             Some((_, _, _, serial, Some(left))) => {

@@ -149,7 +149,8 @@ struct Shape {
     wide: bool,
 }
 
-fn scalar(at: &In<u8>, kind: Type) -> std::result::Result<f64, Result> {
+/// Reads alpha or beta.
+pub fn scalar(at: &In<u8>, kind: Type) -> std::result::Result<f64, Result> {
     let bytes = at.list(kind.bytes()).map_err(|_| INVALID_VALUE)?;
     let eight = |i: usize| bytes.get(i).copied().unwrap_or(0);
     Ok(match kind {
@@ -238,6 +239,31 @@ plain_gemms! {
     cublasSgemm_v2, cublasSgemmStridedBatched, 0, F32, false;
     cublasDgemm_v2, cublasDgemmStridedBatched, 1, F64, true;
     cublasHgemm, cublasHgemmStridedBatched, 2, F16, false;
+}
+
+macro_rules! gemvs {
+    ($($name:ident, $element:literal, $Type:ident, $wide:literal;)*) => {$(
+        /// A matrix times a vector: a gemm with one column. The result must be without gaps (incy 1).
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)]
+        pub extern "C" fn $name(
+            blas: Handle, ta: u32, m: i32, n: i32, alpha: In<u8>, a: Handle, lda: i32,
+            x: Handle, incx: i32, beta: In<u8>, y: Handle, incy: i32,
+        ) -> Result {
+            if incy != 1 || incx < 1 {
+                return NOT_SUPPORTED;
+            }
+            let (rows, inner) = if ta == 0 { (m, n) } else { (n, m) };
+            // The vector is read as the transpose of a matrix of one row, whose columns lie incx apart.
+            let shape = Shape { transposed: [ta, 1], size: [rows, 1, inner], batches: 1, wide: $wide };
+            let operands = [(a, $element, lda, 0), (x, $element, incx, 0), (y, $element, rows.max(1), 0)];
+            gemm(blas, stringify!($name), shape, (alpha, beta, Type::$Type), operands)
+        }
+    )*};
+}
+gemvs! {
+    cublasSgemv_v2, 0, F32, false;
+    cublasDgemv_v2, 1, F64, true;
 }
 
 /// Type of the scalars, and whether sums are wide, of a `cublasComputeType_t`.

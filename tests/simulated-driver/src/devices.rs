@@ -304,6 +304,33 @@ pub extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: u32) -> Status {
     })
 }
 
+/// `cuCtxSetCacheConfig`: without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetCacheConfig(_config: u32) -> Status {
+    call(|sim| sim.healthy_current().map(drop))
+}
+
+/// `cuCtxGetCacheConfig`: no preference.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxGetCacheConfig(config: Out<u32>) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        config.set(0)
+    })
+}
+
+/// `cuProfilerStart`: without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuProfilerStart() -> Status {
+    call(|sim| sim.healthy_current().map(drop))
+}
+
+/// `cuProfilerStop`: without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuProfilerStop() -> Status {
+    call(|sim| sim.healthy_current().map(drop))
+}
+
 /// `cuCtxGetStreamPriorityRange`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> Status {

@@ -174,11 +174,21 @@ impl Image {
         (state.block, state.current)
     }
 
-    /// The address of a variable of the source, by its name.
-    pub fn symbol(&self, name: &str) -> Option<usize> {
+    /// Address and size of a variable of the source, by its name.
+    pub fn symbol(&self, name: &str) -> Option<(usize, usize)> {
         let name = CString::new(name).ok()?;
-        // SAFETY: the library is loaded.
-        let address = unsafe { libc::dlsym(self.library, name.as_ptr()) } as usize;
-        (address != 0).then_some(address)
+        // SAFETY: the library is loaded. `dladdr1` with 1 (RTLD_DL_SYMENT) fills both places, the second with a
+        // pointer to the symbol's entry in the loaded library.
+        unsafe {
+            let address = libc::dlsym(self.library, name.as_ptr());
+            if address.is_null() {
+                return None;
+            }
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            let mut entry: *mut c_void = std::ptr::null_mut();
+            let known = libc::dladdr1(address, &mut info, &mut entry, 1) != 0 && !entry.is_null();
+            let size = if known { (*entry.cast::<libc::Elf64_Sym>()).st_size as usize } else { 0 };
+            Some((address as usize, size))
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::status::{
 use crate::work::{Fault, Work};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A loaded module.
 #[allow(missing_docs)]
@@ -29,6 +30,8 @@ pub struct Function {
     pub module: u64,
     pub image: Arc<Image>,
     pub entry: usize,
+    /// Dynamic shared memory it may be given; more than `SHARED_MAX` must be asked for.
+    pub shared_max: AtomicUsize,
 }
 
 /// Bytes at the largest alignment that a parameter or shared memory can ask for.
@@ -151,7 +154,7 @@ impl Sim {
             && grid.grid[1].max(grid.grid[2]) <= 65535
             && grid.block[2] <= 64
             && block_threads <= 1024
-            && grid.shared as usize <= SHARED_OPTIN;
+            && grid.shared as usize <= function.shared_max.load(Ordering::Relaxed);
         if !sane {
             return Err(INVALID_VALUE);
         }
@@ -255,12 +258,13 @@ pub extern "C" fn cuModuleGetFunction(function: Out<Handle>, module: Handle, nam
         let image = sim.modules.get(&module).ok_or(INVALID_HANDLE)?.image.clone();
         let entry = image.entries.iter().position(|entry| entry.name == name).ok_or(NOT_FOUND)?;
         let id = sim.fresh_id();
-        sim.functions.insert(id, Arc::new(Function { module, image, entry }));
+        sim.functions.insert(id, Arc::new(Function { module, image, entry, shared_max: SHARED_MAX.into() }));
         function.set(handle(Kind::Function, id))
     })
 }
 
-/// `cuModuleGetGlobal_v2`: the variable in the kernel library. Its size is not known here and given as 0.
+/// `cuModuleGetGlobal_v2`: the variable in the kernel library, which copies may then use. It is shared by all
+/// modules of the same source.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleGetGlobal_v2(
     address: Out<Handle>,
@@ -269,32 +273,47 @@ pub extern "C" fn cuModuleGetGlobal_v2(
     name: Text,
 ) -> Status {
     call(|sim| {
-        let image = sim.modules.get(&id(Kind::Module, module)?).ok_or(INVALID_HANDLE)?.image.clone();
-        address.set_if_asked(image.symbol(&name.read()?).ok_or(NOT_FOUND)?);
-        size.set_if_asked(0);
+        let module = sim.modules.get(&id(Kind::Module, module)?).ok_or(INVALID_HANDLE)?;
+        let device = sim.device_of(module.context);
+        let (start, len) = module.image.symbol(&name.read()?).ok_or(NOT_FOUND)?;
+        sim.memory.adopt(start, len, device);
+        address.set_if_asked(start);
+        size.set_if_asked(len);
         Ok(())
     })
 }
+
+const DYNAMIC_SHARED: u32 = 8;
 
 /// `cuFuncGetAttribute`: what a client sizes its blocks by.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) -> Status {
     call(|sim| {
-        sim.function(function)?;
+        let function = sim.function(function)?;
         value.set(match attribute {
-            0 => 1024,              // MAX_THREADS_PER_BLOCK
-            4 => 32,                // NUM_REGS
-            5 | 6 => 90,            // PTX_VERSION, BINARY_VERSION
-            8 => SHARED_MAX as i32, // MAX_DYNAMIC_SHARED_SIZE_BYTES
+            0 => 1024,   // MAX_THREADS_PER_BLOCK
+            4 => 32,     // NUM_REGS
+            5 | 6 => 90, // PTX_VERSION, BINARY_VERSION
+            DYNAMIC_SHARED => function.shared_max.load(Ordering::Relaxed) as i32,
             _ => 0,
         })
     })
 }
 
-/// `cuFuncSetAttribute`: accepted without effect.
+/// `cuFuncSetAttribute`: the limit of dynamic shared memory counts, the rest has no effect.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuFuncSetAttribute(function: Handle, _attribute: u32, _value: i32) -> Status {
-    call(|sim| sim.function(function).map(drop))
+pub extern "C" fn cuFuncSetAttribute(function: Handle, attribute: u32, value: i32) -> Status {
+    call(|sim| {
+        let function = sim.function(function)?;
+        let bytes = usize::try_from(value).map_err(|_| INVALID_VALUE)?;
+        if attribute == DYNAMIC_SHARED {
+            if bytes > SHARED_OPTIN {
+                return Err(INVALID_VALUE);
+            }
+            function.shared_max.store(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    })
 }
 
 /// `cuFuncSetCacheConfig`: accepted without effect.
@@ -370,4 +389,22 @@ pub extern "C" fn cuLaunchKernelEx(
         let grid = Grid { grid: config.grid, block: config.block, shared: config.shared };
         sim.enqueue_launch(function, grid, config.stream, arguments)
     })
+}
+
+/// `cuLaunchCooperativeKernel`: refused, as blocks run one after the other and cannot wait for each other.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub extern "C" fn cuLaunchCooperativeKernel(
+    _function: Handle,
+    _grid_x: u32,
+    _grid_y: u32,
+    _grid_z: u32,
+    _block_x: u32,
+    _block_y: u32,
+    _block_z: u32,
+    _shared: u32,
+    _stream: Handle,
+    _arguments: Handle,
+) -> Status {
+    call(|_| Err(NOT_SUPPORTED))
 }

@@ -31,6 +31,7 @@
 mod allocate;
 mod arena;
 mod blas;
+mod blaslt;
 mod compile;
 mod control;
 mod copies;

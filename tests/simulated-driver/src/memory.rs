@@ -47,6 +47,8 @@ pub struct Allocation {
     pub left: Option<Arc<str>>,
     /// Where its free is queued.
     pub leaves_at: Option<(u64, u64)>,
+    /// A variable of a module, or memory of the client's: not ours to close.
+    pub variable: bool,
     pub history: History,
 }
 
@@ -88,7 +90,7 @@ impl Memory {
     /// The table without its allocations; their pages are closed, addresses go on.
     pub fn emptied(self) -> Memory {
         for allocation in self.table.values() {
-            if allocation.life == Life::Here && allocation.place != Place::Registered {
+            if allocation.life == Life::Here && !allocation.variable {
                 allocation.span.close();
             }
         }
@@ -123,11 +125,30 @@ impl Memory {
         Ok(())
     }
 
+    /// Enters a module's variable as memory of a device; it is never freed.
+    pub fn adopt(&mut self, start: usize, len: usize, device: usize) {
+        if !self.table.contains_key(&start) {
+            self.enter(Span::of_client(start, len), Place::Device(device), false, Life::Here);
+            if let Some(variable) = self.table.get_mut(&start) {
+                variable.variable = true;
+            }
+        }
+    }
+
     fn enter(&mut self, span: Span, place: Place, pooled: bool, life: Life) {
         self.serial += 1;
-        let history = History::default();
-        let fresh =
-            Allocation { serial: self.serial, span, place, pooled, life, left: None, leaves_at: None, history };
+        let (history, variable) = (History::default(), place == Place::Registered);
+        let fresh = Allocation {
+            serial: self.serial,
+            span,
+            place,
+            pooled,
+            life,
+            left: None,
+            leaves_at: None,
+            variable,
+            history,
+        };
         self.table.insert(span.start, fresh);
     }
 
@@ -150,7 +171,7 @@ impl Memory {
     /// What was written beside live allocations, and which allocations no call has freed.
     pub fn inspect(&self) -> (Vec<String>, Vec<String>) {
         let (mut damaged, mut leaked) = (Vec::new(), Vec::new());
-        for allocation in self.table.values().filter(|a| a.place != Place::Registered && a.life != Life::Gone) {
+        for allocation in self.table.values().filter(|a| !a.variable && a.life != Life::Gone) {
             let (serial, len, place) = (allocation.serial, allocation.span.len, allocation.place);
             if allocation.life == Life::Here
                 && let Some(at) = allocation.span.damage()

@@ -112,6 +112,9 @@ impl Sim {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.running = false;
         let context = stream.context;
+        if stream.destroyed {
+            self.streams.remove(&id);
+        }
         self.report("kernel", format!("{label}: {} ({})", fault.text, status::name(fault.status)));
         self.poison(context, fault.status);
     }

@@ -159,6 +159,7 @@ impl Sim {
             stream.completed = stream.enqueued;
             stream.capture = None;
         }
+        self.streams.retain(|_, stream| !(stream.destroyed && stream.context == context && !stream.running));
         wake_waiters();
         wake_scheduler();
     }

@@ -37,8 +37,24 @@ pub fn watch(fiber: Option<CoroutineTrapHandler<Ending>>) {
     FIBER.set(fiber);
 }
 
+/// Room for the handler.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Gives this thread a stack for the handler, as a fiber whose own has run out has none left.
+fn own_stack() {
+    thread_local!(static DONE: Cell<bool> = const { Cell::new(false) });
+    if DONE.replace(true) {
+        return;
+    }
+    let stack = Vec::leak(vec![0u8; STACK_BYTES]);
+    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
+    // SAFETY: the memory is leaked, so it is there for as long as the thread, the only one it is given to.
+    unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
+}
+
 /// Installs the handler, once for the process.
 pub fn install() {
+    own_stack();
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (i, &signal) in SIGNALS.iter().enumerate() {

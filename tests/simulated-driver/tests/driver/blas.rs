@@ -11,6 +11,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("sgemm_and_dgemm_multiply_with_every_transposition", transpositions),
     ("strided_batches_are_independent", batches),
     ("half_types_accumulate_in_f32", halves),
+    ("gemv_multiplies_rows_and_columns_with_a_strided_vector", gemv),
+    ("lt_matmul_adds_a_bias_and_activates", lt),
     ("a_gemm_reads_and_writes_for_the_race_check", races),
     ("a_gemm_beyond_its_matrices_is_refused", bounds),
     ("a_gemm_counts_as_a_launch_for_faults", faults),
@@ -108,10 +110,10 @@ fn batches(_: &Simulator) {
     // SAFETY: the matrices have the sizes given.
     unsafe { blas.gemm_strided_batched(config, &a_device, &b_device, &mut c) }.unwrap();
     let got = stream.clone_dtoh(&c).unwrap();
-    for i in 0..60 {
+    for (i, &got) in got.iter().enumerate() {
         let (batch, column, row) = (i / 15, i % 15 / 3, i % 3);
         let expected: f32 = (0..2).map(|j| a[batch * 6 + j * 3 + row] * b[batch * 10 + column * 2 + j]).sum();
-        assert_eq!(got[i], expected);
+        assert_eq!(got, expected);
     }
 }
 
@@ -163,6 +165,80 @@ fn halves(_: &Simulator) {
     // SAFETY: as above, in f16.
     unsafe { blas.gemm(config, &x, &x, &mut z) }.unwrap();
     assert_eq!(stream.clone_dtoh(&z).unwrap(), [f16::from_f32(4096.25)]);
+}
+
+fn gemv(_: &Simulator) {
+    use cudarc::cublas::{Gemv, GemvConfig};
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let blas = CudaBlas::new(stream.clone()).unwrap();
+    let (m, n, lda) = (3usize, 5usize, 4usize);
+    let (a, x) = (numbers(lda * n, 6), numbers(10, 7));
+    let a_device = stream.clone_htod(&a).unwrap();
+    let x_device = stream.clone_htod(&x).unwrap();
+    for (trans, rows, inner) in [(N, m, n), (T, n, m)] {
+        let mut y = stream.clone_htod(&vec![1.0f32; rows]).unwrap();
+        let config = GemvConfig {
+            trans,
+            m: m as i32,
+            n: n as i32,
+            alpha: 2.0f32,
+            lda: lda as i32,
+            incx: 2,
+            beta: 1.0,
+            incy: 1,
+        };
+        // SAFETY: matrix and vectors have the sizes given.
+        unsafe { blas.gemv(config, &a_device, &x_device, &mut y) }.unwrap();
+        let row = |row: usize| (0..inner).map(|i| at(&a, lda, trans == T, row, i) * x[2 * i]).sum::<f32>();
+        let expected: Vec<f32> = (0..rows).map(|i| 1.0 + 2.0 * row(i)).collect();
+        assert_eq!(stream.clone_dtoh(&y).unwrap(), expected);
+    }
+}
+
+fn lt(_: &Simulator) {
+    use cudarc::cublaslt::{Activation, CudaBlasLT, Matmul, MatmulConfig};
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let blas = CudaBlasLT::new(stream.clone()).unwrap();
+    let (m, n, k) = (3usize, 4, 2);
+    let (a, b, bias) = (numbers(2 * m * k, 8), numbers(2 * k * n, 9), [1.0f32, -2.0, 0.5]);
+    let config = |activation| MatmulConfig {
+        transa: true,
+        transb: false,
+        transc: false,
+        m: m as u64,
+        n: n as u64,
+        k: k as u64,
+        alpha: 1.0,
+        lda: k as i64,
+        ldb: k as i64,
+        beta: if activation { 0.0 } else { 1.0 },
+        ldc: m as i64,
+        stride_a: Some((m * k) as i64),
+        stride_b: Some((k * n) as i64),
+        stride_c: Some((m * n) as i64),
+        stride_bias: None,
+        batch_size: Some(2),
+    };
+    let (a_device, b_device) = (stream.clone_htod(&a).unwrap(), stream.clone_htod(&b).unwrap());
+    let bias_device = stream.clone_htod(&bias).unwrap();
+    for relu in [false, true] {
+        let mut c = stream.clone_htod(&vec![3.0f32; 2 * m * n]).unwrap();
+        let activation = relu.then_some(Activation::Relu);
+        // SAFETY: matrices and bias have the sizes given.
+        unsafe {
+            blas.matmul(config(relu), &a_device, &b_device, &mut c, Some(&bias_device), activation.as_ref())
+        }
+        .unwrap();
+        for (i, got) in stream.clone_dtoh(&c).unwrap().into_iter().enumerate() {
+            let (batch, column, row) = (i / 12, i % 12 / 3, i % 3);
+            let sum: f32 =
+                (0..k).map(|j| a[batch * 6 + row * k + j] * b[batch * 8 + column * k + j]).sum::<f32>()
+                    + bias[row];
+            assert_eq!(got, if relu { sum.max(0.0) } else { sum + 3.0 });
+        }
+    }
 }
 
 fn races(simulator: &Simulator) {

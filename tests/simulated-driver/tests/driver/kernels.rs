@@ -12,6 +12,9 @@ pub const TESTS: &[(&str, Test)] = &[
     ("votes_count_only_lanes_that_are_there", votes),
     ("three_dimensional_grids_number_threads_as_cuda_does", dimensions),
     ("dynamic_shared_memory_has_the_size_asked_for", dynamic_shared),
+    ("more_than_48_kib_of_shared_memory_must_be_asked_for", shared_limit),
+    ("module_variables_are_found_with_their_size_and_can_be_written", variables),
+    ("local_arrays_fit_and_endless_recursion_is_an_illegal_address", recursion),
     ("atomics_lose_nothing", atomics),
     ("counting_barriers_count", counting_barriers),
     ("templates_namespaces_and_macros_compile", language),
@@ -161,6 +164,74 @@ fn dynamic_shared(_: &Simulator) {
     unsafe { stream.launch_builder(&k).arg(&mut out).arg(&12_000i32).launch(shape) }.unwrap();
     let got = stream.clone_dtoh(&out).unwrap();
     assert!(got.iter().enumerate().all(|(i, &x)| x == (11_999 - i % 64) as f32));
+}
+
+fn shared_limit(_: &Simulator) {
+    use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MAX;
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(&context, r#"extern "C" __global__ void k() {}"#);
+    let launch = |bytes: u32| {
+        let shape = LaunchConfig { shared_mem_bytes: bytes, ..grid(1, 1) };
+        // SAFETY: the kernel takes no arguments.
+        unsafe { stream.launch_builder(&k).launch(shape) }.map(drop)
+    };
+    launch(48 << 10).unwrap();
+    assert_eq!(code(launch((48 << 10) + 1)), 1);
+    k.set_attribute(MAX, 100 << 10).unwrap();
+    launch(100 << 10).unwrap();
+    assert_eq!(code(launch((100 << 10) + 1)), 1);
+    assert_eq!(code(k.set_attribute(MAX, 228 << 10)), 1);
+    stream.synchronize().unwrap();
+}
+
+fn variables(_: &Simulator) {
+    use cudarc::driver::{result, sys};
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let source = r#"__constant__ float table[5] = {1, 2, 3, 4, 5};
+        extern "C" __global__ void k(float* out) { out[threadIdx.x] = table[threadIdx.x]; }"#;
+    let image = compile(source).unwrap();
+    // SAFETY: the image is alive; addresses and sizes are those given; arguments match the kernel.
+    unsafe {
+        let mut module = std::ptr::null_mut();
+        sys::cuModuleLoadData(&mut module, image.as_bytes().unwrap().as_ptr().cast()).result().unwrap();
+        let (address, bytes) = result::module::get_global(module, c"table".into()).unwrap();
+        assert_eq!(bytes, 20);
+        result::memcpy_htod_async(address + 8, &[30.0f32], stream.cu_stream()).unwrap();
+        let k = result::module::get_function(module, c"k".into()).unwrap();
+        let out = stream.alloc_zeros::<f32>(5).unwrap();
+        let mut at = cudarc::driver::DevicePtr::device_ptr(&out, &stream).0;
+        let mut arguments = [(&raw mut at).cast()];
+        result::launch_kernel(k, (1, 1, 1), (5, 1, 1), 0, stream.cu_stream(), &mut arguments).unwrap();
+        assert_eq!(stream.clone_dtoh(&out).unwrap(), [1.0, 2.0, 30.0, 4.0, 5.0]);
+        assert_eq!(code(result::module::get_global(module, c"other".into())), 500);
+        sys::cuModuleUnload(module).result().unwrap();
+    }
+}
+
+fn recursion(simulator: &Simulator) {
+    let source = r#"__device__ __noinline__ int deep(int n) {
+            volatile int room[1024];
+            room[n & 1023] = n;
+            return n == 0 ? 0 : deep(n - 1) + (room[n & 1023] == n);
+        }
+        extern "C" __global__ void k(int* out, int n) { out[threadIdx.x] = deep(n); }"#;
+    for (depth, status) in [(30i32, 0), (100_000, 700)] {
+        simulator.reset(1, 1);
+        let context = context(0);
+        let stream = context.new_stream().unwrap();
+        let k = kernel(&context, source);
+        let mut out = stream.alloc_zeros::<i32>(2).unwrap();
+        // SAFETY: arguments match the kernel; running out of stack is what is tested.
+        unsafe { stream.launch_builder(&k).arg(&mut out).arg(&depth).launch(grid(1, 2)) }.unwrap();
+        if status == 0 {
+            assert_eq!(stream.clone_dtoh(&out).unwrap(), [30, 30]);
+        } else {
+            assert_eq!(code(stream.synchronize()), status);
+            simulator.clear_report();
+        }
+    }
 }
 
 fn atomics(_: &Simulator) {
