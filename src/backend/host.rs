@@ -367,7 +367,18 @@ pub(crate) fn run_node(
                 }
                 let output =
                     ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
-                op.run_cpu(&mut CpuRun { inputs: &views, output, parallel: host.parallel, in_place })
+                let keep = |i: usize| match &value(i).storage {
+                    Storage::Shared(buffer) => buffer.keep(),
+                    Storage::Inline(_) => None,
+                };
+                let keeps: SmallVec<[_; 4]> = (0..inputs.len()).map(keep).collect();
+                op.run_cpu(&mut CpuRun {
+                    inputs: &views,
+                    output,
+                    parallel: host.parallel,
+                    in_place,
+                    keeps: &keeps,
+                })
             })?;
             Ok(place.into_value())
         }

@@ -267,10 +267,8 @@ impl Shared {
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
             || left && (!self.port.intake.is_empty() || self.deadline.load(Relaxed) != u64::MAX);
-        if more {
-            if let Some(other) = attendance.unpark_any() {
-                self.threads.wake(other);
-            }
+        if more && let Some(other) = attendance.unpark_any() {
+            self.threads.wake(other);
         }
     }
 
