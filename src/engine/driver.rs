@@ -222,8 +222,10 @@ impl Shared {
     fn work(&self, me: usize) {
         lower_priority(self.manner.nice);
         let mut last = Instant::now();
+        let mut ran = false;
         loop {
-            let (did, step) = self.at_desk(me);
+            let (did, step) = self.at_desk(me, ran);
+            ran = step.is_some();
             if let Some(step) = step {
                 self.run(me, step);
                 last = Instant::now();
@@ -272,12 +274,12 @@ impl Shared {
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done.
-    fn at_desk(&self, me: usize) -> (bool, Option<Step>) {
+    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step has to come
+    /// by, attending or not: the step's end may have let others begin.
+    fn at_desk(&self, me: usize, ran: bool) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
-        let news = attends && !self.port.intake.is_empty();
-        if !news && !due && self.runnable.load(SeqCst) == 0 && !attends {
+        if !ran && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
         let mut desk = lock(&self.desk);
@@ -289,7 +291,9 @@ impl Shared {
         desk.machine.tick(now);
         self.submit(&mut desk, now);
         let step = self.take(&mut desk);
-        self.deadline.store(desk.machine.deadline().unwrap_or(u64::MAX), Relaxed);
+        // What is left of a batch is due at once, whoever comes to attend.
+        let left_over = (!desk.batch.is_empty()).then_some(0);
+        self.deadline.store(left_over.or(desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
         (did, step)
     }
 
@@ -314,6 +318,10 @@ impl Shared {
             self.runnable.store(0, SeqCst);
         }
         for node in desk.batch.by_ref().take(LOOKS_AT_ONCE) {
+            if let Op::Marker = node.op {
+                // Whoever has waited for all finds all of it in the counters.
+                self.port.settle(&mut std::mem::take(&mut tally));
+            }
             match desk.machine.look(node, now) {
                 Look::Settled => {}
                 Look::New(node) | Look::Source(node) if ended => {
