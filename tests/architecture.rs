@@ -25,6 +25,8 @@ const UNSAFE: &[&str] = &[
     "engine/driver.rs",
     "engine/intake.rs",
     "engine/machine.rs",
+    "engine/port.rs",
+    "engine/record.rs",
     "engine/run.rs",
     "engine/small.rs",
     "graph/node.rs",

@@ -10,10 +10,12 @@ use super::cpu::memory::Memory;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
+use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
 use crate::graph::program::{Code, Program};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::kernels::cpu::elementwise::{From, One};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
 use crate::view::{Parallel, View, ViewMut};
@@ -105,7 +107,9 @@ fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Resul
     match catch_unwind(AssertUnwindSafe(kernel)) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(refusal)) => Err(node.fail(refusal.kind, refusal.message)),
-        Err(panic) => Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic)))),
+        Err(panic) => {
+            Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic))))
+        }
     }
 }
 
@@ -285,8 +289,10 @@ fn overwritable<N: Deref<Target = Node> + Clone>(
         let input = &group.inputs[i];
         let value = input.value()?;
         let Storage::Shared(buffer) = &value.storage else { return None };
-        let fits = input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
-        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1).then(|| buffer.clone())
+        let fits =
+            input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
+        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
+            .then(|| buffer.clone())
     })
 }
 
@@ -336,7 +342,8 @@ pub(crate) fn run_node(
             guarded(node, || {
                 let mut strides = Strides::new();
                 let from = view(&inputs[0], value(0), &mut strides);
-                let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+                let out =
+                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
                 reduce::reduce(reduction.op, reduce::Source::View(from), &reduction.dims, &out, host.parallel);
                 Ok(())
             })?;
@@ -373,4 +380,54 @@ pub(crate) fn run_node(
         }
         _ => unreachable!("elementwise nodes run in groups, sources and markers never run"),
     }
+}
+
+/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory; `None` where
+/// it is not as simple as that. This is what most small eager ops are, and half of their cost would be
+/// the views and the program around them.
+pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Option<Value> {
+    let n = node.numel();
+    if !host.inline_values || n == 0 || n * node.dtype.size() > INLINE_BYTES {
+        return None;
+    }
+    let operand = |i: usize, on: DType| -> Option<From> {
+        let input: &Node = &inputs[i];
+        let value = input.value()?;
+        if input.dtype != on {
+            return None;
+        }
+        if input.numel() == 1 {
+            return Some(From::Same(first(value, on)));
+        }
+        let plain = value.placed.is_none() && input.shape == node.shape;
+        plain.then(|| From::Each(first(value, on)))
+    };
+    let mut words = [0u64; INLINE_BYTES / 8];
+    let (op, on, a, b) = match node.op {
+        Op::WithScalar { op, scalar, left } => {
+            let on = infer::with_scalar(op, inputs[0].dtype, scalar).ok()?.on;
+            let (x, s) = (operand(0, on)?, From::Number(scalar));
+            if left { (One::Binary(op), on, s, x) } else { (One::Binary(op), on, x, s) }
+        }
+        Op::Binary(op) => {
+            let on = infer::binary(
+                op,
+                (inputs[0].dtype, inputs[0].shape.rank()),
+                (inputs[1].dtype, inputs[1].shape.rank()),
+            )
+            .ok()?
+            .on;
+            (One::Binary(op), on, operand(0, on)?, operand(1, on)?)
+        }
+        Op::Unary(op) => {
+            let on = infer::unary(op, inputs[0].dtype).ok()?.on;
+            let x = operand(0, on)?;
+            (One::Unary(op), on, x, x)
+        }
+        _ => return None,
+    };
+    // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
+    // kernels of the table do not panic.
+    let done = unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) };
+    done.then(|| Value::contiguous(Storage::Inline(words)))
 }

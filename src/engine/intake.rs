@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::counted::{Inner, Link, peek};
+use crate::counted::{Inner, Link, peek, prefetch};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::ptr::null_mut;
 
@@ -73,6 +73,8 @@ impl<T: Linked> Intake<T> {
             let next = unsafe { peek::<T>(newest) }.next();
             let before = next.load(Ordering::Relaxed);
             next.store(oldest, Ordering::Relaxed);
+            // It was written on another core: the walk waits for its first line, the others come meanwhile.
+            prefetch(newest);
             oldest = newest;
             newest = before;
         }

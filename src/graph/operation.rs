@@ -98,6 +98,12 @@ impl<'a> CpuRun<'a> {
         &mut self.output
     }
 
+    /// The output once more, for a kernel that sees it in another shape.
+    pub(crate) fn output_again(&self) -> ViewMut<'a> {
+        let ViewMut { ptr, dtype, shape, life } = self.output;
+        ViewMut { ptr, dtype, shape, life }
+    }
+
     /// A way to use several threads.
     pub fn parallel(&self) -> &'a dyn Parallel {
         self.parallel

@@ -37,7 +37,8 @@ impl Operation for MatMul {
         if a.dtype != b.dtype {
             return Err(Refusal::dtype(format!("types differ: {} and {}", a.dtype, b.dtype)));
         }
-        if a.dtype == DType::Bool {
+        // Of nothing, the product is false everywhere in any type.
+        if a.dtype == DType::Bool && a.shape.last() != Some(&0) {
             return Err(Refusal::dtype("not defined on bool"));
         }
         match product(&a.shape, &b.shape) {
@@ -55,6 +56,10 @@ impl Operation for MatMul {
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (a, b) = (run.inputs[0], run.inputs[1]);
+        if a.dtype == DType::Bool {
+            run.output.fill_from(std::iter::repeat(false));
+            return Ok(());
+        }
         let (a_shape, b_shape) = (Shape::from(a.shape), Shape::from(b.shape));
         let Some((_, full)) = product(&a_shape, &b_shape) else {
             return Err(Refusal::shape("shapes changed after they were checked"));

@@ -862,6 +862,26 @@ fn an_output_may_be_the_memory_of_an_input() {
 }
 
 #[test]
+fn every_unary_op_may_overwrite_its_operand() {
+    let x: Vec<f32> = edges::<f32>().into_iter().cycle().take(3000).collect();
+    for &op in UnaryOp::ALL.iter().filter(|op| op.class() != Class::test) {
+        let program = single(&[F32], |a| Code::Unary(op, a[0]), F32, F32);
+        for n in [1, 7, 16, 17, 3000] {
+            let (input, shape) = (Buffer::of(&x[..n]), [n]);
+            for level in Level::available() {
+                let expected = run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &[]).remove(0);
+                let mut shared = input.clone();
+                let out = [shared.view_mut(&shape)];
+                let view = View { ptr: out[0].ptr, dtype: F32, shape: &shape, strides: &[1] };
+                run_at(level, &program, &shape, &[view], &out, 0..n);
+                drop(out);
+                assert!(shared.same(&expected), "{} of {n} at {level:?}", op.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn outputs_beyond_the_caches_are_streamed_and_right() {
     let n = STREAM_FROM / 4 + 4099;
     let program =

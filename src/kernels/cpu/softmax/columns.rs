@@ -193,13 +193,13 @@ impl<T> Sums<'_, T> {
             largest = largest.larger(fold_block::<Max<W, W, W>>(&tile[..len]));
         }
         let base = base(largest);
-        let mut tree = Tree::<Sum<W, W, W>>::new();
+        let mut tree = Tree::new();
         for start in (0..self.n).step_by(BLOCK) {
             let len = BLOCK.min(self.n - start);
             tile[..len].iter_mut().enumerate().for_each(|(i, t)| *t = load(start + i).sub(base).exp::<S>());
-            tree.push(fold_block::<Sum<W, W, W>>(&tile[..len]));
+            tree.push(fold_block::<Sum<W, W, W>>(&tile[..len]), W::add);
         }
-        tree.end().log::<S>().add(base)
+        tree.end(W::add).unwrap_or(W::ZERO).log::<S>().add(base)
     }
 }
 

@@ -141,7 +141,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             // when it is written.
             let largest = fold_row::<Max<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
             let keep = if self.scratch.is_empty() { to.cast::<W>() } else { self.scratch.as_mut_ptr() };
-            let mut tree = Tree::<Sum<W, W, W>>::new();
+            let mut tree = Tree::new();
             let mut first = 0;
             while first < n {
                 let len = BLOCK.min(n - first);
@@ -152,16 +152,16 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 if self.log {
                     let mut powers = [W::ZERO; BLOCK];
                     powers[..len].iter_mut().zip(&block).for_each(|(p, b)| *p = b.exp::<S>());
-                    tree.push(fold_block::<Sum<W, W, W>>(&powers[..len]));
+                    tree.push(fold_block::<Sum<W, W, W>>(&powers[..len]), W::add);
                 } else {
                     block[..len].iter_mut().for_each(|b| *b = b.exp::<S>());
-                    tree.push(fold_block::<Sum<W, W, W>>(&block[..len]));
+                    tree.push(fold_block::<Sum<W, W, W>>(&block[..len]), W::add);
                 }
                 // SAFETY: the output's row has elements of type `W`, or the scratch has `n` of them.
                 unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), keep.add(first), len) };
                 first += len;
             }
-            let sum = tree.end();
+            let sum = tree.end(W::add).unwrap_or(W::ZERO);
             let (shift, scale) = if self.log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
             let end = |x: W| if self.log { x.sub(shift) } else { x.mul(scale) };
             // SAFETY: the output's row, this part's own; the scratch is another's memory.

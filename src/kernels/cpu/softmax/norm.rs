@@ -5,7 +5,7 @@ use super::super::super::{Parallel, View, ViewMut};
 use super::super::isa::{Levelled, at_level};
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};
-use super::super::reduce::fold::{BLOCK, Fold, Sum, Tree, fold_block, fold_row};
+use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_row};
 use super::super::simd::Simd;
 use super::{Float, LEAST, in_order};
 use crate::dtype::{DType, with_dtype};
@@ -155,7 +155,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
 /// Mean of `(x - mean)^2`, in the order of a sum.
 #[inline(always)]
 fn mean_of_squares<T: Load<W>, W: Float>(x: &[T], mean: W) -> W {
-    let mut tree = Tree::<Sum<W, W, W>>::new();
+    let mut tree = Tree::new();
     let mut squares = [W::ZERO; BLOCK];
     for block in x.chunks(BLOCK) {
         let squares = &mut squares[..block.len()];
@@ -163,7 +163,7 @@ fn mean_of_squares<T: Load<W>, W: Float>(x: &[T], mean: W) -> W {
             let d = x.load().sub(mean);
             *s = d.mul(d);
         });
-        tree.push(fold_block::<Sum<W, W, W>>(squares));
+        tree.push(fold_block::<Sum<W, W, W>>(squares), W::add);
     }
-    <Sum<W, W, W> as Fold>::end(tree.end(), 1).over(x.len())
+    tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
 }
