@@ -1,9 +1,8 @@
 //! Law 3: `.await` is the only barrier, and each waits for what it says.
 
-use crate::support::{ALL, Counter, Gate, Kind, PARALLEL};
+use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, block_on};
 use crate::{Laws, promises};
 use futensor::TensorFuture;
-use futures::executor::block_on;
 use futures::poll;
 use std::future::IntoFuture;
 

@@ -1,9 +1,8 @@
 //! Laws 1 and 2: what is not a future never waits, and work starts by itself.
 
-use crate::support::{ALL, Counter, Gate, Kind, copy_input, same_meta};
+use crate::support::{ALL, Counter, Gate, Kind, block_on, copy_input, same_meta};
 use crate::{Laws, promises};
 use futensor::{DType, Device, TensorFuture, custom_fn};
-use futures::executor::block_on;
 use std::sync::mpsc;
 
 pub fn add(laws: &mut Laws) {

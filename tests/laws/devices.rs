@@ -1,10 +1,9 @@
 //! Law 9: one meaning on every device: streams that overlap, chains that do not wait, random numbers that
 //! do not depend on the order in which anything ran.
 
-use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, same_meta};
+use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, same_meta};
 use crate::{Laws, promises};
 use futensor::{CpuRun, DType, Device, Generator, TensorFuture, custom_fn};
-use futures::executor::block_on;
 use std::sync::{Arc, Barrier};
 
 pub fn add(laws: &mut Laws) {

@@ -1,9 +1,8 @@
 //! Law 6: every await ends, whatever fails.
 
-use crate::support::{ALL, Counter, Gate, Kind, copy_input, same_meta};
+use crate::support::{ALL, Counter, Gate, Kind, block_on, copy_input, same_meta};
 use crate::{Laws, promises};
 use futensor::{Device, Error, Refusal, TensorFuture, custom_fn};
-use futures::executor::block_on;
 use futures::future::join_all;
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ fn a_panicking_kernel_fails_its_value_and_nothing_else(kind: Kind) {
         assert!(error.is_kernel() && error.op() == "explode", "{error}");
         assert!(error.same_root(&failure(bad)));
     }
-    assert_eq!(block_on((&good + 1.0).to_vec::<f32>()).unwrap(), [10.0; 4]);
+    assert_eq!(block_on((&good + 1.0).to_vec::<f32>()).unwrap(), [4.0; 4]);
     block_on(device.waitall()).unwrap();
 }
 
@@ -55,7 +54,7 @@ fn a_refusing_kernel_fails_its_value_with_its_words(kind: Kind) {
 
 fn out_of_memory_fails_the_value_and_leaves_the_device_well(kind: Kind) {
     let device = kind.device_with(|o| o.bytes_max(8 << 20));
-    let kept = device.ones([1 << 20]) + 1.0;
+    let kept = device.rand([1 << 20]) + 1.0;
     block_on(&kept).unwrap();
     let large = device.rand([1 << 21]);
     let after = (&large * 2.0).sum_all().item::<f32>();

@@ -1,9 +1,8 @@
 //! Law 7: errors stay with their value, and say where.
 
-use crate::support::{ALL, Gate, Kind, same_meta};
+use crate::support::{ALL, Gate, Kind, block_on, same_meta};
 use crate::{Laws, promises};
 use futensor::{Error, Refusal, TensorFuture, custom_fn};
-use futures::executor::block_on;
 
 pub fn add(laws: &mut Laws) {
     promises!(laws, 7, ALL;

@@ -1,9 +1,8 @@
 //! Law 10: handles are plain values, under any executor.
 
-use crate::support::{ALL, Counter, Gate, Kind};
+use crate::support::{ALL, Counter, Gate, Kind, block_on};
 use crate::{Laws, promises};
 use futensor::{Device, Error, Generator, Permit, Tensor, TensorFuture};
-use futures::executor::block_on;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -1,9 +1,8 @@
 //! Law 8: executor threads are never blocked, and backpressure is awaited.
 
-use crate::support::{ALL, Counter, Gate, Kind};
+use crate::support::{ALL, Counter, Gate, Kind, block_on};
 use crate::{Laws, promises};
 use futensor::TensorFuture;
-use futures::executor::block_on;
 use futures::poll;
 use std::future::Future;
 use std::pin::Pin;

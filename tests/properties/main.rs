@@ -9,12 +9,11 @@ mod support;
 mod host;
 
 use futensor::{DType, Device, TensorFuture};
-use futures::executor::block_on;
 use futures::poll;
 use host::Host;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use support::{Deadline, Kind, Rng, until};
+use support::{Deadline, Kind, Rng, block_on, until};
 
 /// A runner whose seed is known.
 fn runner(name: &str, cases: u32) -> TestRunner {

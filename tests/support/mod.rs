@@ -7,6 +7,7 @@
 
 use futensor::{CpuOptions, CpuRun, Device, Meta, Operation, Refusal, TensorFuture, custom, custom_fn};
 use std::collections::HashMap;
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
@@ -69,6 +70,11 @@ impl Kind {
         gate.wait_entered(self.threads());
         Busy { gate, held }
     }
+}
+
+/// Runs what can be awaited to its end on this thread.
+pub fn block_on<F: IntoFuture>(f: F) -> F::Output {
+    futures::executor::block_on(f.into_future())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
