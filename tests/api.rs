@@ -6,10 +6,8 @@ use futensor::*;
 use futures::future::{FutureExt as _, TryFutureExt as _};
 use futures::prelude::*;
 use futures::stream::{FuturesUnordered, StreamExt as _, TryStreamExt as _};
-use std::future::IntoFuture as _;
 use std::io::{Read as _, Write as _};
 use std::iter::{FromIterator as _, Sum as _};
-use std::ops::{Add as _, Div as _, Mul as _, Neg as _, Sub as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// The program that the documentation opens with.
@@ -74,7 +72,7 @@ async fn every_method_is_called_by_its_name() -> futensor::Result<()> {
     assert_eq!(x.any(0).dims(), [3]);
     assert_eq!(x.prod(0).dims(), [3]);
     assert_eq!(x.clone().map(|value| value.is_ok()).await, true);
-    assert_eq!(x.add(1.0).sub(1.0).mul(2.0).div(2.0).neg().neg().to_vec::<f32>().await?[5], 5.0);
+    assert_eq!(x.add(1.0).sub(1.0).mul(2.0).div(2.0).abs().to_vec::<f32>().await?[5], 5.0);
     assert_eq!(x.eq(&x).all_all().item::<bool>().await?, true);
     assert_eq!(x.lt(&x).any_all().item::<bool>().await?, false);
     assert_eq!(x.argmax_all().item::<i64>().await?, 5);
@@ -102,7 +100,7 @@ async fn futures_combinators_take_our_futures() {
     let (a, b) = tokio::try_join!(device.ones([2]), device.zeros([2])).unwrap();
     let either = future::select(a.wait_to_read(), b.wait_to_read()).await;
     either.factor_first().0.unwrap();
-    let doubled = device.ones([2]).and_then(|x| (x * 2.0).into_future()).await.unwrap();
+    let doubled = device.ones([2]).and_then(|x| x * 2.0).await.unwrap();
     assert_eq!(doubled.to_vec::<f32>().await.unwrap(), [2.0; 2]);
     let shared = device.ones([1]).map_ok(|x| x.numel()).map_err(|e| e.to_string()).shared();
     assert_eq!(shared.clone().await.unwrap() + shared.await.unwrap(), 2);

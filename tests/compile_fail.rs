@@ -26,7 +26,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ("a_barrier_that_nobody_awaits_is_warned_of", "device.waitall();", &["unused `WaitAll` that must be used"]),
     ("a_permit_that_is_dropped_at_once_is_warned_of", "device.admit().await;", &["unused `Permit` that must be used"]),
     ("awaiting_is_visible", "fn hidden(x: futensor::TensorFuture) { let _ = x.await; }", &["only allowed inside `async`"]),
-    ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["the trait bound `String: Element`"]),
+    ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["`String`", "Element` is not"]),
     (
         "what_takes_a_value_over_takes_the_handle",
         "let y = x.slice_assign(0, device.ones([2])); y.detach(); x.detach();",

@@ -100,7 +100,7 @@ fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
         13 if rank > 0 && h.dims[dim] > 0 => {
             made(x.max(dim), h.fold(dim, i64::MIN, |acc, _, v| acc.max(v)))
         }
-        14 if rank > 0 && h.dims[dim] > 0 => made(x.argmax(dim), h.argmax(dim)),
+        14 if rank > 0 && h.dims[dim] > 0 => made(x.argmax(dim as isize), h.argmax(dim)),
         15 => {
             let all = h.reshape(&[h.data.len()]).fold(0, 0, |acc, _, v| acc + v);
             made(x.sum_all(), all)
