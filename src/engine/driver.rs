@@ -448,7 +448,10 @@ impl Shared {
             return false;
         }
         drop(desk);
-        self.port.attendance.unpark(me);
+        if !self.port.attendance.unpark(me) {
+            // Appointed meanwhile: whoever did so counts on this thread.
+            return false;
+        }
         if self.threads.running.fetch_sub(1, SeqCst) == 1 {
             self.memory.trim();
             // A push that came in between found threads running: start again for it.

@@ -182,9 +182,9 @@ impl Attendance {
         self.parked.load(Ordering::SeqCst) & 1 << worker != 0
     }
 
-    /// Takes this worker off the list by itself.
-    pub fn unpark(&self, worker: usize) {
-        self.parked.fetch_and(!(1 << worker), Ordering::SeqCst);
+    /// Takes this worker off the list by itself; false where somebody else has done so, and wants it.
+    pub fn unpark(&self, worker: usize) -> bool {
+        self.parked.fetch_and(!(1 << worker), Ordering::SeqCst) & 1 << worker != 0
     }
 }
 

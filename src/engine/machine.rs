@@ -256,7 +256,13 @@ impl Machine {
                     Some(i) => i,
                     None => match self.add(input.clone(), epoch) {
                         Some(i) => {
-                            stack.push(i);
+                            if let Op::Source(_) = input.op {
+                                // Nobody held it when it came in: the driver is to poll it now.
+                                self.entry(i).stage = Stage::Outside;
+                                self.port.look(input.clone());
+                            } else {
+                                stack.push(i);
+                            }
                             i
                         }
                         None => match self.outside_entry(input.clone(), epoch) {

@@ -142,8 +142,8 @@ pub trait Operation: Send + Sync + 'static {
     /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
     /// or written, since nobody else knows what an op does.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        let read: usize = inputs.iter().map(|m| m.shape.numel()).sum();
-        10_000 + read.saturating_add(output.shape.numel()) as u64
+        let all = inputs.iter().copied().chain([output]).map(|m| m.shape.numel() as u64);
+        all.fold(10_000, u64::saturating_add)
     }
 
     /// An input (of the output's shape and type) whose memory the result may take over when this op is
