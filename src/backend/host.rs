@@ -387,7 +387,7 @@ pub(crate) fn run_node(
 /// the views and the program around them.
 pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Option<Value> {
     let n = node.numel();
-    if !host.inline_values || n == 0 || n * node.dtype.size() > INLINE_BYTES {
+    if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
         return None;
     }
     let operand = |i: usize, on: DType| -> Option<From> {
