@@ -49,7 +49,7 @@ async fn request(device: &Device, counter: &Counter, rng: &mut Rng) {
             assert!(error.is_kernel() && error.op() == "refuse", "{error}");
         }
         4 => {
-            let wrong = y.matmul(device.ones([2, 2, 2])) + &x;
+            let wrong = y.matmul(device.ones([5, 7])) + &x;
             assert!(wrong.await.is_err());
         }
         5 => y.detach(),

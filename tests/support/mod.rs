@@ -46,7 +46,8 @@ impl Kind {
     }
 
     pub fn options(self) -> CpuOptions {
-        let options = CpuOptions::default().threads(self.threads());
+        // At the priority of all else: a busy machine is not to look like a hang.
+        let options = CpuOptions::default().threads(self.threads()).nice(0);
         match self {
             Kind::Cpu | Kind::CpuOneThread => options,
             Kind::CpuWithoutInline => options.inline(false),
