@@ -1,4 +1,57 @@
-//! Async/await tensors.
+//! Async/await tensors: every operation returns at once with a [`TensorFuture`], and every barrier is a
+//! visible `.await`.
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! use futensor::Device;
+//! let device = Device::try_gpu(0);                     // a GPU where there is one, else the CPU
+//! let x = device.ones([1, 2]);                         // nothing has waited
+//! let z = &x * &x + 2.0;                               // queued, fused into one kernel
+//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value, and for nothing else
+//! (&z + 1.0).detach();                                 // fire and forget
+//! device.waitall().await?;                             // joins the whole device
+//! # Ok::<(), futensor::Error>(()) }).unwrap();
+//! ```
+//!
+//! # Finding your way
+//!
+//! - [`Device`]: where values live. Creation (`zeros`, `randn`, `from_vec`...), barriers, backpressure, counters.
+//! - [`TensorFuture`]: a value to come, with every op as a method; [`Tensor`], one that is known to be there. The
+//!   elementwise ops are listed on [`TensorFuture`] under "Elementwise ops": one row each of one table.
+//! - Operators take futures, tensors, references and numbers: [`Operand`]. Indexing: [`TensorFuture::i`].
+//! - [`cat`], [`stack`]; random numbers for each task: [`Generator`].
+//! - Ops of your own: [`custom_fn`], [`custom`], [`Operation`].
+//! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]; reads: [`TensorFuture::to_vec`],
+//!   [`TensorFuture::item`], [`TensorFuture::display`].
+//! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`] for many.
+//! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
+//!
+//! # The first thing to know
+//!
+//! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending read or await, a
+//! [`detach`](TensorFuture::detach), and whatever an observed value is made from. Dropping a request's future
+//! therefore cancels its queued work. `waitall` joins what runs, and is no observer.
+//!
+//! # Errors
+//!
+//! A mistake in the arguments makes a failed value, not a panic, and needs no `?` at the op:
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! let device = futensor::Device::cpu();
+//! let wrong = device.ones([2, 3]) * device.ones([4]);  // no panic here
+//! let error = (wrong + 1.0).await.unwrap_err();        // the root, wherever it is awaited
+//! assert!(error.is_shape() && error.op() == "mul");
+//! assert_eq!(error.message(), "cannot broadcast [2, 3] with [4]");
+//! # });
+//! ```
+//!
+//! # Executors
+//!
+//! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
+//! thread without one, `futures::executor::block_on(x.to_vec::<f32>())` waits in the plain way.
+#![doc = ""]
+#![doc = include_str!("ARCHITECTURE.md")]
 
 mod completion;
 mod counted;

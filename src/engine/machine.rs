@@ -182,8 +182,11 @@ impl Machine {
             return Look::Settled;
         }
         if state.phase() != Phase::Pending {
-            // A poll runs it just now, or a step that we submitted.
-            if entry.is_none() {
+            // A poll runs it just now, or a step that we submitted. A temporary that a poll has claimed for
+            // its one reader is that reader's affair: should the poll give both back, it asks for a look at
+            // the reader only, and an entry here would wait for ever.
+            let wanted = node.counts().handles > 0 || state.has(DETACHED);
+            if entry.is_none() && wanted {
                 self.wait_outside(node);
             }
             return Look::Settled;
@@ -480,9 +483,11 @@ impl Machine {
             if matches!(x.stage, Stage::Submitted(_)) || x.root || x.wants > 0 {
                 continue;
             }
-            let node = x.node.clone();
-            // SAFETY: pending in our books, so nobody else lets its inputs go.
-            for input in unsafe { node.inputs() } {
+            let (node, outside) = (x.node.clone(), x.stage == Stage::Outside);
+            // SAFETY: pending in our books, so nobody else lets its inputs go; where a poll has claimed it
+            // they are not looked at, and are none of ours.
+            let inputs = if outside { &[] } else { unsafe { node.inputs() } };
+            for input in inputs {
                 let Some(i) = input.entry() else { continue };
                 let y = self.entry(i);
                 if let Some(at) = y.consumers.iter().position(|&c| c == e) {

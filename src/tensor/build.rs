@@ -17,8 +17,22 @@ pub(crate) type At = &'static Location<'static>;
 
 /// Queues an op without operands.
 pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at: At) -> TensorFuture {
+    if let Err(refusal) = fits(&shape, dtype) {
+        let error = Error::new(refusal.kind, op.name(), refusal.message, at);
+        return failed(port, Meta { shape, dtype }, error, at);
+    }
     let node = Node::new(op, Inputs::new(), shape, dtype, port, at);
     TensorFuture::new(port.enqueue(node))
+}
+
+/// Refuses a value whose bytes no address space holds, even where it would need none (a constant, a
+/// view): whatever is made from it would.
+fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
+    if shape.numel().saturating_mul(dtype.size()) <= isize::MAX as usize {
+        return Ok(());
+    }
+    let message = format!("out of memory: {shape} of {dtype} is larger than any memory");
+    Err(Refusal { kind: ErrorKind::OutOfMemory, message })
 }
 
 /// A failed value; its metadata is that of the first operand.
@@ -51,7 +65,7 @@ pub(crate) fn apply(
         );
         return fail(Error::new(ErrorKind::Device, op.name(), text, at));
     }
-    match rule() {
+    match rule().and_then(|meta| fits(&meta.shape, meta.dtype).map(|()| meta)) {
         Ok(Meta { shape, dtype }) => {
             let mut inputs = Inputs::new();
             for operand in operands {
