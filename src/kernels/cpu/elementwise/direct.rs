@@ -8,8 +8,9 @@
 use super::gather::Lie;
 use super::loops::{self, Rep};
 use super::plan::{Call, how, is_half, write_immediate};
+use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code};
-use crate::op::Class;
+use crate::op::{BinaryOp, Class, UnaryOp};
 use std::ops::Range;
 
 /// An operand: where its first element is, and whether that is the only one.
@@ -72,5 +73,69 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     };
     // SAFETY: the caller's promise; operands are as many as the range, or one where the loop reads one.
     unsafe { run(dst, a, b, std::ptr::null(), range.len()) };
+    true
+}
+
+/// An op of the table, alone.
+#[derive(Clone, Copy)]
+pub(crate) enum One {
+    Unary(UnaryOp),
+    Binary(BinaryOp),
+}
+
+/// Where an operand is: its elements one after the other, or one for all positions; or a number.
+#[derive(Clone, Copy)]
+pub(crate) enum From {
+    Each(*const u8),
+    Same(*const u8),
+    Number(Scalar),
+}
+
+/// Computes one op on a few elements, with nothing around it: no program, no views, no plan. `on` is the
+/// type of the operands and of the computation. Returns whether it was simple enough.
+///
+/// # Safety
+/// `Each` operands and `dst` are valid for `n` elements, `Same` for one.
+#[inline]
+pub(crate) unsafe fn one(op: One, on: DType, a: From, b: From, dst: *mut u8, n: usize) -> bool {
+    if is_half(on) {
+        return false;
+    }
+    let mut cells = [0u64; 2];
+    let mut place = |from: From, cell: usize| match from {
+        From::Each(ptr) => (ptr, n == 1),
+        From::Same(ptr) => (ptr, true),
+        From::Number(x) => {
+            let cell = (&raw mut cells[cell]).cast();
+            // SAFETY: a u64 has room for any element.
+            unsafe { write_immediate(x, on, cell) };
+            (cell.cast_const(), true)
+        }
+    };
+    let (rep, level) = (Rep::of(on), super::level());
+    let (a, mut b) = (place(a, 0), place(b, 1));
+    let run = match op {
+        One::Unary(op) => {
+            if a.1 && n != 1 {
+                return false;
+            }
+            loops::unary(level, op, rep)
+        }
+        One::Binary(op) => {
+            if op.class() == Class::logic && rep != Rep::Bool {
+                return false;
+            }
+            // There is no loop over two numbers; a lone element is as good as a row of one.
+            if a.1 && b.1 {
+                if n != 1 {
+                    return false;
+                }
+                b.1 = false;
+            }
+            loops::binary(level, op, rep, (a.1, b.1))
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(dst, a.0, b.0, std::ptr::null(), n) };
     true
 }

@@ -35,6 +35,7 @@ use crate::kernels::cpu::math::narrow_odd;
 use crate::kernels::cpu::random;
 use crate::kernels::cpu::simd::{Level, level};
 use crate::kernels::{Parallel, View, ViewMut};
+pub(crate) use direct::{From, One, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
