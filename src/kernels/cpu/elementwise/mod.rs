@@ -40,9 +40,16 @@ use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ops::Range;
+use stream::Ahead;
 
 /// Outputs of a step that together have so many bytes are written around the cache.
 const STREAM_FROM: usize = 32 << 20;
+/// A tile whose result is written around the cache: smaller, so that reading, computing and writing
+/// alternate more often (chain of 16 Mi float32, one thread: 0.46 ns an element; with whole slots 0.49,
+/// without asking for inputs ahead 0.59; memcpy 0.35).
+const SLOT_STREAMED: usize = SLOT / 2;
+/// Arrays of so many bytes do not come from the first two caches: their tiles are asked for ahead.
+const AHEAD_FROM: usize = 1 << 20;
 /// A part of a step that is handed to another thread takes at least so long.
 const PART_NS: u64 = 20_000;
 
@@ -157,7 +164,7 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     let mut plan = Plan::new(slots.ptr);
     // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this function.
     unsafe { plan::make(&mut plan, call) };
-    let mut tile = SLOT / plan.widest;
+    let mut tile = if call.stream { SLOT_STREAMED } else { SLOT } / plan.widest;
     if plan.steps().len() == 1 && plan.gathers.is_empty() && !call.stream {
         tile = range.len(); // one loop straight from memory to memory
     }
@@ -167,11 +174,21 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     {
         tile -= tile % period;
     }
+    let mut ahead = Ahead::default();
+    if range.len() > tile && range.len() * plan.widest >= AHEAD_FROM {
+        for view in call.inputs.iter().filter(|v| v.is_contiguous()) {
+            ahead.add(view.ptr, view.dtype.size());
+        }
+    }
     let (steps, gathers) = plan.parts();
     let mut position = range.start;
     while position < range.end {
         let n = tile.min(range.end - position);
+        ahead.begin(position + n, n, steps.len());
         for step in steps {
+            if !matches!(step, Step::Stream { .. }) {
+                ahead.step();
+            }
             // SAFETY: places are valid for n elements from `position` on: inputs and outputs by the caller's
             // promise, slots because a tile fits them.
             unsafe {
@@ -192,7 +209,9 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
                         let f = if normal { random::normal } else { random::uniform };
                         f(call.level, dtype, seed, offset, position, dst.at(position), n);
                     }
-                    Step::Stream { dst, a, size } => stream::copy(a.at(position), dst.at(position), n * size),
+                    Step::Stream { dst, a, size } => {
+                        stream::copy(call.level, a.at(position), dst.at(position), n * size, &mut ahead);
+                    }
                 }
             }
         }

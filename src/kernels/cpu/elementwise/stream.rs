@@ -1,36 +1,127 @@
-//! A copy that writes around the cache.
+//! Traffic with memory: stores that go around the cache, and loads that are asked for early.
 //!
-//! Called by the executor for results that are larger than any cache: an ordinary store first reads the
-//! line that it overwrites, so a third of the memory traffic is for nothing.
+//! Called by the executor for arrays that no cache holds. An ordinary store first reads the line that it
+//! overwrites, so a third of the traffic would be for nothing; and while a tile is computed in the first cache
+//! the memory would have nothing to do, so the next tile's inputs are asked for meanwhile, a few lines a step.
 
 #![allow(unsafe_code)]
 
-/// Copies `n` bytes, the destination around the cache where the machine can. [`fence`] ends a series.
+use crate::kernels::cpu::simd::{Level, Simd, multiversion};
+use smallvec::SmallVec;
+
+/// Bytes of a line: what a store around the cache fills, what a prefetch brings.
+const LINE: usize = 64;
+
+/// Inputs that lie row by row, and how far the next tile of each has been asked for.
+#[derive(Default)]
+pub(super) struct Ahead {
+    rows: SmallVec<[Row; 4]>,
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    /// Position 0.
+    ptr: *const u8,
+    size: usize,
+    /// What to ask for next, and how many lines a step.
+    next: *const u8,
+    share: usize,
+}
+
+impl Ahead {
+    /// Adds an input: where position 0 is, and bytes of an element.
+    pub fn add(&mut self, ptr: *const u8, size: usize) {
+        self.rows.push(Row { ptr, size, next: ptr, share: 0 });
+    }
+
+    /// Begins a tile: what is asked for in its `steps` are the `n` elements from `position` on.
+    #[inline]
+    pub fn begin(&mut self, position: usize, n: usize, steps: usize) {
+        for row in &mut self.rows {
+            row.next = row.ptr.wrapping_add(position * row.size);
+            row.share = (n * row.size / LINE).div_ceil(steps);
+        }
+    }
+
+    /// Asks for one step's share.
+    #[inline]
+    pub fn step(&mut self) {
+        for row in &mut self.rows {
+            for line in 0..row.share {
+                prefetch(row.next.wrapping_add(LINE * line));
+            }
+        }
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        for row in &mut self.rows {
+            row.next = row.next.wrapping_add(LINE * row.share);
+        }
+    }
+}
+
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Copies `n` bytes, the destination around the cache where the machine can; [`fence`] ends a series. A step's
+/// share of what is ahead is asked for between the lines, so that reading and writing overlap.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
-pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, n: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE2 is part of x86-64; loads are unaligned, stores begin where `dst` is aligned and stay
-    // inside the n bytes.
-    unsafe {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-        let head = dst.align_offset(64).min(n);
-        std::ptr::copy_nonoverlapping(src, dst, head);
-        let lines = (n - head) / 64;
-        for i in 0..lines {
-            let (from, to) = (src.add(head + 64 * i), dst.add(head + 64 * i));
-            for part in 0..4 {
-                _mm_stream_si128(to.add(16 * part).cast(), _mm_loadu_si128(from.add(16 * part).cast()));
-            }
-        }
-        let done = head + 64 * lines;
-        std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), n - done);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
+pub(super) unsafe fn copy(level: Level, src: *const u8, dst: *mut u8, n: usize, ahead: &mut Ahead) {
     // SAFETY: the caller's promise.
     unsafe {
-        std::ptr::copy_nonoverlapping(src, dst, n)
+        let head = dst.align_offset(LINE).min(n);
+        let lines = (n - head) / LINE;
+        let done = head + LINE * lines;
+        std::ptr::copy_nonoverlapping(src, dst, head);
+        copy_lines_at(level, src.add(head), dst.add(head), lines, ahead);
+        std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), n - done);
+    }
+    ahead.advance();
+}
+
+multiversion! { fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) = copy_lines }
+
+/// Copies whole lines to memory that is aligned to them. Only [`copy`] calls it, with its promise.
+#[inline(always)]
+fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) {
+    for i in 0..lines {
+        for row in &ahead.rows {
+            if i < row.share {
+                prefetch(row.next.wrapping_add(LINE * i));
+            }
+        }
+        // SAFETY: line i is inside both, and `dst` is aligned to lines.
+        unsafe { copy_line(src.add(LINE * i), dst.add(LINE * i)) }
+    }
+}
+
+/// # Safety
+/// One line at `src` may be read, and one at `dst`, aligned to lines, written.
+#[inline(always)]
+unsafe fn copy_line(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's promise; SSE2 is part of x86-64.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
+        for part in 0..LINE / 16 {
+            _mm_stream_si128(dst.add(16 * part).cast(), _mm_loadu_si128(src.add(16 * part).cast()));
+        }
+    }
+    // SAFETY: the caller's promise.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, LINE)
     }
 }
 

@@ -15,39 +15,44 @@ use std::marker::PhantomData;
 pub(super) struct Buffer {
     dtype: DType,
     numel: usize,
-    words: Vec<u64>,
+    lines: Vec<Line>,
 }
+
+/// A cache line, as the engine's memory is aligned.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[repr(align(64))]
+struct Line([u64; 8]);
 
 const GUARD: u64 = 0x5aa5_0ff0_1234_8001;
 
 impl Buffer {
     pub fn new(dtype: DType, numel: usize) -> Buffer {
-        let words = (numel * dtype.size()).div_ceil(8);
-        Buffer { dtype, numel, words: vec![GUARD; words + 1] }
+        let lines = (numel * dtype.size()).div_ceil(64);
+        Buffer { dtype, numel, lines: vec![Line([GUARD; 8]); lines + 1] }
     }
     fn of<T: Element>(values: &[T]) -> Buffer {
         let mut buffer = Buffer::new(T::DTYPE, values.len());
         // SAFETY: there is room for the values.
         unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr(), buffer.words.as_mut_ptr().cast(), values.len())
+            std::ptr::copy_nonoverlapping(values.as_ptr(), buffer.lines.as_mut_ptr().cast(), values.len())
         };
         buffer
     }
     fn get<T: Element>(&self) -> &[T] {
         assert_eq!(T::DTYPE, self.dtype);
         // SAFETY: that many elements of this type were written.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.numel) }
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.numel) }
     }
     pub fn view<'a>(&'a self, shape: &'a [usize], strides: &'a [isize], offset: usize) -> View<'a> {
-        let ptr = self.words.as_ptr().cast::<u8>().wrapping_add(offset * self.dtype.size());
+        let ptr = self.lines.as_ptr().cast::<u8>().wrapping_add(offset * self.dtype.size());
         View { ptr, dtype: self.dtype, shape, strides }
     }
     pub fn view_mut<'a>(&'a mut self, shape: &'a [usize]) -> ViewMut<'a> {
-        ViewMut { ptr: self.words.as_mut_ptr().cast(), dtype: self.dtype, shape, life: PhantomData }
+        ViewMut { ptr: self.lines.as_mut_ptr().cast(), dtype: self.dtype, shape, life: PhantomData }
     }
     /// Equal bits, all NaN being equal: which NaN comes out of `a + b` is the machine's choice.
     fn same(&self, other: &Buffer) -> bool {
-        assert_eq!(self.words.last(), Some(&GUARD));
+        assert_eq!(self.lines.last(), Some(&Line([GUARD; 8])));
         self.dtype == other.dtype
             && self.numel == other.numel
             && with_dtype!(self.dtype, T => {
@@ -802,7 +807,7 @@ fn fused_cut_and_single_instructions_give_the_same_bits() {
             // Into memory that begins in the middle.
             let from = rng.below(numel + 1);
             let mut parts: Vec<Buffer> = expected.iter().map(|b| Buffer::new(b.dtype, numel - from)).collect();
-            let mut pointers: Vec<*mut u8> = parts.iter_mut().map(|b| b.words.as_mut_ptr().cast()).collect();
+            let mut pointers: Vec<*mut u8> = parts.iter_mut().map(|b| b.lines.as_mut_ptr().cast()).collect();
             if level == super::level() {
                 // SAFETY: each part has room for the rest of the positions.
                 unsafe { run_into(&program, &shape, &views, from..numel, &mut pointers) };

@@ -5,7 +5,7 @@
 //! Functions", chapter 11). Polynomials are minimax (Remez). Where f32 arithmetic would not keep two units
 //! in the last place, f64 is used inside.
 
-use super::single::{fma, fma64, horner, horner64};
+use super::single::{fma, fma64, horner, horner64, reciprocal64};
 use crate::kernels::cpu::simd::Simd;
 use std::f32::consts::LOG2_E;
 
@@ -137,7 +137,7 @@ pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
 #[inline(always)]
 pub(super) fn softplus<S: Simd>(x: f32) -> f32 {
     let e = exp64::<S>(-clamp(x.abs(), 0.0, 110.0) as f64);
-    let s = e / (2.0 + e);
+    let s = e * reciprocal64::<S>(2.0 + e);
     let z = s * s;
     let p = horner64::<S, 6>(
         z,

@@ -4,7 +4,7 @@
 //! Cephes) or in `s = (m - 1) / (m + 1)` with `log m = 2 atanh s` (the others, in f64). Free of branches.
 
 use super::exp::exp2_64;
-use super::single::{fma, fma64, horner, horner64};
+use super::single::{fma, fma64, horner, horner64, reciprocal64};
 use crate::kernels::cpu::simd::Simd;
 
 const LN2_HIGH: f32 = 0.693145751953125;
@@ -56,7 +56,7 @@ fn split64<S: Simd>(x: f64) -> (f64, f64) {
     let m = f64::from_bits(x.to_bits().wrapping_sub(k.wrapping_sub(1023) << 52));
     // As the fraction of 2^52 it becomes a number without a conversion.
     let k = f64::from_bits(k | 4503599627370496f64.to_bits()) - (4503599627370496.0 + 1023.0);
-    let s = (m - 1.0) / (m + 1.0);
+    let s = (m - 1.0) * reciprocal64::<S>(m + 1.0);
     let z = s * s;
     let p = horner64::<S, 5>(
         z,

@@ -38,6 +38,14 @@ pub(super) fn horner64<S: Simd, const N: usize>(x: f64, c: [f64; N]) -> f64 {
     y
 }
 
+/// `1 / x` in f64 with a relative error of 2^-47, for 2^-120 < |x| < 2^120: a division of f32 and a step of
+/// Newton's, which take a third of the time of a division of f64.
+#[inline(always)]
+pub(super) fn reciprocal64<S: Simd>(x: f64) -> f64 {
+    let near = (1.0 / x as f32) as f64;
+    fma64::<S>(near, fma64::<S>(-x, near, 1.0), near)
+}
+
 macro_rules! real {
     (plain { $($name:ident $f:path;)* } rare { $($trig:ident $fast:path, $rare:path;)* }) => {
         impl<S: Simd> Real for Lane<S, f32> {

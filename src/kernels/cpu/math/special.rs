@@ -1,7 +1,7 @@
 //! The error function of f32 and the activations made of it. Free of branches.
 
 use super::exp::{clamp, exp_of_negative, exp64};
-use super::single::{fma, fma64, horner, horner64};
+use super::single::{fma, fma64, horner, horner64, reciprocal64};
 use crate::kernels::cpu::simd::Simd;
 
 /// Up to 0.92 an odd polynomial; beyond it `1 - e^-p` with a polynomial for `-log erfc`, up to 4, where
@@ -39,7 +39,7 @@ pub(super) fn erf<S: Simd>(x: f32) -> f32 {
 pub(super) fn gelu<S: Simd>(x: f32) -> f32 {
     let y = x as f64;
     let t = y.abs();
-    let v = 4.0 / (t + 4.0);
+    let v = 4.0 * reciprocal64::<S>(if t > 15.0 { 15.0 } else { t } + 4.0);
     let g = v * horner64::<S, 11>(
         v,
         [
@@ -70,5 +70,5 @@ pub(super) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
     let t = u.abs();
     let e = exp64::<S>(-t);
     let e = if t > 110.0 { 0.0 } else { e };
-    (y * (if x > 0.0 { 1.0 } else { e } / (1.0 + e))) as f32
+    (y * (if x > 0.0 { 1.0 } else { e } * reciprocal64::<S>(1.0 + e))) as f32
 }

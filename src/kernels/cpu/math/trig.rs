@@ -5,7 +5,7 @@
 //! standard library's f64 functions reduce with as many bits as it takes. The fast paths are free of
 //! branches; a loop runs them over everything and then mends the rare elements.
 
-use super::single::{fma64, horner64};
+use super::single::{fma64, horner64, reciprocal64};
 use crate::kernels::cpu::simd::Simd;
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
@@ -60,7 +60,7 @@ pub(crate) fn cos_fast<S: Simd>(x: f32) -> f32 {
 pub(crate) fn tan_fast<S: Simd>(x: f32) -> f32 {
     let (sin, cos, n) = parts::<S>(x);
     let odd = n & 1 != 0;
-    (if odd { -cos } else { sin } / if odd { sin } else { cos }) as f32
+    (if odd { -cos } else { sin } * reciprocal64::<S>(if odd { sin } else { cos })) as f32
 }
 
 #[inline(never)]
