@@ -174,7 +174,7 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
             return op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype });
         }
     };
-    20 + if heavy { n.saturating_mul(2) } else { n / 4 }
+    20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
 }
 
 /// Few inputs lie in the node.

@@ -94,7 +94,7 @@ impl Operation for Pick {
     }
 
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
-        200 + output.shape.numel() as u64
+        200u64.saturating_add(output.shape.numel() as u64)
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

@@ -17,7 +17,7 @@ fn dim_of(shape: &Shape, dim: isize) -> Result<usize, Refusal> {
 
 /// Three passes over a row in cache, one of them with an exponential.
 fn row_cost(meta: &Meta) -> u64 {
-    100 + meta.shape.numel() as u64 * 2
+    (meta.shape.numel() as u64).saturating_mul(2).saturating_add(100)
 }
 
 /// A dimension of the view that a kernel is given: it was checked when the op was called.
