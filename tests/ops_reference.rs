@@ -120,10 +120,21 @@ fn readable(cases: &[Case]) -> Result<(), Failed> {
                 }
             }
         }
-        if let Some((_, grads, _)) = &case.gradient
-            && grads.len() != case.ins.len()
-        {
-            return Err(format!("{}: a gradient is missing", case.place).into());
+        let agrees = |x: &Host, rule: &str| compare::difference(x, x, rule, None).is_none();
+        let mut right = case.out.iter().flatten().all(|x| agrees(x, &case.tolerance));
+        if let Some(gradient) = &case.gradient {
+            let first = &case.out.as_ref().expect("what has a gradient is no error")[0];
+            let of_inputs = gradient.wanted.iter().zip(&case.ins).all(|(grad, input)| match (grad, input) {
+                (Some(grad), Operand::Tensor(host, _)) => {
+                    (&grad.shape, grad.dtype) == (&host.shape, host.dtype) && agrees(grad, &gradient.tolerance)
+                }
+                (grad, _) => grad.is_none(),
+            });
+            right &= of_inputs && gradient.wanted.len() == case.ins.len();
+            right &= gradient.upstream.shape == first.shape;
+        }
+        if !right {
+            return Err(format!("{}: what is expected does not fit the operands", case.place).into());
         }
     }
     Ok(())
@@ -137,14 +148,17 @@ enum Place {
     Simulated(Device, Simulation),
 }
 
+/// A place of its own for each trial; `None` where this machine has no such device.
+type Maker = fn() -> Option<Place>;
+
 impl Place {
-    /// The devices by name; `None` where this machine has no such device.
-    fn all() -> Vec<(&'static str, fn() -> Option<Place>)> {
+    /// The devices by name.
+    fn all() -> [(&'static str, Maker); 3] {
         fn simulated() -> Option<Place> {
             let (device, simulation) = Device::simulated(SimOptions::new(seed()));
             Some(Place::Simulated(device, simulation))
         }
-        vec![
+        [
             ("cpu", || Some(Place::Real(Device::cpu()))),
             ("simulated", simulated),
             ("cuda", || Device::cuda(0).ok().map(Place::Real)),
@@ -218,7 +232,7 @@ fn fault(case: &Case, got: futensor::Result<Vec<Host>>) -> Option<String> {
 }
 
 /// All cases of one op: queued together, then read one after the other.
-fn trial(place: fn() -> Option<Place>, cases: &[Case]) -> Result<Completion, Failed> {
+fn trial(place: Maker, cases: &[Case]) -> Result<Completion, Failed> {
     let Some(place) = place() else {
         return Ok(Completion::ignored_with("no such device here"));
     };
