@@ -42,10 +42,18 @@ pub struct Case {
     /// `None`: the call is an error.
     pub out: Option<Vec<Arc<Host>>>,
     pub tolerance: String,
-    /// The upstream gradient, the gradients of the stored inputs, and their tolerance.
-    pub gradient: Option<(Arc<Host>, Vec<Option<Arc<Host>>>, String)>,
+    pub gradient: Option<Gradient>,
     /// File and line, to find it again.
     pub place: String,
+}
+
+/// What flows back through a call.
+pub struct Gradient {
+    /// Of the first result.
+    pub upstream: Arc<Host>,
+    /// Of each stored input, through its views; `None` where there is none.
+    pub wanted: Vec<Option<Arc<Host>>>,
+    pub tolerance: String,
 }
 
 fn dtype(of: Dtype) -> DType {
@@ -131,10 +139,10 @@ pub fn read(name: &str) -> Vec<Case> {
                 ins: list(&case["in"]).iter().map(operand).collect(),
                 out: (case["out"] != "error").then(|| list(&case["out"]).iter().map(tensor).collect()),
                 tolerance: text(&case["tol"]),
-                gradient: case.get("up").map(|up| {
-                    let grads = list(&case["grad"]);
-                    let grads = grads.iter().map(|g| (!g.is_null()).then(|| tensor(g))).collect();
-                    (tensor(up), grads, text(&case["gtol"]))
+                gradient: case.get("up").map(|up| Gradient {
+                    upstream: tensor(up),
+                    wanted: list(&case["grad"]).iter().map(|g| (!g.is_null()).then(|| tensor(g))).collect(),
+                    tolerance: text(&case["gtol"]),
                 }),
                 place: format!("tests/reference/{name}.jsonl:{}", number + 1),
             }

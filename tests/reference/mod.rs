@@ -6,3 +6,4 @@
 pub mod apply;
 pub mod case;
 pub mod compare;
+mod later;
