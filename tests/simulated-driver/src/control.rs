@@ -138,6 +138,15 @@ pub extern "C" fn futsim_hang_launch(n: u64) -> Status {
     })
 }
 
+/// Milliseconds of processor time that a launch may take; 0 for no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn futsim_kernel_limit(milliseconds: u64) -> Status {
+    change(|_| {
+        crate::limit::MILLISECONDS.store(milliseconds, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    })
+}
+
 /// Hung launches run after all.
 #[unsafe(no_mangle)]
 pub extern "C" fn futsim_release_hangs() -> Status {

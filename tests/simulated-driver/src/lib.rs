@@ -15,15 +15,15 @@
 //! | the machine | `sim` state and lock, `scheduler` its thread, `work` what an item does, `random` |
 //! | entry points | `devices`, `streams`, `events`, `allocate`, `copies`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc` |
 //! | memory | `arena` pages, `memory` the table |
-//! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`; `gemm` |
-//! | checks and faults | `race`, `faults`, `report`, `control` |
+//! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`, `limit`; `gemm` |
+//! | checks and faults | `race`, `pinned`, `faults`, `report`, `control` |
 //! | for tests | `client`, `harness` |
 //!
 //! What it is not: no GPU memory model, no lockstep of warps, no tensor cores, no timing, no texture or surface, no
 //! managed memory, one address space for host and device (a host that reads device memory is not caught).
 //!
 //! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a device, 8 GiB),
-//! `FUTENSOR_SIM_CACHE` (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
+//! `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE` (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
 
 // The names and argument lists of the entry points are NVIDIA's.
 #![allow(non_snake_case)]
@@ -44,8 +44,10 @@ mod gemm;
 mod graph;
 mod image;
 mod launch;
+mod limit;
 mod memory;
 mod nvrtc;
+mod pinned;
 mod race;
 mod random;
 mod report;
