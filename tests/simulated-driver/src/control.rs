@@ -170,7 +170,7 @@ pub extern "C" fn futsim_drop_wait(n: u64) -> Status {
 pub extern "C" fn futsim_lose_device(device: i32, status: Status) -> Status {
     change(|sim| {
         sim.device(device)?.lost = Some(status);
-        let own = |(&id, context): (&u64, &crate::devices::Context)| {
+        let own = |(&id, context): (&u64, &crate::contexts::Context)| {
             (context.device == device as usize).then_some(id)
         };
         let contexts: Vec<u64> = sim.contexts.iter().filter_map(own).collect();

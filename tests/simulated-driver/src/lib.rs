@@ -13,7 +13,7 @@
 //! |---|---|
 //! | the C boundary | `ffi` pointers and handles, `status` codes |
 //! | the machine | `sim` state and lock, `scheduler` its thread, `work` what an item does, `random` |
-//! | entry points | `devices`, `streams`, `events`, `allocate`, `copies`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc` |
+//! | entry points | `devices`, `contexts`, `streams`, `events`, `allocate`, `copies`, `module`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc` |
 //! | memory | `arena` pages, `memory` the table |
 //! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`, `limit`; `gemm` |
 //! | checks and faults | `race`, `pinned`, `faults`, `report`, `control` |
@@ -33,6 +33,7 @@ mod arena;
 mod blas;
 mod blaslt;
 mod compile;
+mod contexts;
 mod control;
 mod copies;
 mod devices;
@@ -46,6 +47,7 @@ mod image;
 mod launch;
 mod limit;
 mod memory;
+mod module;
 mod nvrtc;
 mod pinned;
 mod race;
