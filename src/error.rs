@@ -47,6 +47,8 @@ struct Inner {
     op: String,
     message: String,
     at: &'static Location<'static>,
+    /// Of a `waitall` that returns several: each of them.
+    several: Vec<Error>,
 }
 
 impl Error {
@@ -57,7 +59,7 @@ impl Error {
         message: impl Into<String>,
         at: &'static Location<'static>,
     ) -> Error {
-        Error(Arc::new(Inner { kind, op: op.into(), message: message.into(), at }))
+        Error(Arc::new(Inner { kind, op: op.into(), message: message.into(), at, several: Vec::new() }))
     }
 
     /// An error for an op from outside the crate: `op` names it, `message` says what went wrong. The
@@ -70,6 +72,23 @@ impl Error {
     #[track_caller]
     pub fn custom(op: &str, message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Kernel, op, message, Location::caller())
+    }
+
+    /// One error of several; `more` were only counted.
+    pub(crate) fn several(kept: Vec<Error>, more: usize) -> Option<Error> {
+        let first = kept.first()?.clone();
+        if kept.len() + more == 1 {
+            return Some(first);
+        }
+        let message = format!("{} detached ops failed; the first: {}", kept.len() + more, first.message());
+        let (kind, op, at) = (first.kind(), first.op().to_string(), first.location());
+        Some(Error(Arc::new(Inner { kind, op, message, at, several: kept })))
+    }
+
+    /// The errors that a `waitall` returned at once (64 are kept, the rest is counted in the message);
+    /// of any other error, itself.
+    pub fn errors(&self) -> &[Error] {
+        if self.0.several.is_empty() { std::slice::from_ref(self) } else { &self.0.several }
     }
 
     pub(crate) fn kind(&self) -> ErrorKind {

@@ -1,1 +1,5 @@
-//! To come.
+//! How a device does it: memory, threads, and running one step. Knows nodes and kernels; does not
+//! know when or where a step runs, which is the engine's part.
+
+pub(crate) mod cpu;
+pub(crate) mod host;

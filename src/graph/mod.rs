@@ -1,3 +1,8 @@
-//! What is meant: nodes, inference, fusion, plans. Pure: no threads, no devices.
+//! What is meant: nodes, inference, fusion. Pure: no threads, no devices.
 
+pub(crate) mod fuse;
+pub(crate) mod infer;
+pub(crate) mod node;
+pub(crate) mod operation;
 pub(crate) mod program;
+pub(crate) mod value;

@@ -1,1 +1,22 @@
-//! To come.
+//! What users hold: futures, tensors, devices, operators, reads.
+
+pub(crate) mod barrier;
+pub(crate) mod benchmark;
+mod budget;
+mod build;
+pub(crate) mod creation;
+pub(crate) mod custom;
+pub(crate) mod device;
+pub(crate) mod dims;
+mod display;
+pub(crate) mod future;
+pub(crate) mod generator;
+mod methods;
+mod more;
+pub(crate) mod operand;
+pub(crate) mod read;
+pub(crate) mod record;
+pub(crate) mod simulated;
+#[allow(clippy::module_inception)]
+pub(crate) mod tensor;
+pub(crate) mod views;

@@ -1,1 +1,27 @@
 //! CPU loops.
+//!
+//! `unsafe` is reopened for the files that walk raw addresses: a view may have any stride, so there is
+//! no slice to index.
+
+#[allow(unsafe_code)]
+pub(crate) mod copy;
+pub(crate) mod elementwise;
+#[allow(unsafe_code)]
+pub(crate) mod index;
+mod isa;
+mod load;
+pub(crate) mod math;
+#[allow(unsafe_code)]
+pub(crate) mod matmul;
+mod nest;
+pub(crate) mod random;
+#[allow(unsafe_code)]
+pub(crate) mod reduce;
+pub(crate) mod simd;
+#[allow(unsafe_code)]
+pub(crate) mod softmax;
+
+#[cfg(test)]
+mod measure;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,157 @@
+//! Compute threads that help each other: one kernel's parts on every thread that is idle.
+//!
+//! A worker that runs a large step offers its parts here; workers with nothing of their own take
+//! some. Who offers also works, so a job always ends, with or without help. Called by kernels through
+//! [`Parallel`], and by idle workers. Knows nothing of steps or streams.
+
+#![allow(unsafe_code)]
+
+use crate::sync::{Mutex, lock};
+use crate::view::Parallel;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+type Part = dyn Fn(usize) + Sync;
+
+/// One parallel kernel while it runs.
+struct Job {
+    /// The kernel's closure, alive until `Crew::run` returns, which waits for `helpers` to be gone.
+    part: *const Part,
+    parts: usize,
+    next: AtomicUsize,
+    helpers: AtomicUsize,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `part` is `Sync` and outlives every use: see `Crew::run`.
+unsafe impl Send for Job {}
+// SAFETY: as above.
+unsafe impl Sync for Job {}
+
+impl Job {
+    fn work(&self) {
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= self.parts {
+                return;
+            }
+            // SAFETY: the owner is still inside `Crew::run`: it leaves only once no helper is counted.
+            let part = unsafe { &*self.part };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
+                self.next.store(self.parts, Ordering::Relaxed);
+                lock(&self.panic).get_or_insert(panic);
+                return;
+            }
+        }
+    }
+}
+
+/// The threads of one device, as a kernel sees them.
+pub(crate) struct Crew {
+    threads: usize,
+    jobs: Mutex<Vec<Arc<Job>>>,
+    /// How many jobs are on offer, so that the idle need not take the lock to see that there is none.
+    offered: AtomicUsize,
+    /// Calls sleeping workers to a job. Set by the driver, which owns the threads.
+    call: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Crew {
+    pub fn new(threads: usize, call: impl Fn() + Send + Sync + 'static) -> Crew {
+        Crew { threads, jobs: Mutex::new(Vec::new()), offered: AtomicUsize::new(0), call: Box::new(call) }
+    }
+
+    /// Takes part in a job, if there is one; true where it did.
+    pub fn help(&self) -> bool {
+        if self.offered.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let job = {
+            let jobs = lock(&self.jobs);
+            let Some(job) = jobs.iter().find(|j| j.next.load(Ordering::Relaxed) < j.parts) else {
+                return false;
+            };
+            // Under the lock: the owner takes the job off the list before it waits for helpers.
+            job.helpers.fetch_add(1, Ordering::Relaxed);
+            job.clone()
+        };
+        job.work();
+        // Release: what the parts wrote comes before the owner sees this helper gone.
+        job.helpers.fetch_sub(1, Ordering::Release);
+        true
+    }
+
+    /// True where a job has parts that nobody has begun.
+    pub fn has_work(&self) -> bool {
+        self.offered.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Parallel for Crew {
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        if parts <= 1 || self.threads == 1 {
+            return (0..parts).for_each(part);
+        }
+        // SAFETY: only the lifetime is changed; `Job::part` says why the closure outlives its uses.
+        let part: *const Part =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part) };
+        let job = Arc::new(Job {
+            part,
+            parts,
+            next: AtomicUsize::new(0),
+            helpers: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+        });
+        lock(&self.jobs).push(job.clone());
+        self.offered.fetch_add(1, Ordering::SeqCst);
+        (self.call)();
+        job.work();
+        lock(&self.jobs).retain(|j| !Arc::ptr_eq(j, &job));
+        self.offered.fetch_sub(1, Ordering::Relaxed);
+        // No new helper can come; those counted finish the part they are in.
+        let mut spins = 0u32;
+        while job.helpers.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < 2000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        if let Some(panic) = lock(&job.panic).take() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_once_with_helpers_and_a_panic_comes_back() {
+        let crew = Arc::new(Crew::new(2, || ()));
+        let stop = Arc::new(AtomicUsize::new(0));
+        let helper = std::thread::spawn({
+            let (crew, stop) = (crew.clone(), stop.clone());
+            move || {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    crew.help();
+                }
+            }
+        });
+        for parts in [1, 2, 7, 1000] {
+            let runs: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+            crew.run(parts, &|i| {
+                runs[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(runs.iter().all(|r| r.load(Ordering::Relaxed) == 1));
+        }
+        let panic = catch_unwind(AssertUnwindSafe(|| crew.run(10, &|i| assert_ne!(i, 5))));
+        assert!(panic.is_err());
+        stop.store(1, Ordering::Relaxed);
+        helper.join().unwrap();
+    }
+}

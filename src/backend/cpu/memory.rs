@@ -1,0 +1,292 @@
+//! Host memory for values: size classes, kept warm.
+//!
+//! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
+//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class, the last freed is
+//! the first used, and blocks of 2 MiB and more ask for huge pages. Called by whoever starts a step
+//! or drops a value; never waits. Does not know what the bytes mean.
+
+#![allow(unsafe_code)]
+
+use crate::dtype::Element;
+use crate::graph::value::{Buffer, Keep};
+use crate::sync::{Mutex, lock};
+use std::alloc::{Layout, alloc, dealloc};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+// Plain counters, not part of a protocol: std's atomics.
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Below this, the allocator's own caches serve.
+const CACHED_FROM: usize = 4 << 10;
+const HUGE: usize = 2 << 20;
+/// Quarter steps between powers of two, from 4 KiB up.
+const CLASSES: usize = 4 * (usize::BITS as usize - 12);
+/// Least that the cache may keep, whatever was live before.
+const KEEP_MIN: usize = 64 << 20;
+
+pub(crate) struct Memory {
+    live: AtomicUsize,
+    peak: AtomicUsize,
+    cached: AtomicUsize,
+    limit: usize,
+    /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
+    refuse_in: AtomicUsize,
+    free: Mutex<Vec<Vec<usize>>>,
+}
+
+/// What a device keeps, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bytes {
+    pub live: usize,
+    pub peak: usize,
+    pub cached: usize,
+}
+
+fn class(bytes: usize) -> (usize, usize) {
+    let bytes = bytes.max(CACHED_FROM);
+    let log = bytes.ilog2() as usize;
+    let quarter = 1usize << (log - 2);
+    let over = (bytes - (1 << log)).div_ceil(quarter);
+    ((log - 12) * 4 + over, (1 << log) + over * quarter)
+}
+
+fn layout(size: usize) -> Option<Layout> {
+    let align = if size >= HUGE { HUGE } else { 64 };
+    Layout::from_size_align(size, align).ok().filter(|l| l.size() <= isize::MAX as usize - HUGE)
+}
+
+impl Memory {
+    /// Memory that refuses to have more than `limit` bytes live.
+    pub fn new(limit: usize) -> Arc<Memory> {
+        Arc::new(Memory {
+            live: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            cached: AtomicUsize::new(0),
+            limit,
+            refuse_in: AtomicUsize::new(0),
+            free: Mutex::new(vec![Vec::new(); CLASSES]),
+        })
+    }
+
+    pub fn bytes(&self) -> Bytes {
+        Bytes {
+            live: self.live.load(Relaxed),
+            peak: self.peak.load(Relaxed),
+            cached: self.cached.load(Relaxed),
+        }
+    }
+
+    fn count(&self, bytes: usize) -> bool {
+        let live = self.live.fetch_add(bytes, Relaxed) + bytes;
+        if live > self.limit {
+            self.live.fetch_sub(bytes, Relaxed);
+            return false;
+        }
+        self.peak.fetch_max(live, Relaxed);
+        true
+    }
+
+    /// A block of at least `bytes`, not initialised; `None` where it cannot be had.
+    pub fn alloc(self: &Arc<Memory>, bytes: usize) -> Option<Arc<Block>> {
+        let (index, size) = match bytes {
+            0..CACHED_FROM => (usize::MAX, bytes.next_multiple_of(64).max(64)),
+            _ if bytes > isize::MAX as usize / 2 => return None,
+            _ => class(bytes),
+        };
+        let refused = self.refuse_in.load(Relaxed) != 0 && self.refuse_in.fetch_sub(1, Relaxed) == 1;
+        if refused || !self.count(size) {
+            return None;
+        }
+        let cached = if index < CLASSES { lock(&self.free)[index].pop() } else { None };
+        let ptr = match cached {
+            Some(address) => {
+                self.cached.fetch_sub(size, Relaxed);
+                address as *mut u8
+            }
+            None => {
+                let fresh = layout(size).and_then(|l| {
+                    // SAFETY: the layout has a size above zero.
+                    let ptr = unsafe { alloc(l) };
+                    (!ptr.is_null()).then_some(ptr)
+                });
+                let Some(ptr) = fresh else {
+                    self.live.fetch_sub(size, Relaxed);
+                    return None;
+                };
+                #[cfg(target_os = "linux")]
+                if size >= HUGE {
+                    // SAFETY: the range was just allocated, and advice changes no contents. A refusal
+                    // only means small pages.
+                    unsafe { libc::madvise(ptr as *mut libc::c_void, size, libc::MADV_HUGEPAGE) };
+                }
+                ptr
+            }
+        };
+        Some(Arc::new(Block { ptr, size, class: index, memory: self.clone(), keep: Keep::default() }))
+    }
+
+    /// Makes the `n`th allocation from now fail (1 is the next).
+    pub fn refuse(&self, n: usize) {
+        self.refuse_in.store(n, Relaxed);
+    }
+
+    /// Gives cached blocks back to the system; returns how many bytes that was.
+    pub fn trim(&self) -> usize {
+        let lists = std::mem::replace(&mut *lock(&self.free), vec![Vec::new(); CLASSES]);
+        let mut given = 0;
+        for (index, list) in lists.into_iter().enumerate() {
+            let size = ((4 + index % 4) << (index / 4 + 12)) / 4;
+            for address in list {
+                given += size;
+                release(address as *mut u8, size);
+            }
+        }
+        self.cached.fetch_sub(given, Relaxed);
+        given
+    }
+
+    /// Takes elements over from the host without a copy.
+    pub fn adopt<T: Element>(self: &Arc<Memory>, data: Vec<T>) -> Option<Arc<Adopted<T>>> {
+        let bytes = std::mem::size_of_val(&data[..]);
+        self.count(bytes)
+            .then(|| Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
+    }
+}
+
+fn release(ptr: *mut u8, size: usize) {
+    if let Some(layout) = layout(size) {
+        // SAFETY: the block came from `alloc` with this very layout, which `size` determines.
+        unsafe { dealloc(ptr, layout) };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.trim();
+    }
+}
+
+/// A block of host memory.
+pub(crate) struct Block {
+    ptr: *mut u8,
+    size: usize,
+    class: usize,
+    memory: Arc<Memory>,
+    keep: Keep,
+}
+
+// SAFETY: plain memory; who may write it and when is the engine's promise (a value is written before
+// it is published, and taken over in place only by its last reader).
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Buffer for Block {
+    fn host(&self) -> Option<*mut u8> {
+        Some(self.ptr)
+    }
+    fn bytes(&self) -> usize {
+        self.size
+    }
+    fn is_reusable(&self) -> bool {
+        self.keep.made.get().is_none() && self.keep.uses.load(Relaxed) == 0
+    }
+    fn keep(&self) -> Option<&Keep> {
+        Some(&self.keep)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({} bytes)", self.size)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let memory = &self.memory;
+        memory.live.fetch_sub(self.size, Relaxed);
+        let keep = memory.peak.load(Relaxed).max(KEEP_MIN);
+        if self.class < CLASSES && memory.cached.load(Relaxed) + self.size <= keep {
+            memory.cached.fetch_add(self.size, Relaxed);
+            lock(&memory.free)[self.class].push(self.ptr as usize);
+        } else {
+            release(self.ptr, self.size);
+        }
+    }
+}
+
+/// Elements that the host handed in.
+pub(crate) struct Adopted<T: Element> {
+    data: Vec<T>,
+    bytes: usize,
+    memory: Arc<Memory>,
+    keep: Keep,
+}
+
+impl<T: Element> Buffer for Adopted<T> {
+    fn host(&self) -> Option<*mut u8> {
+        Some(self.data.as_ptr() as *mut u8)
+    }
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+    fn keep(&self) -> Option<&Keep> {
+        Some(&self.keep)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<T: Element> fmt::Debug for Adopted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Adopted({} bytes)", self.bytes)
+    }
+}
+
+impl<T: Element> Drop for Adopted<T> {
+    fn drop(&mut self) {
+        self.memory.live.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_their_sizes_with_at_most_a_quarter_of_waste() {
+        for bytes in [4096, 4097, 5000, 5120, 5121, 1 << 20, (1 << 20) + 1, 3_000_000_000] {
+            let (index, size) = class(bytes);
+            assert!(size >= bytes && size as f64 <= bytes as f64 * 1.25, "{bytes} {size}");
+            assert_eq!(size, ((4 + index % 4) << (index / 4 + 12)) / 4);
+        }
+    }
+
+    #[test]
+    fn a_freed_block_is_used_again_and_trim_gives_it_back() {
+        let memory = Memory::new(usize::MAX);
+        let a = memory.alloc(100_000).unwrap();
+        let address = a.host();
+        drop(a);
+        assert_eq!(memory.bytes().live, 0);
+        let b = memory.alloc(99_000).unwrap();
+        assert_eq!(b.host(), address);
+        drop(b);
+        assert!(memory.trim() >= 100_000);
+        assert_eq!(memory.bytes().cached, 0);
+    }
+
+    #[test]
+    fn beyond_the_limit_and_beyond_reason_is_refused() {
+        let memory = Memory::new(1 << 20);
+        assert!(memory.alloc(2 << 20).is_none());
+        assert!(memory.alloc(usize::MAX - 5).is_none());
+        assert_eq!(memory.bytes().live, 0);
+    }
+}

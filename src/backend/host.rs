@@ -1,0 +1,465 @@
+//! Running one step on host memory: values in, values out.
+//!
+//! The CPU device and the simulated one share this; so does a poll that runs a small step itself.
+//! Finds the operands' memory, makes the result's, calls the kernel, and turns refusals and panics
+//! into errors of that value. Knows neither streams nor queues.
+
+#![allow(unsafe_code)]
+
+use super::cpu::memory::Memory;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind};
+use crate::graph::fuse::Group;
+use crate::graph::infer;
+use crate::graph::node::{Node, NodeLink, Op};
+use crate::graph::operation::{CpuRun, Meta, Refusal};
+use crate::graph::program::{Arg, Code, Program};
+use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::kernels::cpu::elementwise::{From, One};
+use crate::kernels::cpu::{copy, elementwise, reduce};
+use crate::shape::{Shape, Strides};
+use crate::view::{Parallel, View, ViewMut};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Where a step runs.
+pub(crate) struct Host<'a> {
+    pub memory: &'a Arc<Memory>,
+    pub parallel: &'a dyn Parallel,
+    /// Small results lie in their node.
+    pub inline_values: bool,
+}
+
+/// A place for a result, before it is a value.
+enum Place {
+    Inline([u64; INLINE_BYTES / 8]),
+    Shared(Arc<dyn crate::graph::value::Buffer>),
+}
+
+impl Place {
+    fn ptr(&mut self) -> *mut u8 {
+        match self {
+            Place::Inline(words) => words.as_mut_ptr() as *mut u8,
+            Place::Shared(buffer) => buffer.host().unwrap_or(std::ptr::null_mut()),
+        }
+    }
+    fn into_value(self) -> Value {
+        Value::contiguous(match self {
+            Place::Inline(words) => Storage::Inline(words),
+            Place::Shared(buffer) => Storage::Shared(buffer),
+        })
+    }
+}
+
+impl Host<'_> {
+    fn place(&self, node: &Node) -> Result<Place, Error> {
+        let bytes = node.bytes();
+        if bytes <= INLINE_BYTES && self.inline_values {
+            return Ok(Place::Inline([0; INLINE_BYTES / 8]));
+        }
+        match self.memory.alloc(bytes) {
+            Some(block) => Ok(Place::Shared(block)),
+            None => Err(node.fail(
+                ErrorKind::OutOfMemory,
+                format!(
+                    "out of memory: {bytes} bytes for {} {} ({} bytes live)",
+                    node.dtype,
+                    node.shape,
+                    self.memory.bytes().live
+                ),
+            )),
+        }
+    }
+}
+
+/// Address of a value's first element.
+fn first(value: &Value, dtype: DType) -> *const u8 {
+    let base = value.host().unwrap_or(std::ptr::null());
+    let offset = value.placed.as_ref().map_or(0, |p| p.offset);
+    // SAFETY: the offset of a layout lies inside its storage (or at its start, where it is empty).
+    unsafe { base.add(offset * dtype.size()) }
+}
+
+fn strides_of(value: &Value, shape: &Shape) -> Strides {
+    match &value.placed {
+        None => crate::shape::contiguous_strides(shape),
+        Some(placed) => placed.strides.clone(),
+    }
+}
+
+/// A node's value as a view; `strides` lends the memory for its strides.
+fn view<'a>(node: &'a Node, value: &Value, strides: &'a mut Strides) -> View<'a> {
+    *strides = strides_of(value, &node.shape);
+    View { ptr: first(value, node.dtype), dtype: node.dtype, shape: &node.shape, strides }
+}
+
+fn panic_message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
+}
+
+/// Runs a kernel; its panic is this node's error.
+fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Result<R, Error> {
+    match catch_unwind(AssertUnwindSafe(kernel)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(refusal)) => Err(node.fail(refusal.kind, refusal.message)),
+        Err(panic) => {
+            Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic))))
+        }
+    }
+}
+
+/// What a fused step brings: a result for each member that is written out, in the order asked for,
+/// and one more for the reduction at its end.
+pub(crate) type Results = SmallVec<[Result<Value, Error>; 2]>;
+
+/// Runs a fused step. `written` names members; `end` is a reduction over the last of them, or over
+/// the member that it has as its input. `last_reader` says which inputs nobody else will read.
+pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
+    group: &Group<N>,
+    written: &[u8],
+    end: Option<(&Node, u8)>,
+    last_reader: impl Fn(usize) -> bool,
+    host: &Host<'_>,
+) -> Results {
+    let mut results = Results::new();
+    let program = &group.program;
+    // What depends on a failed input fails with it; the rest of the step goes on.
+    let mut errors: SmallVec<[Option<Error>; 4]> = SmallVec::new();
+    let mut program = std::borrow::Cow::Borrowed(program);
+    if group.inputs.iter().any(|input| input.value().is_none()) {
+        taint(program.to_mut(), &group.inputs, &mut errors);
+    }
+    let error_of = |errors: &SmallVec<[Option<Error>; 4]>, member: u8| {
+        let reg = group.members[member as usize].1 as usize;
+        errors.get(reg).and_then(|e| e.clone())
+    };
+
+    let Some((first_member, _)) = group.members.first() else { return results };
+    let shape: &Shape = &first_member.shape;
+    let mut strides: SmallVec<[Strides; 4]> = SmallVec::new();
+    for input in &group.inputs {
+        strides.push(match input.value() {
+            None => SmallVec::from_elem(0, shape.rank()),
+            Some(value) => broadcast(value, &input.shape, shape),
+        });
+    }
+    let nothing = 0u64;
+    let mut views: SmallVec<[View<'_>; 4]> = SmallVec::new();
+    for (input, strides) in group.inputs.iter().zip(&strides) {
+        let ptr = match input.value() {
+            Some(value) => first(value, input.dtype),
+            None => &nothing as *const u64 as *const u8,
+        };
+        views.push(View { ptr, dtype: input.dtype, shape, strides });
+    }
+
+    // Places for what is written out.
+    let mut places: SmallVec<[(usize, Place); 2]> = SmallVec::new();
+    let mut outputs: SmallVec<[u8; 2]> = SmallVec::new();
+    for &member in written {
+        let (node, reg) = &group.members[member as usize];
+        if let Some(error) = error_of(&errors, member) {
+            results.push(Err(error));
+            continue;
+        }
+        let over = (written.len() == 1 && end.is_none())
+            .then(|| overwritable(group, &program, *reg, node, &last_reader))
+            .flatten();
+        match over.map_or_else(|| host.place(node), |buffer| Ok(Place::Shared(buffer))) {
+            Ok(place) => {
+                places.push((results.len(), place));
+                outputs.push(*reg);
+                // Filled in below, unless the kernel fails.
+                results.push(Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))));
+            }
+            Err(error) => {
+                // No memory: what is made from this one fails with it, though it could be computed.
+                errors.resize(program.instrs.len(), None);
+                errors[*reg as usize] = Some(error.clone());
+                spread(&program, &mut errors);
+                results.push(Err(error));
+            }
+        }
+    }
+
+    if !places.is_empty() {
+        if outputs[..] != program.outputs[..] {
+            program.to_mut().outputs = outputs.iter().copied().collect();
+        }
+        let done = guarded(first_member, || {
+            let mut out: SmallVec<[ViewMut<'_>; 2]> = SmallVec::new();
+            for ((_, place), &reg) in places.iter_mut().zip(&outputs) {
+                out.push(ViewMut { ptr: place.ptr(), dtype: program.dtype(reg), shape, life: PhantomData });
+            }
+            if shape.numel() > 0 {
+                elementwise::run_parallel(&program, shape, &views, &out, host.parallel);
+            }
+            Ok(())
+        });
+        for (slot, place) in places {
+            results[slot] = done.clone().map(|()| place.into_value());
+        }
+    }
+    if let Some((node, member)) = end {
+        results.push(match error_of(&errors, member) {
+            Some(error) => Err(error),
+            None => run_reduction_of(group, &program, member, node, &views, host),
+        });
+    }
+    results
+}
+
+/// Reduces a member of a group without ever writing it out.
+fn run_reduction_of<N: Deref<Target = Node> + Clone>(
+    group: &Group<N>,
+    program: &Program,
+    member: u8,
+    node: &Node,
+    views: &[View<'_>],
+    host: &Host<'_>,
+) -> Result<Value, Error> {
+    let Op::Reduce(reduction) = &node.op else { unreachable!("the end of a group is a reduction") };
+    let (source, reg) = &group.members[member as usize];
+    let source: &Node = source;
+    let mut place = host.place(node)?;
+    let mut program = program.clone();
+    program.outputs = SmallVec::from_slice(&[*reg]);
+    guarded(node, || {
+        let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+        let tiles = |range: std::ops::Range<usize>, to: *mut u8| {
+            // SAFETY: the reduction hands in memory of its own for exactly these elements.
+            unsafe { elementwise::run_into(&program, &source.shape, views, range, &mut [to]) };
+        };
+        let source = reduce::Source::Fused { dtype: source.dtype, shape: &source.shape, read: &tiles };
+        reduce::reduce(reduction.op, source, &reduction.dims, &out, host.parallel);
+        Ok(())
+    })?;
+    Ok(place.into_value())
+}
+
+/// Strides with which a value is read over a larger shape.
+fn broadcast(value: &Value, from: &Shape, to: &Shape) -> Strides {
+    if from == to {
+        return strides_of(value, from);
+    }
+    let strides = strides_of(value, from);
+    let lead = to.rank() - from.rank();
+    (0..to.rank()).map(|i| if i < lead || from[i - lead] == 1 { 0 } else { strides[i - lead] }).collect()
+}
+
+/// Marks what depends on failed inputs, and makes it read nothing.
+fn taint<N: Deref<Target = Node>>(
+    program: &mut Program,
+    inputs: &[N],
+    errors: &mut SmallVec<[Option<Error>; 4]>,
+) {
+    for i in 0..program.instrs.len() {
+        let error = match program.instrs[i].code {
+            Code::Input(k) => inputs[k as usize].error().cloned(),
+            code => inherited(code, errors),
+        };
+        if error.is_some() {
+            program.instrs[i].code = Code::Fill(crate::dtype::Scalar::Int(0));
+        }
+        errors.push(error);
+    }
+}
+
+/// Gives each instruction the error of its operands, if it has none of its own.
+fn spread(program: &Program, errors: &mut [Option<Error>]) {
+    for i in 0..program.instrs.len() {
+        if errors[i].is_none() {
+            errors[i] = inherited(program.instrs[i].code, errors);
+        }
+    }
+}
+
+/// The error of an instruction's operands.
+fn inherited(code: Code, errors: &[Option<Error>]) -> Option<Error> {
+    let of = |arg: Arg| match arg {
+        Arg::Reg(reg) => errors[reg as usize].clone(),
+        Arg::Scalar(_) => None,
+    };
+    match code {
+        Code::Unary(_, a) | Code::Cast(a) => of(a),
+        Code::Binary(_, a, b) => of(a).or_else(|| of(b)),
+        Code::Where(c, a, b) => of(c).or_else(|| of(a)).or_else(|| of(b)),
+        _ => None,
+    }
+}
+
+/// The buffer of an input that this step may write its one result over: nobody else reads it, it lies
+/// exactly as the result will, and the result is the program's last instruction, so that each element
+/// is read before it is written.
+fn overwritable<N: Deref<Target = Node> + Clone>(
+    group: &Group<N>,
+    program: &Program,
+    reg: u8,
+    node: &Node,
+    last_reader: &impl Fn(usize) -> bool,
+) -> Option<Arc<dyn crate::graph::value::Buffer>> {
+    if reg as usize + 1 != program.instrs.len() {
+        return None;
+    }
+    (0..group.inputs.len()).find_map(|i| {
+        let input = &group.inputs[i];
+        let value = input.value()?;
+        let Storage::Shared(buffer) = &value.storage else { return None };
+        let fits =
+            input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
+        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
+            .then(|| buffer.clone())
+    })
+}
+
+/// Runs a step of one node that is not elementwise. All inputs are complete. `last_reader` says which
+/// of them nobody else will read.
+pub(crate) fn run_node(
+    node: &Node,
+    inputs: &[NodeLink],
+    last_reader: impl Fn(usize) -> bool,
+    host: &Host<'_>,
+) -> Result<Value, Error> {
+    if let Some(error) = inputs.iter().find_map(|i| i.error()) {
+        return Err(error.clone());
+    }
+    let value = |i: usize| inputs[i].value().expect("inputs of a step are complete");
+    match &node.op {
+        Op::View(op) => {
+            let (input, layout) = (&inputs[0], value(0).layout(&inputs[0].shape));
+            if let Some(layout) = op.apply(&layout, &node.shape) {
+                return Ok(Value::placed(value(0).storage.clone(), &layout));
+            }
+            // A reshape that mixes dimensions: the elements in order, then the new shape over them.
+            let mut place = host.place(node)?;
+            guarded(node, || {
+                let mut strides = Strides::new();
+                let from = view(input, value(0), &mut strides);
+                let out =
+                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &input.shape, life: PhantomData };
+                copy::copy(from, &out, host.parallel);
+                Ok(())
+            })?;
+            Ok(place.into_value())
+        }
+        Op::Fill(scalar) => {
+            // One element, repeated.
+            let mut words = [0u64; INLINE_BYTES / 8];
+            crate::dtype::with_dtype!(node.dtype, T => {
+                // SAFETY: 32 bytes hold one element of any type, aligned to 8.
+                unsafe { (words.as_mut_ptr() as *mut T).write(<T as crate::dtype::Element>::from_scalar(*scalar)) }
+            });
+            let strides = SmallVec::from_elem(0, node.shape.rank());
+            let layout = crate::shape::Layout { shape: node.shape.clone(), strides, offset: 0 };
+            Ok(Value::placed(Storage::Inline(words), &layout))
+        }
+        Op::Reduce(reduction) => {
+            let mut place = host.place(node)?;
+            guarded(node, || {
+                let mut strides = Strides::new();
+                let from = view(&inputs[0], value(0), &mut strides);
+                let out =
+                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+                reduce::reduce(reduction.op, reduce::Source::View(from), &reduction.dims, &out, host.parallel);
+                Ok(())
+            })?;
+            Ok(place.into_value())
+        }
+        Op::Custom(op) => {
+            let over = op.reuses().and_then(|i| {
+                let value = value(i);
+                let Storage::Shared(buffer) = &value.storage else { return None };
+                let same = inputs[i].meta() == Meta { shape: node.shape.clone(), dtype: node.dtype };
+                let free = buffer.is_reusable() && Arc::strong_count(buffer) == 1 && last_reader(i);
+                (same && free && value.placed.is_none()).then(|| buffer.clone())
+            });
+            let in_place = over.is_some();
+            let mut place = over.map_or_else(|| host.place(node), |buffer| Ok(Place::Shared(buffer)))?;
+            guarded(node, || {
+                let mut strides: SmallVec<[Strides; 4]> = SmallVec::from_elem(Strides::new(), inputs.len());
+                let mut views: SmallVec<[View<'_>; 4]> = SmallVec::new();
+                for ((i, input), strides) in inputs.iter().enumerate().zip(&mut strides) {
+                    views.push(view(input, value(i), strides));
+                }
+                let output =
+                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+                let keep = |i: usize| match &value(i).storage {
+                    Storage::Shared(buffer) => buffer.keep(),
+                    Storage::Inline(_) => None,
+                };
+                let keeps: SmallVec<[_; 4]> = (0..inputs.len()).map(keep).collect();
+                op.run_cpu(&mut CpuRun {
+                    inputs: &views,
+                    output,
+                    parallel: host.parallel,
+                    in_place,
+                    keeps: &keeps,
+                })
+            })?;
+            Ok(place.into_value())
+        }
+        Op::Sink(sink) => {
+            let mut strides = Strides::new();
+            let from = view(&inputs[0], value(0), &mut strides);
+            let taken = catch_unwind(AssertUnwindSafe(|| sink.take(from, host.parallel)));
+            taken.unwrap_or_else(|p| Err(node.fail(ErrorKind::Kernel, panic_message(p))))?;
+            Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8])))
+        }
+        _ => unreachable!("elementwise nodes run in groups, sources and markers never run"),
+    }
+}
+
+/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory; `None` where
+/// it is not as simple as that. This is what most small eager ops are, and half of their cost would be
+/// the views and the program around them.
+pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Option<Value> {
+    let n = node.numel();
+    if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
+        return None;
+    }
+    let operand = |i: usize, on: DType| -> Option<From> {
+        let input: &Node = &inputs[i];
+        let value = input.value()?;
+        if input.dtype != on {
+            return None;
+        }
+        if input.numel() == 1 {
+            return Some(From::Same(first(value, on)));
+        }
+        let plain = value.placed.is_none() && input.shape == node.shape;
+        plain.then(|| From::Each(first(value, on)))
+    };
+    let mut words = [0u64; INLINE_BYTES / 8];
+    let (op, on, a, b) = match node.op {
+        Op::WithScalar { op, scalar, left } => {
+            let on = infer::with_scalar(op, inputs[0].dtype, scalar).ok()?.on;
+            let (x, s) = (operand(0, on)?, From::Number(scalar));
+            if left { (One::Binary(op), on, s, x) } else { (One::Binary(op), on, x, s) }
+        }
+        Op::Binary(op) => {
+            let on = infer::binary(
+                op,
+                (inputs[0].dtype, inputs[0].shape.rank()),
+                (inputs[1].dtype, inputs[1].shape.rank()),
+            )
+            .ok()?
+            .on;
+            (One::Binary(op), on, operand(0, on)?, operand(1, on)?)
+        }
+        Op::Unary(op) => {
+            let on = infer::unary(op, inputs[0].dtype).ok()?.on;
+            let x = operand(0, on)?;
+            (One::Unary(op), on, x, x)
+        }
+        _ => return None,
+    };
+    // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
+    // kernels of the table do not panic.
+    let done = unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) };
+    done.then(|| Value::contiguous(Storage::Inline(words)))
+}

@@ -1,0 +1,307 @@
+//! A value that is written once, and those who wait for it.
+//!
+//! The state word says how far the value has come, and carries the flags that the graph and the
+//! engine put beside it. Whoever wins a claim is the only writer; every waiter registered before
+//! the end is woken at the end, every later one finds it done. Knows nothing of what the value is.
+
+#![allow(unsafe_code)]
+
+use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
+use std::task::Waker;
+
+/// How far a value has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    /// Nobody computes it yet.
+    Pending = 0,
+    /// A claimer computes it. A watchdog may take the claim away.
+    Claimed = 1,
+    /// Its writer writes. Nobody else touches the cell.
+    Writing = 2,
+    /// There, for good.
+    Done = 3,
+    /// It ended with an error, which is there for good.
+    Failed = 4,
+    /// It became part of another step, and will never be there: nobody can observe it.
+    Fused = 5,
+}
+
+const PHASE: u32 = 7;
+/// It is in the intake, which holds a link. While set, only the drain may clear it.
+pub(crate) const QUEUED: u32 = 8;
+/// It runs whatever happens to its handles.
+pub(crate) const DETACHED: u32 = 16;
+/// Somebody waits for it: it is not to be held back.
+pub(crate) const AWAITED: u32 = 32;
+/// The engine has it in its books: a poll may no longer claim it.
+pub(crate) const ENTERED: u32 = 64;
+/// The list of waiters is not empty.
+const WAITERS: u32 = 128;
+
+fn phase_of(state: u32) -> Phase {
+    match state & PHASE {
+        0 => Phase::Pending,
+        1 => Phase::Claimed,
+        2 => Phase::Writing,
+        3 => Phase::Done,
+        4 => Phase::Failed,
+        _ => Phase::Fused,
+    }
+}
+
+/// A state word as it was at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State(u32);
+
+impl State {
+    pub fn phase(self) -> Phase {
+        phase_of(self.0)
+    }
+    pub fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+    /// Done or failed: the cell can be read.
+    pub fn is_complete(self) -> bool {
+        matches!(self.phase(), Phase::Done | Phase::Failed)
+    }
+}
+
+pub(crate) struct Completion<T> {
+    state: AtomicU32,
+    cell: UnsafeCell<Option<T>>,
+    waiters: Mutex<Waiters>,
+}
+
+#[derive(Default)]
+struct Waiters {
+    list: Vec<(u32, Waker)>,
+    next: u32,
+}
+
+// SAFETY: the cell is written by the one claimer and read only after a phase that is read with
+// Acquire and was stored with Release after the write.
+unsafe impl<T: Send + Sync> Send for Completion<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Completion<T> {}
+
+impl<T> Completion<T> {
+    /// A value to come, with flags.
+    pub fn pending(flags: u32) -> Completion<T> {
+        Completion {
+            state: AtomicU32::new(flags),
+            cell: UnsafeCell::new(None),
+            waiters: Mutex::new(Waiters::default()),
+        }
+    }
+
+    /// A value that is there, or an error.
+    pub fn completed(value: T, failed: bool) -> Completion<T> {
+        let phase = if failed { Phase::Failed } else { Phase::Done };
+        Completion {
+            state: AtomicU32::new(phase as u32),
+            cell: UnsafeCell::new(Some(value)),
+            waiters: Mutex::new(Waiters::default()),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        State(self.state.load(Ordering::Acquire))
+    }
+
+    /// Sets flags and returns the state before.
+    pub fn set(&self, flags: u32) -> State {
+        State(self.state.fetch_or(flags, Ordering::AcqRel))
+    }
+
+    /// Clears flags and returns the state before.
+    pub fn clear(&self, flags: u32) -> State {
+        State(self.state.fetch_and(!flags, Ordering::AcqRel))
+    }
+
+    /// The value or error, once it is there.
+    pub fn get(&self) -> Option<&T> {
+        if self.state().is_complete() {
+            // SAFETY: complete is final; the write came before the Release store that we acquired.
+            self.cell.with(|cell| unsafe { (*cell).as_ref() })
+        } else {
+            None
+        }
+    }
+
+    /// Moves a pending value to `to` where none of `unless` is set; true for the one who did it.
+    pub fn claim(&self, to: Phase, unless: u32) -> bool {
+        let mut now = self.state.load(Ordering::Relaxed);
+        loop {
+            if phase_of(now) != Phase::Pending || now & unless != 0 {
+                return false;
+            }
+            let next = now & !PHASE | to as u32;
+            match self.state.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Takes the right to write from a claim; false where somebody else took it.
+    pub fn begin_writing(&self) -> bool {
+        let mut now = self.state.load(Ordering::Relaxed);
+        while phase_of(now) == Phase::Claimed {
+            let next = now & !PHASE | Phase::Writing as u32;
+            match self.state.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+        false
+    }
+
+    /// Gives the right to write back: the value is pending again. Returns the state before.
+    pub fn unclaim(&self) -> State {
+        State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::AcqRel))
+    }
+
+    /// Writes the value and wakes everybody. The caller holds the right to write (phase Writing).
+    pub fn write(&self, value: T, failed: bool) {
+        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        // SAFETY: the phase is Writing, and only the one thread that moved it there gets here; readers
+        // wait for the phase below.
+        self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
+        self.leave(if failed { Phase::Failed } else { Phase::Done });
+    }
+
+    /// Marks a value as fused away. The caller holds the right to write.
+    pub fn fuse(&self) {
+        self.leave(Phase::Fused);
+    }
+
+    fn leave(&self, to: Phase) {
+        // Writing is left by its one writer, so xor turns exactly these bits.
+        let flip = Phase::Writing as u32 ^ to as u32;
+        // Release: the write above comes first. Acquire: the list below is whole.
+        let before = self.state.fetch_xor(flip, Ordering::AcqRel);
+        if before & WAITERS != 0 {
+            let woken = std::mem::take(&mut lock(&self.waiters).list);
+            for (_, waker) in woken {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Puts a waker on the list (again), unless the value is complete: then true.
+    pub fn register(&self, id: &mut Option<u32>, waker: &Waker) -> bool {
+        let mut waiters = lock(&self.waiters);
+        match id {
+            Some(id) => {
+                if let Some((_, old)) = waiters.list.iter_mut().find(|(i, _)| i == id) {
+                    old.clone_from(waker);
+                } else if !self.state().is_complete() {
+                    waiters.list.push((*id, waker.clone()));
+                }
+            }
+            None => {
+                *id = Some(waiters.next);
+                waiters.next = waiters.next.wrapping_add(1);
+                let entry = (waiters.next.wrapping_sub(1), waker.clone());
+                waiters.list.push(entry);
+            }
+        }
+        // Under the lock: either the writer sees the flag and takes the list after us, or we see the end.
+        let before = State(self.state.fetch_or(WAITERS, Ordering::AcqRel));
+        if before.is_complete() {
+            waiters.list.clear_one(*id);
+            *id = None;
+        }
+        before.is_complete()
+    }
+
+    /// Takes a waker off the list. Nothing is left of it afterwards.
+    pub fn deregister(&self, id: u32) {
+        lock(&self.waiters).list.clear_one(Some(id));
+    }
+}
+
+trait ClearOne {
+    fn clear_one(&mut self, id: Option<u32>);
+}
+impl ClearOne for Vec<(u32, Waker)> {
+    fn clear_one(&mut self, id: Option<u32>) {
+        self.retain(|(i, _)| Some(*i) != id);
+    }
+}
+
+#[cfg(all(test, futensor_loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::{Arc, Notify};
+    use std::task::Wake;
+
+    struct Bell(Notify);
+    impl Wake for Bell {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.notify();
+        }
+    }
+
+    #[test]
+    fn a_waiter_that_registers_beside_the_end_is_woken_or_told() {
+        loom::model(|| {
+            let value = Arc::new(Completion::<u32>::pending(0));
+            assert!(value.claim(Phase::Writing, 0));
+            let writer = value.clone();
+            let thread = loom::thread::spawn(move || writer.write(7, false));
+            let bell = std::sync::Arc::new(Bell(Notify::new()));
+            let mut id = None;
+            if !value.register(&mut id, &Waker::from(bell.clone())) {
+                // Loom's bell may ring for nothing; one that never rings again is a deadlock, which it sees.
+                while value.get().is_none() {
+                    bell.0.wait();
+                }
+            }
+            assert_eq!(value.get(), Some(&7));
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn of_two_claimers_one_writes() {
+        loom::model(|| {
+            let value = Arc::new(Completion::<u32>::pending(0));
+            let other = value.clone();
+            let thread = loom::thread::spawn(move || {
+                let won = other.claim(Phase::Claimed, ENTERED);
+                if won && other.begin_writing() {
+                    other.write(1, false);
+                }
+                won
+            });
+            let mine = value.claim(Phase::Writing, ENTERED);
+            if mine {
+                value.write(2, false);
+            }
+            let theirs = thread.join().unwrap();
+            assert!(mine != theirs);
+            assert_eq!(value.get(), Some(&if mine { 2 } else { 1 }));
+        });
+    }
+
+    #[test]
+    fn a_watchdog_and_a_late_writer_leave_one_result() {
+        loom::model(|| {
+            let value = Arc::new(Completion::<u32>::pending(0));
+            assert!(value.claim(Phase::Claimed, 0));
+            let other = value.clone();
+            let thread = loom::thread::spawn(move || {
+                if other.begin_writing() {
+                    other.write(1, false);
+                }
+            });
+            if value.begin_writing() {
+                value.write(2, true);
+            }
+            thread.join().unwrap();
+            assert!(value.get().is_some());
+        });
+    }
+}

@@ -1,0 +1,283 @@
+//! A counted box with two kinds of owner: handles, which observe, and links, which only keep alive.
+//!
+//! A node of the graph is observed while a user holds a [`Handle`] on it; the queue, the engine's
+//! books and the values made from it hold [`Link`]s. Both counts live in one word, so that "no handle
+//! is left, and so many links" is read at once: handles can come only from handles, so once they are
+//! gone they are gone for good. Dropping the last handle turns it into a link and hands that to
+//! [`Observed::unobserved`], which decides where the memory is freed. Knows nothing of tensors.
+
+#![allow(unsafe_code)]
+
+use crate::sync::{AtomicU64, Ordering, fence};
+use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull};
+
+/// What happens to a value when its last handle goes.
+pub(crate) trait Observed: Sized {
+    /// Called by the thread that dropped the last handle, with a link in its place.
+    fn unobserved(this: Link<Self>);
+}
+
+/// The low half counts handles, the high half links.
+const LINK: u64 = 1 << 32;
+const HANDLES: u64 = LINK - 1;
+
+pub(crate) struct Inner<T> {
+    counts: AtomicU64,
+    value: T,
+}
+
+/// An owner that observes.
+pub(crate) struct Handle<T: Observed>(NonNull<Inner<T>>, PhantomData<Inner<T>>);
+
+/// An owner that keeps the memory and observes nothing.
+pub(crate) struct Link<T>(NonNull<Inner<T>>, PhantomData<Inner<T>>);
+
+// SAFETY: owners share `T` and may drop it on any thread.
+unsafe impl<T: Observed + Send + Sync> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T: Observed + Send + Sync> Sync for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for Link<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Link<T> {}
+
+/// How many of each there are, at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    pub handles: u32,
+    pub links: u32,
+}
+
+fn counts_of<T>(inner: &Inner<T>) -> Counts {
+    // Acquire: who sees a count fall sees what the dropper did before.
+    let c = inner.counts.load(Ordering::Acquire);
+    Counts { handles: (c & HANDLES) as u32, links: (c >> 32) as u32 }
+}
+
+impl<T: Observed> Handle<T> {
+    /// A new value with one handle and, beside it, one link (for the queue).
+    pub fn with_link(value: T) -> (Handle<T>, Link<T>) {
+        let inner = Box::new(Inner { counts: AtomicU64::new(LINK + 1), value });
+        let ptr = NonNull::from(Box::leak(inner));
+        (Handle(ptr, PhantomData), Link(ptr, PhantomData))
+    }
+
+    /// A new value with one handle.
+    pub fn new(value: T) -> Handle<T> {
+        let inner = Box::new(Inner { counts: AtomicU64::new(1), value });
+        Handle(NonNull::from(Box::leak(inner)), PhantomData)
+    }
+
+    /// A link beside this handle.
+    pub fn link(&self) -> Link<T> {
+        // Relaxed: the new owner is made from one that exists.
+        self.inner().counts.fetch_add(LINK, Ordering::Relaxed);
+        Link(self.0, PhantomData)
+    }
+
+    fn inner(&self) -> &Inner<T> {
+        // SAFETY: this handle is counted, so the box is alive.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: Observed> Clone for Handle<T> {
+    fn clone(&self) -> Handle<T> {
+        self.inner().counts.fetch_add(1, Ordering::Relaxed);
+        Handle(self.0, PhantomData)
+    }
+}
+
+impl<T: Observed> Drop for Handle<T> {
+    fn drop(&mut self) {
+        let counts = &self.inner().counts;
+        let mut now = counts.load(Ordering::Relaxed);
+        loop {
+            let last = now & HANDLES == 1;
+            let next = if last { now - 1 + LINK } else { now - 1 };
+            // Release: what this owner did comes before the drop; Acquire where it was the last handle,
+            // since `unobserved` reads what others did.
+            match counts.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if last => return T::unobserved(Link(self.0, PhantomData)),
+                Ok(_) => return,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+}
+
+impl<T> Link<T> {
+    /// The counts now. Handles that are 0 stay 0, and links can then only grow through links.
+    pub fn counts(&self) -> Counts {
+        counts_of(self.inner())
+    }
+
+    /// True where this link is the only owner: nobody else can look at the value or come to.
+    pub fn is_only_owner(&self) -> bool {
+        self.counts() == Counts { handles: 0, links: 1 }
+    }
+
+    /// Forgets this link, to be dropped with another one: see [`Link::drop_deferred`].
+    pub fn defer(self) {
+        std::mem::forget(self);
+    }
+
+    /// Drops links to the same value that were deferred. The caller has deferred exactly so many.
+    pub fn drop_deferred(&self, count: u32) {
+        if count > 0 {
+            // This link is left, so the value stays.
+            self.inner().counts.fetch_sub(LINK * count as u64, Ordering::Release);
+        }
+    }
+
+    /// The address, as an identity.
+    pub fn address(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    /// Gives the count to whoever calls [`Link::from_raw`] with this pointer.
+    pub fn into_raw(self) -> *mut Inner<T> {
+        let ptr = self.0.as_ptr();
+        std::mem::forget(self);
+        ptr
+    }
+
+    /// # Safety
+    /// `raw` comes from [`Link::into_raw`], and this is its one return.
+    pub unsafe fn from_raw(raw: *mut Inner<T>) -> Link<T> {
+        // SAFETY: `into_raw` gave a pointer that is not null.
+        Link(unsafe { NonNull::new_unchecked(raw) }, PhantomData)
+    }
+
+    fn inner(&self) -> &Inner<T> {
+        // SAFETY: this link is counted, so the box is alive.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Clone for Link<T> {
+    fn clone(&self) -> Link<T> {
+        self.inner().counts.fetch_add(LINK, Ordering::Relaxed);
+        Link(self.0, PhantomData)
+    }
+}
+
+impl<T> Drop for Link<T> {
+    fn drop(&mut self) {
+        if self.inner().counts.fetch_sub(LINK, Ordering::Release) == LINK {
+            // What every other owner did comes before the value goes.
+            fence(Ordering::Acquire);
+            // SAFETY: no owner is left, the pointer came from a `Box`.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+/// Asks the processor to bring a value near, before it is looked at.
+#[inline]
+pub(crate) fn prefetch<T>(raw: *mut Inner<T>) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (64..size_of::<Inner<T>>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { _mm_prefetch(raw.cast::<i8>().wrapping_add(line), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = raw;
+}
+
+/// # Safety
+/// `raw` is alive: an owner's count stands behind it.
+pub(crate) unsafe fn peek<'a, T>(raw: *mut Inner<T>) -> &'a T {
+    // SAFETY: the caller's promise.
+    unsafe { &(*raw).value }
+}
+
+impl<T: Observed> Deref for Handle<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner().value
+    }
+}
+impl<T> Deref for Link<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner().value
+    }
+}
+impl<T: Observed> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({:?})", self.0)
+    }
+}
+impl<T> fmt::Debug for Link<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({:?})", self.0)
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    struct Watched(Arc<Mutex<Vec<&'static str>>>);
+    impl Observed for Watched {
+        fn unobserved(this: Link<Self>) {
+            let log = this.deref().0.clone();
+            log.lock().unwrap().push("unobserved");
+        }
+    }
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.0.lock().unwrap().push("freed");
+        }
+    }
+
+    #[test]
+    fn last_handle_reports_once_and_a_link_keeps_the_memory() {
+        let log = Arc::new(Mutex::new(vec![]));
+        let (handle, link) = Handle::with_link(Watched(log.clone()));
+        let second = handle.clone();
+        drop(handle);
+        assert!(log.lock().unwrap().is_empty());
+        drop(second);
+        assert_eq!(*log.lock().unwrap(), ["unobserved"]);
+        assert!(link.is_only_owner());
+        drop(link);
+        assert_eq!(*log.lock().unwrap(), ["unobserved", "freed"]);
+    }
+}
+
+#[cfg(all(test, futensor_loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::{Arc, atomic::AtomicUsize};
+
+    struct Watched(Arc<AtomicUsize>, Arc<AtomicUsize>);
+    impl Observed for Watched {
+        fn unobserved(this: Link<Self>) {
+            this.deref().0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn two_droppers_of_handles_and_one_of_a_link_report_once_and_free_once() {
+        loom::model(|| {
+            let (gone, freed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let (a, link) = Handle::with_link(Watched(gone.clone(), freed.clone()));
+            let b = a.clone();
+            let t1 = loom::thread::spawn(move || drop(a));
+            let t2 = loom::thread::spawn(move || drop(b));
+            drop(link);
+            t1.join().unwrap();
+            t2.join().unwrap();
+            assert_eq!((gone.load(Ordering::SeqCst), freed.load(Ordering::SeqCst)), (1, 1));
+        });
+    }
+}

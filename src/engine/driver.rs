@@ -1,0 +1,525 @@
+//! The CPU device's driver: it owns the compute threads and calls the machine.
+//!
+//! Each worker takes the lock, tells the machine what happened, runs small steps where they stand, and
+//! leaves with a step of its own; with none, it helps with another worker's large step; with nothing
+//! at all it stays awake for a moment and then sleeps. Only workers take the lock: callers and polls
+//! never do. One worker at a time attends to the intake; one that leaves for a long step appoints
+//! another if there is more to do. Threads start with the first op and run at a lower priority than
+//! the executor's, so that a heartbeat beside them is not late.
+
+use super::intake::Batch;
+use super::machine::{Limits, Look, Machine};
+use super::port::{Driver, Port};
+use super::small::{Bench, Held, Tally};
+use super::step::Step;
+use crate::backend::cpu::crew::Crew;
+use crate::backend::cpu::memory::Memory;
+use crate::backend::host::Host;
+use crate::completion::Phase;
+use crate::error::ErrorKind;
+use crate::graph::node::{Node, NodeLink, Op};
+use crate::sync::{Mutex, lock};
+use crate::view::Serial;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::task::{Context, Poll};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How the workers behave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    pub threads: usize,
+    /// Added to the nice value of compute threads; 0 leaves their priority alone.
+    pub nice: i32,
+    /// How long an idle worker stays awake.
+    pub linger: Duration,
+    /// Longest step that the engine runs where it takes it up.
+    pub small_ns: u32,
+    /// A step that runs longer ends the device.
+    pub watchdog: Option<Duration>,
+}
+
+/// Nodes looked at before the lock is offered to others.
+const LOOKS_AT_ONCE: usize = 64;
+/// How long the engine leaves fresh small steps to the poll that may be about to claim them.
+const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
+
+/// What the lock guards.
+struct Desk {
+    machine: Machine,
+    /// Taken from the intake and not looked at yet.
+    batch: Batch<Node>,
+    /// What is submitted to each stream and has not begun.
+    streams: Vec<VecDeque<Step>>,
+    busy: Vec<bool>,
+    /// Steps that each stream has finished.
+    reached: Vec<u64>,
+    ended: bool,
+}
+
+struct Shared {
+    port: &'static Port,
+    manner: Manner,
+    desk: Mutex<Desk>,
+    crew: Crew,
+    memory: Arc<Memory>,
+    /// Steps that could begin now.
+    runnable: AtomicUsize,
+    /// Deadline of what is held back; u64::MAX for none.
+    deadline: AtomicU64,
+    /// When each worker's step began, in nanoseconds since `epoch`, plus one; 0 while it has none.
+    began: Vec<AtomicU64>,
+    epoch: Instant,
+    abandoned: Arc<AtomicBool>,
+    threads: Arc<Threads>,
+}
+
+/// The threads, as those who wake them see them.
+#[derive(Default)]
+struct Threads {
+    list: Mutex<Vec<Option<Thread>>>,
+    running: AtomicUsize,
+}
+
+/// Owner of a CPU device's threads.
+pub(crate) struct CpuDriver {
+    manner: Manner,
+    limits: Limits,
+    memory: Arc<Memory>,
+    threads: Arc<Threads>,
+    abandoned: Arc<AtomicBool>,
+    shared: Mutex<Option<Arc<Shared>>>,
+}
+
+impl CpuDriver {
+    pub fn new(manner: Manner, limits: Limits, memory: Arc<Memory>) -> CpuDriver {
+        CpuDriver {
+            manner,
+            limits,
+            memory,
+            threads: Arc::new(Threads::default()),
+            abandoned: Arc::new(AtomicBool::new(false)),
+            shared: Mutex::new(None),
+        }
+    }
+}
+
+impl Driver for CpuDriver {
+    fn wake(&self, worker: usize) {
+        self.threads.wake(worker);
+    }
+
+    fn start(&self, port: &'static Port) {
+        if self.threads.running.load(SeqCst) > 0 {
+            // All are at work, and look at the intake when they are through.
+            return;
+        }
+        self.abandoned.store(false, SeqCst);
+        let mut slot = lock(&self.shared);
+        if self.threads.running.load(SeqCst) > 0 {
+            return;
+        }
+        let shared = slot.get_or_insert_with(|| {
+            let streams = self.limits.streams as usize;
+            Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
+                let weak = weak.clone();
+                Shared {
+                    port,
+                    manner: self.manner,
+                    desk: Mutex::new(Desk {
+                        machine: Machine::new(port, self.limits),
+                        batch: Batch::empty(),
+                        streams: (0..streams).map(|_| VecDeque::new()).collect(),
+                        busy: vec![false; streams],
+                        reached: vec![0; streams],
+                        ended: false,
+                    }),
+                    crew: Crew::new(self.manner.threads, move || {
+                        if let Some(shared) = weak.upgrade() {
+                            shared.call_help();
+                        }
+                    }),
+                    memory: self.memory.clone(),
+                    runnable: AtomicUsize::new(0),
+                    deadline: AtomicU64::new(u64::MAX),
+                    began: (0..self.manner.threads).map(|_| AtomicU64::new(0)).collect(),
+                    epoch: Instant::now(),
+                    abandoned: self.abandoned.clone(),
+                    threads: self.threads.clone(),
+                }
+            })
+        });
+        let mut list = lock(&self.threads.list);
+        list.clear();
+        self.threads.running.store(self.manner.threads, SeqCst);
+        for worker in 0..self.manner.threads {
+            let shared = shared.clone();
+            let name = format!("futensor-{}-{worker}", port.name);
+            let spawned = std::thread::Builder::new().name(name).spawn(move || shared.live(worker));
+            match spawned {
+                Ok(handle) => list.push(Some(handle.thread().clone())),
+                Err(_) => {
+                    list.push(None);
+                    self.threads.running.fetch_sub(1, SeqCst);
+                }
+            }
+        }
+        if self.threads.running.load(SeqCst) == 0 {
+            port.end(ErrorKind::DeviceLost, "no compute thread could be started");
+            shared.refuse_all();
+        }
+        if let (Some(limit), 1..) = (self.manner.watchdog, self.threads.running.load(SeqCst)) {
+            let shared = shared.clone();
+            let name = format!("futensor-{}-watchdog", port.name);
+            // Without the thread there is no watchdog, and nothing else changes.
+            let _ = std::thread::Builder::new().name(name).spawn(move || shared.watch(limit));
+        }
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        self.threads.wake_all();
+    }
+
+    fn trim(&self) -> usize {
+        self.memory.trim()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Threads {
+    fn wake(&self, worker: usize) {
+        if let Some(Some(thread)) = lock(&self.list).get(worker) {
+            thread.unpark();
+        }
+    }
+    fn wake_all(&self) {
+        for thread in lock(&self.list).iter().flatten() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// Wakes sleeping workers to a large step.
+    fn call_help(&self) {
+        while let Some(worker) = self.port.attendance.unpark_any() {
+            self.threads.wake(worker);
+        }
+    }
+
+    /// A worker's thread. Kernels' panics end with their value; one in the engine itself would leave its
+    /// books in doubt, so it ends the device, and every await with it.
+    fn live(&self, me: usize) {
+        lower_priority(self.manner.nice);
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work(me))).is_err() {
+            self.port.end(ErrorKind::DeviceLost, "the device is lost: its engine panicked");
+            self.end(&mut lock(&self.desk));
+        }
+    }
+
+    /// Ends everything in the books.
+    fn end(&self, desk: &mut Desk) {
+        desk.ended = true;
+        desk.machine.end();
+        desk.streams.iter_mut().for_each(VecDeque::clear);
+        self.runnable.store(0, SeqCst);
+    }
+
+    /// A worker's life.
+    fn work(&self, me: usize) {
+        let mut last = Instant::now();
+        let mut ran = false;
+        loop {
+            let (did, step) = self.at_desk(me, ran);
+            ran = step.is_some();
+            if let Some(step) = step {
+                self.run(me, step);
+                last = Instant::now();
+                continue;
+            }
+            if did || self.crew.help() {
+                last = Instant::now();
+                continue;
+            }
+            if !self.idle(me, last) {
+                return;
+            }
+            if last.elapsed() > self.manner.linger {
+                // It slept: it is awake for a reason.
+                last = Instant::now();
+            }
+        }
+    }
+
+    /// Runs a step, with the post left to somebody else where that is needed.
+    fn run(&self, me: usize, step: Step) {
+        self.hand_over(me);
+        self.began[me].store(self.now() + 1, Relaxed);
+        let host = Host { memory: &self.memory, parallel: &self.crew, inline_values: true };
+        super::run::run(&step, self.port, &host);
+        self.began[me].store(0, Relaxed);
+        let mut desk = lock(&self.desk);
+        if desk.ended {
+            return;
+        }
+        let stream = step.at.stream as usize;
+        desk.busy[stream] = false;
+        desk.reached[stream] = step.at.point;
+        let now = self.now();
+        desk.machine.finished(step, now);
+    }
+
+    /// Leaves the post for a while; appoints another worker where there is something left to do.
+    fn hand_over(&self, me: usize) {
+        let attendance = &self.port.attendance;
+        let left = attendance.leave(me);
+        let more = self.runnable.load(SeqCst) > 0
+            || left && (!self.port.intake.is_empty() || self.deadline.load(Relaxed) != u64::MAX);
+        if more && let Some(other) = attendance.unpark_any() {
+            self.threads.wake(other);
+        }
+    }
+
+    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step has to come
+    /// by, attending or not: the step's end may have let others begin.
+    fn at_desk(&self, me: usize, ran: bool) -> (bool, Option<Step>) {
+        let attends = self.port.attendance.attend(me);
+        let due = self.deadline.load(Relaxed) <= self.now();
+        if !ran && !due && self.runnable.load(SeqCst) == 0 && !attends {
+            return (false, None);
+        }
+        let mut desk = lock(&self.desk);
+        let mut did = false;
+        if attends {
+            did = self.conduct(&mut desk);
+        }
+        let now = self.now();
+        desk.machine.tick(now);
+        self.submit(&mut desk, now);
+        let step = self.take(&mut desk);
+        // What is left of a batch is due at once, whoever comes to attend.
+        let left_over = (!desk.batch.is_empty()).then_some(0);
+        self.deadline.store(left_over.or(desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+        (did, step)
+    }
+
+    /// Looks at a bounded number of nodes; runs the small ones.
+    fn conduct(&self, desk: &mut Desk) -> bool {
+        if desk.batch.is_empty() {
+            desk.batch = self.port.intake.take();
+        }
+        if desk.batch.is_empty() {
+            return false;
+        }
+        let now = self.now();
+        let host = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
+        let bench = Bench { port: self.port, host: &host, limit_ns: self.manner.small_ns, look_again: false };
+        let mut tally = Tally::default();
+        let ended = self.port.is_ended();
+        if ended && !desk.ended {
+            self.end(desk);
+        }
+        for node in desk.batch.by_ref().take(LOOKS_AT_ONCE) {
+            if let Op::Marker = node.op {
+                // Whoever has waited for all finds all of it in the counters.
+                self.port.settle(&mut std::mem::take(&mut tally));
+            }
+            match desk.machine.look(node, now) {
+                Look::Settled => {}
+                Look::New(node) | Look::Source(node) if ended => {
+                    desk.machine.refuse(node);
+                }
+                Look::New(node) => {
+                    if let Op::Source(_) = node.op {
+                        desk.machine.enter_source(node.clone());
+                        self.poll_source(&mut desk.machine, node, now);
+                    } else if !bench.run(Held::Link(&node), &mut tally) {
+                        let small = &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally);
+                        desk.machine.enter(node, now, small);
+                    }
+                }
+                Look::Source(node) => self.poll_source(&mut desk.machine, node, now),
+            }
+        }
+        self.port.settle(&mut tally);
+        true
+    }
+
+    /// Asks a source for its value.
+    fn poll_source(&self, machine: &mut Machine, node: NodeLink, now: u64) {
+        let Op::Source(source) = &node.op else { return };
+        let waker = machine.waker(&node);
+        match source.poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {}
+            Poll::Ready(result) => {
+                if node.completion.claim(Phase::Writing, 0) {
+                    self.port.finish(&node, result);
+                    self.port.pressure.finished(1, node.bytes());
+                    self.port.counters.started.fetch_add(1, Relaxed);
+                }
+                machine.source_done(&node, now);
+            }
+        }
+    }
+
+    /// Moves what the machine submits to its streams.
+    fn submit(&self, desk: &mut Desk, now: u64) {
+        while let Some(step) = desk.machine.next(now) {
+            desk.streams[step.at.stream as usize].push_back(step);
+        }
+    }
+
+    /// A step whose stream is free and whose waits are over.
+    fn take(&self, desk: &mut Desk) -> Option<Step> {
+        let mut first = None;
+        let mut others = 0;
+        for s in 0..desk.streams.len() {
+            let free = !desk.busy[s];
+            let ready = desk.streams[s]
+                .front()
+                .is_some_and(|step| step.waits.iter().all(|w| desk.reached[w.stream as usize] >= w.point));
+            if free && ready {
+                if first.is_none() { first = Some(s) } else { others += 1 }
+            }
+        }
+        self.runnable.store(others, SeqCst);
+        let s = first?;
+        desk.busy[s] = true;
+        desk.streams[s].pop_front()
+    }
+
+    /// Stays awake for a moment, then sleeps. False where the thread is to end.
+    fn idle(&self, me: usize, last: Instant) -> bool {
+        let attendance = &self.port.attendance;
+        let something = |attends: bool| {
+            self.runnable.load(SeqCst) > 0
+                || self.crew.has_work()
+                || attends && self.deadline.load(Relaxed) <= self.now()
+        };
+        loop {
+            let attends = attendance.attend(me);
+            if something(attends) {
+                return true;
+            }
+            if attends && !self.port.intake.is_empty() {
+                self.leave_to_poll();
+                return true;
+            }
+            let held = attends && self.deadline.load(Relaxed) != u64::MAX;
+            if !held && last.elapsed() > self.manner.linger {
+                break;
+            }
+            for _ in 0..8 {
+                std::hint::spin_loop();
+            }
+        }
+        attendance.park(me);
+        attendance.leave(me);
+        // Whatever was pushed or offered before the two lines above is seen by the next two.
+        if !self.port.intake.is_empty() || something(false) {
+            attendance.unpark(me);
+            return true;
+        }
+        while attendance.is_parked(me) {
+            if self.abandoned.load(SeqCst) && self.retire(me) {
+                return false;
+            }
+            std::thread::park();
+        }
+        true
+    }
+
+    /// A poll may be about to claim what has just come in.
+    fn leave_to_poll(&self) {
+        if !self.port.inline {
+            return;
+        }
+        let from = Instant::now();
+        while from.elapsed() < LEAVE_TO_POLL {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Ends this thread where the device has been abandoned and has nothing left to do.
+    fn retire(&self, me: usize) -> bool {
+        let desk = lock(&self.desk);
+        if !desk.machine.is_idle() || !self.port.intake.is_empty() {
+            return false;
+        }
+        drop(desk);
+        if !self.port.attendance.unpark(me) {
+            // Appointed meanwhile: whoever did so counts on this thread.
+            return false;
+        }
+        if self.threads.running.fetch_sub(1, SeqCst) == 1 {
+            self.memory.trim();
+            // A push that came in between found threads running: start again for it.
+            if !self.port.intake.is_empty() {
+                self.port.driver.start(self.port);
+            }
+        }
+        true
+    }
+
+    /// After the end: fails whatever is in the intake.
+    fn refuse_all(&self) {
+        let mut desk = lock(&self.desk);
+        while self.conduct(&mut desk) {}
+    }
+
+    /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited for.
+    fn watch(&self, limit: Duration) {
+        let limit_ns = limit.as_nanos() as u64;
+        while self.threads.running.load(SeqCst) > 0 && !self.port.is_ended() {
+            std::thread::sleep((limit / 8).max(Duration::from_millis(1)));
+            let now = self.now();
+            let stuck = self.began.iter().any(|b| {
+                let began = b.load(Relaxed);
+                began != 0 && now.saturating_sub(began - 1) > limit_ns
+            });
+            if stuck {
+                let text = format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
+                self.port.end(ErrorKind::DeviceLost, text);
+                self.end(&mut lock(&self.desk));
+                self.refuse_all();
+                // Every worker may be stuck: from now on this thread refuses what comes in.
+                loop {
+                    if !self.port.intake.is_empty() {
+                        self.refuse_all();
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                    if self.abandoned.load(SeqCst) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lowers the calling thread's priority below the executor's.
+#[allow(unsafe_code)]
+fn lower_priority(nice: i32) {
+    #[cfg(target_os = "linux")]
+    if nice != 0 {
+        // SAFETY: plain system calls on the calling thread; a refusal leaves the priority as it was.
+        unsafe {
+            let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
+            let now = libc::getpriority(libc::PRIO_PROCESS, tid);
+            libc::setpriority(libc::PRIO_PROCESS, tid, (now + nice).min(19));
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = nice;
+}

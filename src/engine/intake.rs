@@ -1,0 +1,254 @@
+//! The way in: a stack of nodes to look at, and who comes to look.
+//!
+//! A push means "please look at this node": it is new, its last handle is gone, somebody waits for
+//! it, or its source has something. Callers push without waiting; the engine takes everything at
+//! once and reads it oldest first. [`Attendance`] answers the question whether anybody will: a push
+//! that finds nobody attending appoints a parked worker and has to wake it. Knows nothing of nodes.
+
+#![allow(unsafe_code)]
+
+use crate::counted::{Inner, Link, peek, prefetch};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, in_total_order};
+use std::ptr::null_mut;
+
+/// A value that can lie in an intake, once at a time.
+pub(crate) trait Linked: Sized {
+    /// The pointer to the one pushed before it. Only the intake uses it.
+    fn next(&self) -> &AtomicPtr<Inner<Self>>;
+}
+
+pub(crate) struct Intake<T: Linked> {
+    head: AtomicPtr<Inner<T>>,
+}
+
+impl<T: Linked> Intake<T> {
+    pub fn new() -> Intake<T> {
+        Intake { head: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Puts a link in. The caller has made sure that this value is not in already.
+    pub fn push(&self, link: Link<T>) {
+        let raw = link.into_raw();
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the count that was given to the intake keeps it alive until it is taken.
+            unsafe { peek::<T>(raw) }.next().store(head, Ordering::Relaxed);
+            // SeqCst: in one order with `Attendance`, so that either the pusher sees that nobody attends
+            // or the leaver sees what was pushed.
+            match self.head.compare_exchange_weak(head, raw, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        in_total_order();
+        self.head.load(Ordering::SeqCst).is_null()
+    }
+
+    /// Takes everything that is in.
+    pub fn take(&self) -> Batch<T> {
+        let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
+        let mut oldest = null_mut();
+        while !newest.is_null() {
+            // SAFETY: taken, so this thread alone holds the counts of the whole list.
+            let next = unsafe { peek::<T>(newest) }.next();
+            let before = next.load(Ordering::Relaxed);
+            next.store(oldest, Ordering::Relaxed);
+            // It was written on another core: the walk waits for its first line, the others come meanwhile.
+            prefetch(newest);
+            oldest = newest;
+            newest = before;
+        }
+        Batch { oldest }
+    }
+}
+
+impl<T: Linked> Drop for Intake<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// What was in the intake, oldest first.
+pub(crate) struct Batch<T: Linked> {
+    oldest: *mut Inner<T>,
+}
+
+// SAFETY: it owns the links.
+unsafe impl<T: Linked + Send + Sync> Send for Batch<T> {}
+
+impl<T: Linked> Batch<T> {
+    pub fn empty() -> Batch<T> {
+        Batch { oldest: null_mut() }
+    }
+    pub fn is_empty(&self) -> bool {
+        in_total_order();
+        self.oldest.is_null()
+    }
+}
+
+impl<T: Linked> Iterator for Batch<T> {
+    type Item = Link<T>;
+    fn next(&mut self) -> Option<Link<T>> {
+        if self.oldest.is_null() {
+            return None;
+        }
+        let raw = self.oldest;
+        // SAFETY: the list's counts are ours; each node is returned once.
+        unsafe {
+            self.oldest = peek::<T>(raw).next().load(Ordering::Relaxed);
+            Some(Link::from_raw(raw))
+        }
+    }
+}
+
+impl<T: Linked> Drop for Batch<T> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+/// Who looks at the intake. Workers are numbered from 0, at most 64.
+pub(crate) struct Attendance {
+    /// 0: nobody; else the number, plus one, of the worker that attends or was appointed.
+    attendant: AtomicU32,
+    /// A bit for each worker that sleeps or is about to.
+    parked: AtomicU64,
+}
+
+impl Attendance {
+    pub fn new() -> Attendance {
+        Attendance { attendant: AtomicU32::new(0), parked: AtomicU64::new(0) }
+    }
+
+    /// True where somebody attends or was appointed.
+    pub fn is_attended(&self) -> bool {
+        in_total_order();
+        self.attendant.load(Ordering::SeqCst) != 0
+    }
+
+    /// After a push: the worker that the caller has to wake, if any. None where somebody attends, or
+    /// where all are at work: each looks at the intake when it is through.
+    pub fn appoint(&self) -> Option<usize> {
+        in_total_order();
+        if self.attendant.load(Ordering::SeqCst) != 0 {
+            return None;
+        }
+        let worker = self.unpark_any()?;
+        // Where another appointed one meanwhile, this one wakes for nothing, which is harmless.
+        let _ = self.attendant.compare_exchange(0, worker as u32 + 1, Ordering::SeqCst, Ordering::SeqCst);
+        Some(worker)
+    }
+
+    /// A parked worker, taken off the list; the caller has to wake it.
+    pub fn unpark_any(&self) -> Option<usize> {
+        let mut parked = self.parked.load(Ordering::SeqCst);
+        while parked != 0 {
+            let bit = parked & parked.wrapping_neg();
+            let before = self.parked.fetch_and(!bit, Ordering::SeqCst);
+            if before & bit != 0 {
+                return Some(bit.trailing_zeros() as usize);
+            }
+            parked = before & !bit;
+        }
+        None
+    }
+
+    /// True where this worker attends, having taken the post if it was free.
+    pub fn attend(&self, worker: usize) -> bool {
+        let me = worker as u32 + 1;
+        match self.attendant.load(Ordering::Relaxed) {
+            0 => self.attendant.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst).is_ok(),
+            other => other == me,
+        }
+    }
+
+    /// Leaves the post, if this worker has it. The caller then looks at the intake once more.
+    pub fn leave(&self, worker: usize) -> bool {
+        let me = worker as u32 + 1;
+        self.attendant.load(Ordering::Relaxed) == me
+            && self.attendant.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Announces that this worker is about to sleep. It then looks at everything once more.
+    pub fn park(&self, worker: usize) {
+        self.parked.fetch_or(1 << worker, Ordering::SeqCst);
+    }
+
+    /// True while nobody has taken this worker off the list.
+    pub fn is_parked(&self, worker: usize) -> bool {
+        self.parked.load(Ordering::SeqCst) & 1 << worker != 0
+    }
+
+    /// Takes this worker off the list by itself; false where somebody else has done so, and wants it.
+    pub fn unpark(&self, worker: usize) -> bool {
+        self.parked.fetch_and(!(1 << worker), Ordering::SeqCst) & 1 << worker != 0
+    }
+}
+
+#[cfg(all(test, futensor_loom))]
+mod loom_tests {
+    use super::*;
+    use crate::counted::{Handle, Observed};
+    use loom::sync::{Arc, Notify};
+
+    struct Item(usize, AtomicPtr<Inner<Item>>);
+    impl Linked for Item {
+        fn next(&self) -> &AtomicPtr<Inner<Item>> {
+            &self.1
+        }
+    }
+    impl Observed for Item {
+        fn unobserved(_: Link<Item>) {}
+    }
+    fn item(n: usize) -> Link<Item> {
+        Handle::with_link(Item(n, AtomicPtr::new(null_mut()))).1
+    }
+
+    #[test]
+    fn two_pushers_lose_nothing_and_each_keeps_its_order() {
+        loom::model(|| {
+            let intake = Arc::new(Intake::new());
+            let other = intake.clone();
+            let thread = loom::thread::spawn(move || {
+                other.push(item(1));
+                other.push(item(2));
+            });
+            intake.push(item(10));
+            let mut seen: Vec<usize> = intake.take().map(|l| l.0).collect();
+            thread.join().unwrap();
+            seen.extend(intake.take().map(|l| l.0));
+            let ones: Vec<usize> = seen.iter().copied().filter(|n| *n < 10).collect();
+            assert_eq!((ones, seen.len()), (vec![1, 2], 3));
+        });
+    }
+
+    #[test]
+    fn what_is_pushed_beside_a_worker_that_goes_to_sleep_is_seen() {
+        loom::model(|| {
+            let shared = Arc::new((Intake::new(), Attendance::new(), Notify::new()));
+            assert!(shared.1.attend(0));
+            let pusher = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                pusher.0.push(item(1));
+                if pusher.1.appoint().is_some() {
+                    pusher.2.notify();
+                }
+            });
+            // The worker's side, as the driver does it: announce, leave, look again, sleep.
+            shared.1.park(0);
+            shared.1.leave(0);
+            if shared.0.is_empty() {
+                while shared.1.is_parked(0) {
+                    shared.2.wait();
+                }
+            } else {
+                shared.1.unpark(0);
+            }
+            assert_eq!(shared.0.take().count(), 1);
+            thread.join().unwrap();
+        });
+    }
+}

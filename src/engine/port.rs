@@ -1,0 +1,297 @@
+//! The port: the one place of a device that any thread may touch.
+//!
+//! Handles and nodes point at it for the life of the process (a few hundred bytes a device; devices
+//! are few), so that making or dropping a value counts no reference on anything shared. Through it
+//! run the intake, the counters, the generator's position and the log of detached errors. What the
+//! engine does with them stands elsewhere.
+
+#![allow(unsafe_code)]
+
+use super::intake::{Attendance, Intake, Linked};
+use super::pressure::Pressure;
+use super::record::Tape;
+use crate::backend::cpu::memory::Memory;
+use crate::completion::{DETACHED, Phase, QUEUED};
+use crate::counted::Inner;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
+use crate::graph::value::Value;
+use crate::shape::Shape;
+use crate::sync::{AtomicPtr, Mutex, lock};
+use std::any::Any;
+use std::panic::Location;
+use std::sync::Arc;
+// Counters and switches that are no part of a lock-free protocol.
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Whoever owns a device's threads.
+pub(crate) trait Driver: Send + Sync {
+    /// Wakes a worker that the attendance named.
+    fn wake(&self, worker: usize);
+    /// Nobody attends and nobody is parked: starts threads where there are none.
+    fn start(&self, port: &'static Port);
+    /// The last `Device` handle is gone: threads may end once nothing is left to do.
+    fn abandon(&self);
+    /// Gives cached memory back; bytes given.
+    fn trim(&self) -> usize {
+        0
+    }
+    /// For tests and for devices with more to say.
+    #[allow(dead_code)]
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Counters that callers and engine keep, read by `Device::stats`.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub enqueued: AtomicU64,
+    pub started: AtomicU64,
+    pub inline: AtomicU64,
+    pub fused: AtomicU64,
+    pub skipped: AtomicU64,
+    pub failed: AtomicU64,
+    pub in_flight: AtomicUsize,
+    pub barriers: AtomicU64,
+    pub barrier_ns: AtomicU64,
+    pub events: AtomicU64,
+}
+
+/// Errors of detached work since the last `waitall`.
+#[derive(Default)]
+pub(crate) struct ErrorLog {
+    pub kept: Vec<Error>,
+    pub more: usize,
+}
+
+/// How many detached errors are kept.
+const ERRORS_KEPT: usize = 64;
+
+pub(crate) struct Port {
+    pub name: String,
+    /// Polls may run small steps themselves.
+    pub inline: bool,
+    /// Values lie in host memory, and a step can run on any thread.
+    pub host: bool,
+    pub intake: Intake<Node>,
+    pub attendance: Attendance,
+    pub counters: Counters,
+    pub pressure: Pressure,
+    pub memory: Arc<Memory>,
+    pub driver: Box<dyn Driver>,
+    pub generator: Mutex<(u64, u64)>,
+    pub tape: Tape,
+    errors: Mutex<ErrorLog>,
+    /// Set once the device is lost or shut down: every value that is still pending, or asked for
+    /// later, fails with it.
+    ended: AtomicBool,
+    end: Mutex<Option<(ErrorKind, String)>>,
+    /// The `Device` handles' common token, while there is one.
+    pub token: Mutex<std::sync::Weak<dyn Any + Send + Sync>>,
+}
+
+impl Linked for Node {
+    fn next(&self) -> &AtomicPtr<Inner<Node>> {
+        &self.next
+    }
+}
+
+/// All ports, so that `futensor::waitall` can join them.
+static PORTS: std::sync::Mutex<Vec<&'static Port>> = std::sync::Mutex::new(Vec::new());
+
+/// Every port of the process.
+pub(crate) fn all() -> Vec<&'static Port> {
+    PORTS.lock().unwrap_or_else(|p| p.into_inner()).clone()
+}
+
+/// What a port is opened with.
+pub(crate) struct Opening {
+    pub name: String,
+    pub inline: bool,
+    pub host: bool,
+    pub memory: Arc<Memory>,
+    pub pressure: Pressure,
+    pub driver: Box<dyn Driver>,
+    pub seed: u64,
+}
+
+impl Port {
+    pub fn open(opening: Opening) -> &'static Port {
+        let Opening { name, inline, host, memory, pressure, driver, seed } = opening;
+        let none: std::sync::Weak<dyn Any + Send + Sync> = std::sync::Weak::<()>::new();
+        let port = Box::leak(Box::new(Port {
+            name,
+            inline,
+            host,
+            intake: Intake::new(),
+            attendance: Attendance::new(),
+            counters: Counters::default(),
+            pressure,
+            memory,
+            driver,
+            generator: Mutex::new((seed, 0)),
+            tape: Tape::default(),
+            errors: Mutex::new(ErrorLog::default()),
+            ended: AtomicBool::new(false),
+            end: Mutex::new(None),
+            token: Mutex::new(none),
+        }));
+        PORTS.lock().unwrap_or_else(|p| p.into_inner()).push(port);
+        port
+    }
+
+    /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
+    pub fn enqueue(&'static self, node: Node) -> NodeHandle {
+        if self.ended.load(Relaxed)
+            && let Some(error) = self.end_error(node.op.name(), node.at)
+        {
+            {
+                let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
+                drop_unrun(node);
+                return self.given(shape, dtype, at, Err(error));
+            }
+        }
+        self.pressure.enqueued(node.bytes());
+        node.completion.set(QUEUED);
+        let (handle, link) = NodeHandle::with_link(node);
+        self.push(link);
+        handle
+    }
+
+    /// A node whose value or error is there already.
+    pub fn given(
+        &'static self,
+        shape: Shape,
+        dtype: DType,
+        at: &'static Location<'static>,
+        value: Result<Value, Error>,
+    ) -> NodeHandle {
+        if value.is_err() {
+            self.counters.failed.fetch_add(1, Relaxed);
+        }
+        NodeHandle::new(Node::complete(shape, dtype, self, at, value))
+    }
+
+    /// Asks the engine to look at a node (again). Nothing where it is asked already.
+    pub fn look(&'static self, node: NodeLink) {
+        if !node.completion.set(QUEUED).has(QUEUED) {
+            self.push(node);
+        }
+    }
+
+    fn push(&'static self, link: NodeLink) {
+        self.intake.push(link);
+        self.attend();
+    }
+
+    /// Makes sure that somebody looks at the intake.
+    #[inline]
+    pub fn attend(&'static self) {
+        if !self.attendance.is_attended() {
+            self.call();
+        }
+    }
+
+    #[cold]
+    fn call(&'static self) {
+        match self.attendance.appoint() {
+            Some(worker) => self.driver.wake(worker),
+            None => self.driver.start(self),
+        }
+    }
+
+    /// Notes the error of a node that is detached.
+    pub fn log(&self, error: &Error) {
+        let mut errors = lock(&self.errors);
+        if errors.kept.len() < ERRORS_KEPT {
+            errors.kept.push(error.clone());
+        } else {
+            errors.more += 1;
+        }
+    }
+
+    /// The errors of detached work since the last call.
+    pub fn take_log(&self) -> ErrorLog {
+        std::mem::take(&mut *lock(&self.errors))
+    }
+
+    /// From now on everything fails with this kind and message. The first end stays.
+    pub fn end(&self, kind: ErrorKind, message: impl Into<String>) {
+        lock(&self.end).get_or_insert((kind, message.into()));
+        self.ended.store(true, Relaxed);
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// The error with which `op` fails because the device has ended.
+    pub fn end_error(&self, op: &str, at: &'static Location<'static>) -> Option<Error> {
+        let (kind, message) = lock(&self.end).clone()?;
+        Some(Error::new(kind, op, message, at))
+    }
+
+    /// Adds what small steps have done to the counters.
+    pub fn settle(&self, tally: &mut super::small::Tally) {
+        free(tally.freed.drain(..));
+        if tally.ended > 0 {
+            self.counters.started.fetch_add(tally.started, Relaxed);
+            if tally.fused > 0 {
+                self.counters.fused.fetch_add(tally.fused, Relaxed);
+            }
+            self.pressure.finished_many(tally.ended, tally.weight);
+        }
+    }
+
+    /// Completes a node that the caller may write, and does what comes with an end.
+    pub fn finish(&self, node: &Node, result: Result<Value, Error>) {
+        if let Err(error) = &result {
+            self.counters.failed.fetch_add(1, Relaxed);
+            if node.completion.state().has(DETACHED) {
+                self.log(error);
+            }
+        }
+        let failed = result.is_err();
+        node.completion.write(result, failed);
+    }
+}
+
+/// A node that was never queued is no skipped work.
+fn drop_unrun(node: Node) {
+    node.completion.claim(Phase::Writing, 0);
+    node.completion.fuse();
+}
+
+/// A value smaller than this is freed by whoever drops its last handle; a larger one is handed to the
+/// engine, since giving its pages back may take a while.
+const FREED_BY_CALLER: usize = 1 << 20;
+
+impl Home for Port {
+    fn unobserved(&'static self, node: NodeLink) {
+        match node.completion.state().phase() {
+            // Its queued work may now be cancelled.
+            Phase::Pending => self.look(node),
+            Phase::Done
+                if node.value().is_some_and(|v| v.shared_bytes() >= FREED_BY_CALLER)
+                    && node.is_only_owner() =>
+            {
+                self.look(node);
+            }
+            // Running work is never torn down: who runs it lets it go.
+            _ => {}
+        }
+    }
+
+    fn skipped(&'static self, node: &Node) {
+        if self.tape.is_on() {
+            // SAFETY: the node is being freed: nobody else has it.
+            unsafe { self.tape.skip(node) };
+        }
+        self.counters.skipped.fetch_add(1, Relaxed);
+        self.pressure.finished(1, node.bytes());
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

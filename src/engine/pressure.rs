@@ -1,0 +1,297 @@
+//! Backpressure: how much is queued, and who waits until it is less.
+//!
+//! Counts ops and bytes of results from the call to the end (computed, fused, failed or skipped).
+//! `ready` is for one producer: it ends when the count is below its limit. `admit` is for many: a
+//! permit is given to one waiter after the other, in the order of asking, and only while what is
+//! queued is below its limit. Knows nothing of nodes.
+
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Results up to this size are not weighed: ops count for them.
+const WEIGHED_FROM: usize = 4 << 10;
+
+/// Limits of a device's queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueLimits {
+    pub ops_max: usize,
+    pub bytes_max: usize,
+    pub permits_max: usize,
+}
+
+pub(crate) struct Pressure {
+    ops: AtomicUsize,
+    bytes: AtomicUsize,
+    limits: QueueLimits,
+    waiting: AtomicBool,
+    waiters: Mutex<Waiters>,
+}
+
+#[derive(Default)]
+struct Waiters {
+    next: u64,
+    ready: Vec<(u64, Waker)>,
+    /// Those who ask for a permit, and whether one is theirs already.
+    admit: VecDeque<(u64, Waker, bool)>,
+    permits: usize,
+    /// The device has ended: nobody waits any more.
+    open_gate: bool,
+}
+
+/// How a queued request for a permit stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Waiting,
+    Granted,
+}
+
+impl Pressure {
+    pub fn new(limits: QueueLimits) -> Pressure {
+        Pressure {
+            ops: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            limits,
+            waiting: AtomicBool::new(false),
+            waiters: Mutex::new(Waiters::default()),
+        }
+    }
+
+    /// Ops and bytes that are queued or running.
+    pub fn queued(&self) -> (usize, usize) {
+        (self.ops.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// What a result of this many bytes weighs.
+    pub fn weight(bytes: usize) -> usize {
+        if bytes < WEIGHED_FROM { 0 } else { bytes }
+    }
+
+    pub fn enqueued(&self, bytes: usize) {
+        self.ops.fetch_add(1, Ordering::Relaxed);
+        let weight = Pressure::weight(bytes);
+        if weight > 0 {
+            self.bytes.fetch_add(weight, Ordering::Relaxed);
+        }
+    }
+
+    /// One op with a result of `bytes` has come to an end; `ops` many with the sum of their weights
+    /// go through [`Pressure::finished_many`].
+    pub fn finished(&self, ops: usize, bytes: usize) {
+        self.finished_many(ops, Pressure::weight(bytes));
+    }
+
+    pub fn finished_many(&self, ops: usize, weight: usize) {
+        if weight > 0 {
+            self.bytes.fetch_sub(weight, Ordering::Relaxed);
+        }
+        // SeqCst: in one order with `waiting`, see `wait`.
+        self.ops.fetch_sub(ops, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    fn is_below(&self) -> bool {
+        self.ops.load(Ordering::SeqCst) <= self.limits.ops_max
+            && self.bytes.load(Ordering::SeqCst) <= self.limits.bytes_max
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if !self.is_below() && !lock(&self.waiters).open_gate {
+            return;
+        }
+        let mut woken: Vec<Waker> = Vec::new();
+        let mut waiters = lock(&self.waiters);
+        woken.extend(waiters.ready.drain(..).map(|(_, w)| w));
+        self.grant(&mut waiters, &mut woken);
+        let still = waiters.admit.iter().any(|(_, _, granted)| !granted);
+        self.waiting.store(still, Ordering::SeqCst);
+        drop(waiters);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Gives free permits to those who asked first.
+    fn grant(&self, waiters: &mut Waiters, woken: &mut Vec<Waker>) {
+        if !self.is_below() && !waiters.open_gate {
+            return;
+        }
+        let free = if waiters.open_gate { usize::MAX } else { self.limits.permits_max - waiters.permits };
+        let mut given = 0;
+        for (_, waker, granted) in waiters.admit.iter_mut().filter(|(_, _, g)| !g).take(free) {
+            *granted = true;
+            given += 1;
+            woken.push(waker.clone());
+        }
+        waiters.permits += given;
+    }
+
+    /// True where the queue is below its limits; else the waker is put on the list under `id`.
+    pub fn ready(&self, id: &mut Option<u64>, waker: &Waker) -> bool {
+        if self.is_below() {
+            if let Some(id) = id.take() {
+                self.forget_ready(id);
+            }
+            return true;
+        }
+        let mut waiters = lock(&self.waiters);
+        if waiters.open_gate {
+            return true;
+        }
+        let key = *id.get_or_insert(waiters.next);
+        if key == waiters.next {
+            waiters.next += 1;
+        }
+        match waiters.ready.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, old)) => old.clone_from(waker),
+            None => waiters.ready.push((key, waker.clone())),
+        }
+        // After this, whoever ends an op sees the flag, or we see that it has ended.
+        self.waiting.store(true, Ordering::SeqCst);
+        if self.is_below() {
+            waiters.ready.retain(|(k, _)| *k != key);
+            return true;
+        }
+        false
+    }
+
+    pub fn forget_ready(&self, id: u64) {
+        lock(&self.waiters).ready.retain(|(k, _)| *k != id);
+    }
+
+    /// A permit at once, if one is free, nobody asked before, and the queue is below its limits.
+    pub fn try_admit(&self) -> bool {
+        let mut waiters = lock(&self.waiters);
+        let first = waiters.admit.iter().all(|(_, _, granted)| *granted);
+        let free = waiters.permits < self.limits.permits_max && self.is_below() && first;
+        if free || waiters.open_gate {
+            waiters.permits += 1;
+            return true;
+        }
+        false
+    }
+
+    /// Puts a request at the end of the line, at the call, and names it.
+    pub fn ask(&self) -> u64 {
+        let mut waiters = lock(&self.waiters);
+        let key = waiters.next;
+        waiters.next += 1;
+        waiters.admit.push_back((key, Waker::noop().clone(), false));
+        self.waiting.store(true, Ordering::SeqCst);
+        let mut woken = Vec::new();
+        self.grant(&mut waiters, &mut woken);
+        drop(waiters);
+        woken.into_iter().for_each(Waker::wake);
+        key
+    }
+
+    /// How a request stands; a granted one leaves the line.
+    pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
+        let mut waiters = lock(&self.waiters);
+        self.waiting.store(true, Ordering::SeqCst);
+        let mut woken = Vec::new();
+        self.grant(&mut waiters, &mut woken);
+        let at = waiters.admit.iter().position(|(k, _, _)| *k == key);
+        let turn = match at {
+            Some(i) if waiters.admit[i].2 => {
+                waiters.admit.remove(i);
+                Turn::Granted
+            }
+            Some(i) => {
+                waiters.admit[i].1.clone_from(waker);
+                Turn::Waiting
+            }
+            None => Turn::Granted,
+        };
+        drop(waiters);
+        woken.into_iter().for_each(Waker::wake);
+        turn
+    }
+
+    /// Takes a request out of the line; what it was granted goes to the next.
+    pub fn withdraw(&self, key: u64) {
+        let granted = {
+            let mut waiters = lock(&self.waiters);
+            let at = waiters.admit.iter().position(|(k, _, _)| *k == key);
+            at.and_then(|i| waiters.admit.remove(i)).is_some_and(|(_, _, granted)| granted)
+        };
+        if granted {
+            self.release();
+        }
+    }
+
+    /// A permit comes back.
+    pub fn release(&self) {
+        let mut woken = Vec::new();
+        let mut waiters = lock(&self.waiters);
+        waiters.permits -= 1;
+        self.grant(&mut waiters, &mut woken);
+        drop(waiters);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// The device has ended: everybody goes through, and meets the error at their op.
+    pub fn open_gate(&self) {
+        lock(&self.waiters).open_gate = true;
+        self.wake();
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+
+    fn pressure(ops_max: usize, permits_max: usize) -> Pressure {
+        Pressure::new(QueueLimits { ops_max, bytes_max: 1 << 20, permits_max })
+    }
+
+    #[test]
+    fn ready_ends_when_the_count_falls_to_the_limit() {
+        let p = pressure(1, 1);
+        p.enqueued(0);
+        p.enqueued(0);
+        let (waker, count) = futures_test_waker();
+        let mut id = None;
+        assert!(!p.ready(&mut id, &waker));
+        p.finished(1, 0);
+        assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), 1);
+        assert!(p.ready(&mut id, &waker));
+    }
+
+    #[test]
+    fn permits_go_in_the_order_of_asking_and_a_withdrawn_grant_goes_on() {
+        let p = pressure(10, 1);
+        assert!(p.try_admit());
+        let (a, b) = (p.ask(), p.ask());
+        let waker = Waker::noop();
+        assert_eq!(p.turn(a, waker), Turn::Waiting);
+        assert!(!p.try_admit());
+        p.release();
+        assert_eq!(p.turn(b, waker), Turn::Waiting);
+        p.withdraw(a);
+        assert_eq!(p.turn(b, waker), Turn::Granted);
+        p.release();
+        assert!(p.try_admit());
+    }
+
+    #[test]
+    fn a_full_queue_admits_nobody() {
+        let p = pressure(0, 4);
+        p.enqueued(1 << 21);
+        assert!(!p.try_admit());
+        p.finished(1, 1 << 21);
+        assert!(p.try_admit());
+    }
+
+    fn futures_test_waker() -> (Waker, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+        struct Count(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+        impl std::task::Wake for Count {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        (Waker::from(std::sync::Arc::new(Count(count.clone()))), count)
+    }
+}

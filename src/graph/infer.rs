@@ -1,0 +1,109 @@
+//! Shape and type rules of the table's ops, as PyTorch has them. Pure.
+
+use super::operation::{Meta, Refusal};
+use crate::dtype::{DType, Scalar};
+use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
+use crate::shape::Shape;
+
+/// The type that an op is computed in, and the type of its result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Types {
+    pub on: DType,
+    pub out: DType,
+}
+
+fn float_of(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::F32 }
+}
+
+fn no_bool(dtype: DType) -> Result<DType, Refusal> {
+    match dtype {
+        DType::Bool => Err(Refusal::dtype("not defined on bool")),
+        _ => Ok(dtype),
+    }
+}
+
+pub(crate) fn unary(op: UnaryOp, dtype: DType) -> Result<Types, Refusal> {
+    let same = |t| Types { on: t, out: t };
+    Ok(match op.class() {
+        Class::float => same(float_of(dtype)),
+        Class::test => Types { on: dtype, out: DType::Bool },
+        _ => same(no_bool(dtype)?),
+    })
+}
+
+fn joined(op: BinaryOp, promoted: DType) -> Result<Types, Refusal> {
+    let same = |t| Types { on: t, out: t };
+    Ok(match op.class() {
+        Class::float => same(float_of(promoted)),
+        Class::compare => Types { on: promoted, out: DType::Bool },
+        Class::logic => same(DType::Bool),
+        Class::bits if promoted.is_float() => {
+            return Err(Refusal::dtype(format!("not defined on {promoted}")));
+        }
+        Class::bits | Class::any => same(promoted),
+        _ => same(no_bool(promoted)?),
+    })
+}
+
+/// Each operand as type and rank: a 0-d tensor counts less than one with dimensions.
+pub(crate) fn binary(op: BinaryOp, a: (DType, usize), b: (DType, usize)) -> Result<Types, Refusal> {
+    joined(op, if a.0 == b.0 { a.0 } else { a.0.promote_ranked(a.1, b.0, b.1) })
+}
+
+pub(crate) fn with_scalar(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
+    joined(op, dtype.promote_scalar(scalar))
+}
+
+pub(crate) fn broadcast(a: &Shape, b: &Shape) -> Result<Shape, Refusal> {
+    a.broadcast(b).ok_or_else(|| Refusal::shape(format!("cannot broadcast {a} with {b}")))
+}
+
+/// Result of a reduction of `meta` over `dims`.
+pub(crate) fn reduce(op: ReduceOp, meta: &Meta, dims: &[bool], keepdim: bool) -> Result<Meta, Refusal> {
+    let shape: Shape = (meta.shape.iter().zip(dims))
+        .filter_map(|(&n, &gone)| if gone { keepdim.then_some(1) } else { Some(n) })
+        .collect();
+    let dtype = match op.class() {
+        Class::sum if !meta.dtype.is_float() => DType::I64,
+        Class::float if !meta.dtype.is_float() => {
+            return Err(Refusal::dtype(format!("needs a floating point type, not {}", meta.dtype)));
+        }
+        Class::test => DType::Bool,
+        Class::index if meta.dtype == DType::Bool => {
+            return Err(Refusal::dtype("not defined on bool"));
+        }
+        Class::index => DType::I64,
+        _ => meta.dtype,
+    };
+    let over_nothing = meta.shape.iter().zip(dims).any(|(&n, &gone)| gone && n == 0);
+    let needs_one = matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
+    if over_nothing && needs_one && (shape.numel() > 0 || dims.iter().all(|&gone| gone)) {
+        return Err(Refusal::shape(format!("nothing to choose from in shape {}", meta.shape)));
+    }
+    Ok(Meta { shape, dtype })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_follow_the_class() {
+        use DType::*;
+        assert_eq!(unary(UnaryOp::Exp, I64).unwrap(), Types { on: F32, out: F32 });
+        assert!(unary(UnaryOp::Neg, Bool).is_err());
+        assert_eq!(binary(BinaryOp::Div, (I32, 1), (U8, 1)).unwrap().out, F32);
+        assert_eq!(binary(BinaryOp::Lt, (I32, 1), (F16, 1)).unwrap(), Types { on: F16, out: Bool });
+        assert!(binary(BinaryOp::BitwiseAnd, (F32, 0), (I32, 1)).is_err());
+        assert_eq!(with_scalar(BinaryOp::Add, U8, Scalar::Int(300)).unwrap().out, U8);
+    }
+
+    #[test]
+    fn max_of_nothing_is_refused_and_sum_of_nothing_is_not() {
+        let empty = Meta::new([2, 0], DType::F32);
+        assert!(reduce(ReduceOp::Max, &empty, &[false, true], false).is_err());
+        assert_eq!(reduce(ReduceOp::Sum, &empty, &[false, true], true).unwrap().shape, [2, 1].into());
+        assert!(reduce(ReduceOp::Max, &empty, &[true, false], false).is_ok());
+    }
+}

@@ -1,0 +1,390 @@
+//! The node: one value, what it is made from, and how far it has come.
+//!
+//! Made by `tensor/` and `ops/`, taken up by `engine/`, never changed but through its completion.
+//! A node knows its home (the device's port) only as a place to send word to.
+
+#![allow(unsafe_code)]
+
+use super::operation::{Meta, Operation};
+use super::value::Value;
+use crate::completion::{Completion, Phase};
+use crate::counted::{Handle, Inner, Link, Observed};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, ErrorKind};
+use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
+use crate::shape::{Layout, Shape};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
+use smallvec::SmallVec;
+use std::{any::Any, cell::Cell, panic::Location, sync::Arc};
+
+/// The device that a node lives on, as far as the graph needs to know.
+pub(crate) trait Home: Sync {
+    /// Its last handle is gone; the link may be the last owner.
+    fn unobserved(&'static self, node: Link<Node>);
+    /// A pending node was freed: nobody could observe it any more.
+    fn skipped(&'static self, node: &Node);
+    /// For the engine, which knows its own.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A value that some future brings, polled by the engine.
+pub(crate) trait Source: Send + Sync {
+    fn poll(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<Value, Error>>;
+    fn name(&self) -> &'static str;
+}
+
+/// Something that takes a value away (a read): its own node never has elements.
+pub(crate) trait Sink: Send + Sync {
+    /// Runs on the engine with the operand in host memory.
+    fn take(&self, view: crate::view::View<'_>, parallel: &dyn crate::view::Parallel) -> Result<(), Error>;
+    fn name(&self) -> &'static str;
+}
+
+/// Another look at the same elements.
+#[derive(Clone, Debug)]
+pub(crate) enum ViewOp {
+    Reshape,
+    Expand,
+    Permute(SmallVec<[u8; 8]>),
+    Slice { dim: u8, start: usize, step: isize },
+}
+
+impl ViewOp {
+    pub fn name(&self) -> &'static str {
+        match self {
+            ViewOp::Reshape => "reshape",
+            ViewOp::Expand => "expand",
+            ViewOp::Permute(_) => "permute",
+            ViewOp::Slice { .. } => "narrow",
+        }
+    }
+
+    /// The layout of the view, where it needs no copy.
+    pub fn apply(&self, layout: &Layout, shape: &Shape) -> Option<Layout> {
+        match self {
+            ViewOp::Reshape => layout.reshape(shape),
+            ViewOp::Expand => Some(layout.expand(shape)),
+            ViewOp::Permute(order) => {
+                let order: SmallVec<[usize; 8]> = order.iter().map(|&d| d as usize).collect();
+                Some(layout.permute(&order))
+            }
+            ViewOp::Slice { dim, start, step } => {
+                Some(layout.slice(*dim as usize, *start, shape[*dim as usize], *step))
+            }
+        }
+    }
+}
+
+/// A reduction: which dimensions go.
+#[derive(Clone, Debug)]
+pub(crate) struct Reduction {
+    pub op: ReduceOp,
+    pub dims: SmallVec<[bool; 8]>,
+}
+
+/// How a node's value is made from its inputs.
+pub(crate) enum Op {
+    Unary(UnaryOp),
+    Binary(BinaryOp),
+    /// A tensor and a number; `left` where the number is the left operand.
+    WithScalar {
+        op: BinaryOp,
+        scalar: Scalar,
+        left: bool,
+    },
+    Where,
+    Cast,
+    Fill(Scalar),
+    Arange {
+        start: Scalar,
+        step: Scalar,
+    },
+    Random {
+        normal: bool,
+        seed: u64,
+        offset: u64,
+    },
+    View(ViewOp),
+    Reduce(Box<Reduction>),
+    Custom(Arc<dyn Operation>),
+    Source(Arc<dyn Source>),
+    Sink(Arc<dyn Sink>),
+    /// A point in the queue that `waitall` waits for.
+    Marker,
+    /// The value was handed in.
+    Given,
+}
+
+impl Op {
+    /// The name that errors and traces show.
+    pub fn name(&self) -> &str {
+        match self {
+            Op::Unary(op) => op.name(),
+            Op::Binary(op) | Op::WithScalar { op, .. } => op.name(),
+            Op::Where => "where_cond",
+            Op::Cast => "to_dtype",
+            Op::Fill(_) => "full",
+            Op::Arange { .. } => "arange",
+            Op::Random { normal: true, .. } => "randn",
+            Op::Random { normal: false, .. } => "rand",
+            Op::View(view) => view.name(),
+            Op::Reduce(r) => r.op.name(),
+            Op::Custom(op) => op.name(),
+            Op::Source(source) => source.name(),
+            Op::Sink(sink) => sink.name(),
+            Op::Marker => "waitall",
+            Op::Given => "given",
+        }
+    }
+
+    /// True where the op is an instruction of a fused program.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Op::Unary(_)
+                | Op::Binary(_)
+                | Op::WithScalar { .. }
+                | Op::Where
+                | Op::Cast
+                | Op::Fill(_)
+                | Op::Arange { .. }
+                | Op::Random { .. }
+        )
+    }
+}
+
+/// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
+/// hand-over. A quarter of a nanosecond an element for arithmetic, two for the transcendental ones.
+fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
+    let n = shape.numel() as u64;
+    let heavy = match op {
+        Op::Unary(op) => op.class() == Class::float,
+        Op::Binary(op) | Op::WithScalar { op, .. } => {
+            matches!(op, BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::Fmod | BinaryOp::Remainder)
+        }
+        Op::Random { .. } => true,
+        Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,
+        Op::View(_) | Op::Fill(_) | Op::Marker | Op::Source(_) | Op::Given => return 20,
+        Op::Reduce(_) | Op::Sink(_) => {
+            return 30 + inputs.first().map_or(0, |i| i.numel() as u64) / 2;
+        }
+        Op::Custom(op) => {
+            let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|i| i.meta()).collect();
+            let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
+            return op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype });
+        }
+    };
+    20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
+}
+
+/// Few inputs lie in the node.
+pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
+
+/// No entry in the engine's books.
+pub(crate) const NO_ENTRY: u32 = u32::MAX;
+
+pub(crate) struct Node {
+    pub op: Op,
+    pub shape: Shape,
+    pub dtype: DType,
+    pub home: &'static dyn Home,
+    pub at: &'static Location<'static>,
+    /// Estimated time on one thread of a CPU, in nanoseconds.
+    pub cost_ns: u32,
+    /// The value or the error, and who waits for it.
+    pub completion: Completion<Result<Value, Error>>,
+    /// What it is made from. Let go by the writer of the value.
+    inputs: UnsafeCell<Inputs>,
+    /// The next node in the intake, while it is in there.
+    pub next: AtomicPtr<Inner<Node>>,
+    /// The engine's note: where it stands in its books. Only the engine's thread reads or writes it.
+    pub entry: AtomicU32,
+}
+
+// SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the
+// claimer, or the engine in its books while nobody has claimed it) and emptied once, by the holder
+// of the right to write; see `inputs` and `let_go`.
+unsafe impl Sync for Node {}
+// SAFETY: as above; links may be dropped on any thread.
+unsafe impl Send for Node {}
+
+impl Node {
+    pub fn new(
+        op: Op,
+        inputs: Inputs,
+        shape: Shape,
+        dtype: DType,
+        home: &'static dyn Home,
+        at: &'static Location<'static>,
+    ) -> Node {
+        let cost_ns = u32::try_from(cost_ns(&op, &inputs, &shape, dtype)).unwrap_or(u32::MAX);
+        Node {
+            op,
+            shape,
+            dtype,
+            home,
+            at,
+            cost_ns,
+            completion: Completion::pending(0),
+            inputs: UnsafeCell::new(inputs),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            entry: AtomicU32::new(NO_ENTRY),
+        }
+    }
+
+    /// A node whose value, or error, is known from the start.
+    pub fn complete(
+        shape: Shape,
+        dtype: DType,
+        home: &'static dyn Home,
+        at: &'static Location<'static>,
+        value: Result<Value, Error>,
+    ) -> Node {
+        let failed = value.is_err();
+        Node {
+            op: Op::Given,
+            shape,
+            dtype,
+            home,
+            at,
+            cost_ns: 0,
+            completion: Completion::completed(value, failed),
+            inputs: UnsafeCell::new(Inputs::new()),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            entry: AtomicU32::new(NO_ENTRY),
+        }
+    }
+
+    pub fn numel(&self) -> usize {
+        self.shape.numel()
+    }
+
+    pub fn meta(&self) -> Meta {
+        Meta { shape: self.shape.clone(), dtype: self.dtype }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.numel().saturating_mul(self.dtype.size())
+    }
+
+    /// What it is made from.
+    ///
+    /// # Safety
+    /// The caller may take the node up: it holds the claim, or it is the engine and the node is pending
+    /// in its books, or the node is a pending temporary that only a node claimed by the caller can reach.
+    /// In each case nobody else lets the inputs go meanwhile.
+    pub unsafe fn inputs(&self) -> &[Link<Node>] {
+        // SAFETY: the caller's promise.
+        self.inputs.with(|inputs| unsafe { (*inputs).as_slice() })
+    }
+
+    /// Empties the inputs. Whoever writes the value calls this before the value is published, so that
+    /// nobody else can be reading them.
+    ///
+    /// # Safety
+    /// The caller holds the right to write (phase Writing), or owns the node alone.
+    pub unsafe fn let_go(&self) -> Inputs {
+        // SAFETY: the caller's promise: nobody else reads or writes them now.
+        self.inputs.with_mut(|inputs| unsafe { std::mem::take(&mut *inputs) })
+    }
+
+    /// The value, where it is there.
+    pub fn value(&self) -> Option<&Value> {
+        self.completion.get().and_then(|r| r.as_ref().ok())
+    }
+
+    /// The error, where it failed.
+    pub fn error(&self) -> Option<&Error> {
+        self.completion.get().and_then(|r| r.as_ref().err())
+    }
+
+    /// An error of this node: its op's name and the caller's line.
+    pub fn fail(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error::new(kind, self.op.name(), message, self.at)
+    }
+
+    pub fn entry(&self) -> Option<u32> {
+        let entry = self.entry.load(Ordering::Relaxed);
+        (entry != NO_ENTRY).then_some(entry)
+    }
+
+    pub fn set_entry(&self, entry: Option<u32>) {
+        self.entry.store(entry.unwrap_or(NO_ENTRY), Ordering::Relaxed);
+    }
+}
+
+impl Observed for Node {
+    fn unobserved(this: Link<Node>) {
+        let home = this.home;
+        home.unobserved(this);
+    }
+}
+
+thread_local! {
+    /// Nodes whose inputs are being let go, so that a chain of a million is freed in a loop.
+    static FREEING: Cell<Option<Vec<Link<Node>>>> = const { Cell::new(None) };
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.completion.state().phase() == Phase::Pending && !matches!(self.op, Op::Marker) {
+            self.home.skipped(self);
+        }
+        // SAFETY: `&mut self`: nobody else has the node.
+        let inputs = unsafe { self.let_go() };
+        if !inputs.is_empty() {
+            free(inputs);
+        }
+    }
+}
+
+/// Drops links without recursion: a link's last drop may free a node, which lets go of its inputs.
+/// Runs of links to one node are released at once.
+pub(crate) fn free(links: impl IntoIterator<Item = Link<Node>>) {
+    let mut run: Option<(Link<Node>, u32)> = None;
+    for link in links {
+        run = match run {
+            Some((first, more)) if first.address() == link.address() => {
+                link.defer();
+                Some((first, more + 1))
+            }
+            before => {
+                release(before);
+                Some((link, 0))
+            }
+        };
+    }
+    release(run);
+}
+
+/// Drops a link, and `more` deferred ones to the same node.
+fn release(run: Option<(Link<Node>, u32)>) {
+    let Some((link, more)) = run else { return };
+    link.drop_deferred(more);
+    if !link.is_only_owner() {
+        return;
+    }
+    match FREEING.take() {
+        Some(mut outer) => {
+            outer.push(link);
+            FREEING.set(Some(outer));
+        }
+        None => {
+            FREEING.set(Some(Vec::new()));
+            drop(link);
+            while let Some(next) = FREEING.take().and_then(|mut list| {
+                let next = list.pop();
+                FREEING.set(next.is_some().then_some(list));
+                next
+            }) {
+                drop(next);
+            }
+            FREEING.set(None);
+        }
+    }
+}
+
+/// Handle on a node, as users hold it.
+pub(crate) type NodeHandle = Handle<Node>;
+/// Link to a node, as queue, books and edges hold it.
+pub(crate) type NodeLink = Link<Node>;

@@ -1,0 +1,154 @@
+//! The trait behind every op that is not in the table: shape rule, cost, CPU kernel.
+//!
+//! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
+//! backends call it without knowing who is behind it.
+
+use super::value::Keep;
+use crate::dtype::DType;
+use crate::error::ErrorKind;
+use crate::shape::Shape;
+use crate::view::{Parallel, View, ViewMut};
+
+/// What is known of a value before it is computed.
+///
+/// ```
+/// use futensor::{DType, Meta};
+/// let meta = Meta::new([2, 3], DType::F32);
+/// assert_eq!(meta.bytes(), 24);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Meta {
+    /// Sizes of the dimensions.
+    pub shape: Shape,
+    /// Element type.
+    pub dtype: DType,
+}
+
+impl Meta {
+    /// Shape and element type together.
+    pub fn new(shape: impl Into<Shape>, dtype: DType) -> Meta {
+        Meta { shape: shape.into(), dtype }
+    }
+
+    /// Bytes of the elements; saturates.
+    pub fn bytes(&self) -> usize {
+        self.shape.numel().saturating_mul(self.dtype.size())
+    }
+}
+
+/// Why an op does not take its operands, or why its kernel gave up: a kind and a sentence. The engine
+/// adds the op's name and the caller's line.
+///
+/// ```
+/// use futensor::Refusal;
+/// let refusal = Refusal::shape("length 7 is not a power of two");
+/// assert_eq!(refusal.to_string(), "length 7 is not a power of two");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+}
+
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $name:ident $kind:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(message: impl Into<String>) -> Refusal {
+            Refusal { kind: ErrorKind::$kind, message: message.into() }
+        }
+    )*};
+}
+
+impl Refusal {
+    refusals! {
+        /// Shapes do not fit.
+        shape Shape;
+        /// An element type does not fit.
+        dtype DType;
+        /// An index or dimension is out of range.
+        index Index;
+        /// Another argument makes no sense.
+        argument Argument;
+        /// The kernel failed.
+        kernel Kernel;
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// What a CPU kernel is given.
+pub struct CpuRun<'a> {
+    pub(crate) inputs: &'a [View<'a>],
+    pub(crate) output: ViewMut<'a>,
+    pub(crate) parallel: &'a dyn Parallel,
+    pub(crate) in_place: bool,
+    /// What kernels keep beside each input's elements.
+    pub(crate) keeps: &'a [Option<&'a Keep>],
+}
+
+impl<'a> CpuRun<'a> {
+    /// The operands' values, in order.
+    pub fn inputs(&self) -> &'a [View<'a>] {
+        self.inputs
+    }
+
+    /// Where the result goes. Its memory is not initialised.
+    pub fn output(&mut self) -> &mut ViewMut<'a> {
+        &mut self.output
+    }
+
+    /// The output once more, for a kernel that sees it in another shape.
+    pub(crate) fn output_again(&self) -> ViewMut<'a> {
+        let ViewMut { ptr, dtype, shape, life } = self.output;
+        ViewMut { ptr, dtype, shape, life }
+    }
+
+    /// A way to use several threads.
+    pub fn parallel(&self) -> &'a dyn Parallel {
+        self.parallel
+    }
+
+    /// True where the output is the memory of the input that [`Operation::reuses`] named, with its
+    /// elements still in it.
+    pub fn in_place(&self) -> bool {
+        self.in_place
+    }
+}
+
+/// An op that the table does not have. Implement it to bring an op of your own.
+///
+/// Methods are called on the engine's threads and must not wait for anything.
+pub trait Operation: Send + Sync + 'static {
+    /// The op's name, for errors and traces.
+    fn name(&self) -> &str;
+
+    /// Shape and type of the result, or why there is none. Called by the caller of the op, at once.
+    ///
+    /// # Errors
+    /// A [`Refusal`] makes a failed value.
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal>;
+
+    /// Computes the elements. Every element of the output has to be written.
+    ///
+    /// # Errors
+    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic.
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
+
+    /// Estimated time on one thread in nanoseconds. Below 5,000 an awaiting poll may run the op itself;
+    /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
+    /// or written, since nobody else knows what an op does.
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        let all = inputs.iter().copied().chain([output]).map(|m| m.shape.numel() as u64);
+        all.fold(10_000, u64::saturating_add)
+    }
+
+    /// An input (of the output's shape and type) whose memory the result may take over when this op is
+    /// its last reader.
+    fn reuses(&self) -> Option<usize> {
+        None
+    }
+}

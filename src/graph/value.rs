@@ -1,0 +1,101 @@
+//! A value that is there: its elements and how they lie.
+//!
+//! Small ones lie in the node itself, larger ones in a counted buffer that views share. Which memory
+//! a buffer is, only its backend knows.
+
+use crate::shape::{Layout, Shape, Strides};
+use std::{any::Any, fmt, sync::Arc};
+
+/// Memory that holds elements. Backends implement it; dropping it gives it back without waiting.
+pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
+    /// Address in host memory, where the host can read it.
+    fn host(&self) -> Option<*mut u8>;
+    /// Bytes that the device keeps for it.
+    #[allow(dead_code)] // Read by backends that account for memory of another's making.
+    fn bytes(&self) -> usize;
+    /// True where the last reader of a value may write its result over it.
+    fn is_reusable(&self) -> bool {
+        false
+    }
+    /// What kernels keep beside these elements, if the buffer has room for that.
+    fn keep(&self) -> Option<&Keep> {
+        None
+    }
+    /// For the backend that made it.
+    #[allow(dead_code)]
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What a kernel made of a buffer's elements, kept for the next time: a weight in packed form, say. It
+/// lives and dies with the buffer; a buffer that has one is not written over.
+#[derive(Default)]
+pub(crate) struct Keep {
+    /// How often a kernel has thought of making it.
+    pub uses: std::sync::atomic::AtomicU32,
+    pub made: std::sync::OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// Most bytes that lie in the node itself.
+pub(crate) const INLINE_BYTES: usize = 32;
+
+/// Where the elements are.
+#[derive(Clone, Debug)]
+pub(crate) enum Storage {
+    /// In here; only host devices do this.
+    Inline([u64; INLINE_BYTES / 8]),
+    /// In a buffer.
+    Shared(Arc<dyn Buffer>),
+}
+
+/// Strides and offset (in elements) of a value that is not plainly row-major from the start.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub strides: Strides,
+    pub offset: usize,
+}
+
+/// Elements and how they lie; the shape is the node's.
+#[derive(Clone, Debug)]
+pub(crate) struct Value {
+    pub storage: Storage,
+    pub placed: Option<Box<Placed>>,
+}
+
+impl Value {
+    pub fn contiguous(storage: Storage) -> Value {
+        Value { storage, placed: None }
+    }
+
+    /// A value in a layout; the shape of the layout becomes the node's.
+    pub fn placed(storage: Storage, layout: &Layout) -> Value {
+        if layout.offset == 0 && layout.is_contiguous() {
+            return Value::contiguous(storage);
+        }
+        let placed = Placed { strides: layout.strides.clone(), offset: layout.offset };
+        Value { storage, placed: Some(Box::new(placed)) }
+    }
+
+    pub fn layout(&self, shape: &Shape) -> Layout {
+        match &self.placed {
+            None => Layout::contiguous(shape.clone()),
+            Some(p) => Layout { shape: shape.clone(), strides: p.strides.clone(), offset: p.offset },
+        }
+    }
+
+    /// Address of the first byte of the storage, where the host can read it. The value must stay where
+    /// it is while the address is used: small ones lie inside it.
+    pub fn host(&self) -> Option<*const u8> {
+        match &self.storage {
+            Storage::Inline(words) => Some(words.as_ptr() as *const u8),
+            Storage::Shared(buffer) => buffer.host().map(|p| p as *const u8),
+        }
+    }
+
+    /// Bytes outside the node whose memory this value keeps.
+    pub fn shared_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Inline(_) => 0,
+            Storage::Shared(buffer) => buffer.bytes(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Registers of f32, for the one kernel whose sums must stay in them.
+//!
+//! Loops over arrays leave it to the compiler what lives in a register; a product of matrices that
+//! spills its sums runs at a thirtieth of its speed (measured). Knows nothing of matrices.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// A register of [`WIDTH`](Lanes::WIDTH) floats.
+///
+/// # Safety of its functions
+/// The machine has the instructions, and the caller is compiled for them, or they are called as
+/// functions, which is slow; addresses are valid for `WIDTH` floats of any alignment.
+pub(super) trait Lanes {
+    type Register: Copy;
+    const WIDTH: usize;
+    unsafe fn splat(x: f32) -> Self::Register;
+    unsafe fn load(from: *const f32) -> Self::Register;
+    unsafe fn store(to: *mut f32, x: Self::Register);
+    unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register;
+    /// `a * b + c`, in one rounding where the machine has that.
+    unsafe fn fma(a: Self::Register, b: Self::Register, c: Self::Register) -> Self::Register;
+}
+
+/// Eight floats, as the compiler likes.
+pub(super) struct Plain;
+
+impl Lanes for Plain {
+    type Register = [f32; 8];
+    const WIDTH: usize = 8;
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [f32; 8] {
+        [x; 8]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> [f32; 8] {
+        // SAFETY: by the caller's promise.
+        unsafe { from.cast::<[f32; 8]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: [f32; 8]) {
+        // SAFETY: by the caller's promise.
+        unsafe { to.cast::<[f32; 8]>().write_unaligned(x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! lanes {
+    ($($(#[$doc:meta])* $Name:ident $t:ident $width:literal $splat:ident $load:ident $store:ident $add:ident $fma:ident;)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $Name;
+
+        // SAFETY: in each function, by the caller's promise.
+        impl Lanes for $Name {
+            type Register = $t;
+            const WIDTH: usize = $width;
+            #[inline(always)]
+            unsafe fn splat(x: f32) -> $t { unsafe { $splat(x) } }
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> $t { unsafe { $load(from) } }
+            #[inline(always)]
+            unsafe fn store(to: *mut f32, x: $t) { unsafe { $store(to, x) } }
+            #[inline(always)]
+            unsafe fn add(a: $t, b: $t) -> $t { unsafe { $add(a, b) } }
+            #[inline(always)]
+            unsafe fn fma(a: $t, b: $t, c: $t) -> $t { unsafe { $fma(a, b, c) } }
+        }
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+lanes! {
+    /// A 256-bit register.
+    Avx2 __m256 8 _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps;
+    /// A 512-bit register.
+    Avx512 __m512 16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps;
+}

@@ -1,0 +1,147 @@
+//! Products against plain loops, over random shapes, strides and batches.
+
+use super::super::super::Serial;
+use super::super::testing::*;
+use super::*;
+use crate::dtype::Element;
+use ::half::{bf16, f16};
+
+fn run<T: Element>(a: &Value<T>, b: &Value<T>, shape: &[usize], par: &dyn Parallel) -> Vec<T> {
+    filled(shape, |out| matmul(a.view(), b.view(), out, par).unwrap())
+}
+
+/// Shapes of operands and output, batches broadcast.
+fn shapes(rng: &mut Rng, most: usize) -> [Vec<usize>; 3] {
+    let size = |rng: &mut Rng| if rng.below(12) == 0 { rng.below(2) } else { 1 + rng.below(most) };
+    let [m, n, k] = [size(rng), size(rng), size(rng)];
+    let batch: Vec<usize> = (0..rng.below(3)).map(|_| 1 + rng.below(3)).collect();
+    let of = |rng: &mut Rng, tail: [usize; 2]| {
+        let cut = if rng.below(3) == 0 { rng.below(batch.len() + 1) } else { 0 };
+        let own = batch[cut..].iter().map(|&d| if rng.below(3) == 0 { 1 } else { d });
+        own.chain(tail).collect::<Vec<_>>()
+    };
+    let (a, b) = (of(rng, [m, k]), of(rng, [k, n]));
+    let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(batch.len() + 2).map_or(1, |d| s[d]);
+    let out = (0..batch.len()).map(|i| at(&a, i).max(at(&b, i))).chain([m, n]).collect();
+    [a, b, out]
+}
+
+/// Each element of the product, and the sum of the magnitudes that went into it.
+fn reference<T: Element>(a: &Value<T>, b: &Value<T>, out: &[usize]) -> Vec<(f64, f64)> {
+    let rank = out.len();
+    let at = |v: &Value<T>, index: &[usize], tail: [usize; 2]| {
+        let lead = rank - v.shape.len();
+        let batch = (0..v.shape.len() - 2).map(|d| if v.shape[d] == 1 { 0 } else { index[lead + d] });
+        v.get(&batch.chain(tail).collect::<Vec<_>>()).to_f64()
+    };
+    let k = a.shape[a.shape.len() - 1];
+    let each = |i: &Vec<usize>| {
+        let terms = (0..k).map(|p| at(a, i, [i[rank - 2], p]) * at(b, i, [p, i[rank - 1]]));
+        terms.fold((0.0, 0.0), |(s, m), t| (s + t, m + t.abs()))
+    };
+    indices(out).iter().map(each).collect()
+}
+
+fn check<T: Element>(rng: &mut Rng, most: usize, eps: f64) {
+    let [sa, sb, so] = shapes(rng, most);
+    let (a, b) = (Value::<T>::random(rng, &sa, small), Value::<T>::random(rng, &sb, small));
+    let got = run(&a, &b, &so, &Threads { threads: 3, seed: rng.word() });
+    for (got, (sum, size)) in got.iter().zip(reference(&a, &b, &so)) {
+        let (got, bound) = (got.to_f64(), eps * size + eps * eps);
+        assert!((got - sum).abs() <= bound, "{got} {sum} {sa:?} {:?} x {sb:?} {:?}", a.strides, b.strides);
+    }
+}
+
+#[test]
+fn products_of_any_layout_and_batch_agree_with_plain_loops() {
+    let mut rng = Rng::new(31);
+    for turn in 0..150 {
+        let most = if turn % 5 == 0 { 90 } else { 20 };
+        check::<f32>(&mut rng, most, 6e-6);
+        check::<f64>(&mut rng, most, 1e-14);
+        check::<f16>(&mut rng, most, 1.0 / 1024.0);
+        check::<bf16>(&mut rng, most, 1.0 / 128.0);
+        check::<i32>(&mut rng, most, 0.0);
+        check::<i64>(&mut rng, most, 0.0);
+    }
+}
+
+#[test]
+fn integers_wrap_and_bool_is_refused() {
+    let x = Value::<u8>::new(&[1, 300], vec![3; 300]);
+    let y = Value::<u8>::new(&[300, 1], vec![2; 300]);
+    assert_eq!(run(&x, &y, &[1, 1], &Serial), [(1800 % 256) as u8]);
+    let b = Value::<bool>::new(&[1, 1], vec![true]);
+    let mut out = [false];
+    let out = ViewMut {
+        ptr: out.as_mut_ptr().cast(),
+        dtype: DType::Bool,
+        shape: &[1, 1],
+        life: std::marker::PhantomData,
+    };
+    assert!(matmul(b.view(), b.view(), &out, &Serial).is_err());
+}
+
+#[test]
+fn halves_are_rounded_once() {
+    // 2048 + 1 + 1 ... in f16 would stay at 2048.
+    let k = 1500;
+    let mut row = vec![f16::ONE; k];
+    row[0] = f16::from_f32(2048.0);
+    let (a, b) = (Value::<f16>::new(&[1, k], row), Value::<f16>::new(&[k, 1], vec![f16::ONE; k]));
+    assert_eq!(run(&a, &b, &[1, 1], &Serial), [f16::from_f32(2048.0 + 1499.0)]);
+}
+
+#[test]
+fn a_product_without_depth_is_zero() {
+    let (a, b) = (Value::<f32>::new(&[3, 0], vec![]), Value::<f32>::new(&[0, 2], vec![]));
+    assert_eq!(run(&a, &b, &[3, 2], &Serial), [0.0; 6]);
+    let (a, b) = (Value::<bf16>::new(&[3, 0], vec![]), Value::<bf16>::new(&[0, 2], vec![]));
+    assert_eq!(run(&a, &b, &[3, 2], &Serial), [bf16::ZERO; 6]);
+    let (a, b) = (Value::<i32>::new(&[3, 0], vec![]), Value::<i32>::new(&[0, 2], vec![]));
+    assert_eq!(run(&a, &b, &[3, 2], &Serial), [0; 6]);
+}
+
+#[test]
+fn a_product_is_bitwise_the_same_for_any_number_of_threads() {
+    let mut rng = Rng::new(32);
+    for [m, n, k] in
+        [[300, 200, 100], [1, 3000, 700], [3000, 1, 700], [2000, 20, 600], [20, 2000, 600], [130, 130, 1100]]
+    {
+        for turned in [false, true] {
+            let mut a = Value::<f32>::new(&[m, k], (0..m * k).map(|_| rng.unit() as f32).collect());
+            let mut b = Value::<f32>::new(&[k, n], (0..k * n).map(|_| rng.unit() as f32).collect());
+            if turned {
+                (a.strides, b.strides) = (vec![1, m as isize], vec![1, k as isize]);
+            }
+            let one = run(&a, &b, &[m, n], &Serial);
+            for threads in [2, 3, 5, 16] {
+                let many = run(&a, &b, &[m, n], &Threads { threads, seed: rng.word() });
+                let same = one.iter().zip(&many).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "[{m}, {k}] x [{k}, {n}] turned {turned} {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packed_weight_gives_the_product_and_then_the_epilogue() {
+    let mut rng = Rng::new(33);
+    for _ in 0..60 {
+        let [m, n, k] = [1 + rng.below(33), 1 + rng.below(150), rng.below(1200)];
+        let a = Value::<f32>::random(&mut rng, &[m, k], small);
+        let b = Value::<f32>::random(&mut rng, &[k, n], small);
+        let packed = pack(b.view()).unwrap();
+        let par = Threads { threads: 2, seed: rng.word() };
+        let double = |row: usize, col: usize, x: &mut [f32]| {
+            x.iter_mut().enumerate().for_each(|(i, x)| *x = *x * 2.0 + (row * n + col + i) as f32);
+        };
+        let plain = filled::<f32>(&[m, n], |out| matmul_packed(a.view(), &packed, out, None, &par));
+        let more = filled::<f32>(&[m, n], |out| matmul_packed(a.view(), &packed, out, Some(&double), &Serial));
+        for (i, (sum, size)) in reference(&a, &b, &[m, n]).into_iter().enumerate() {
+            assert!((plain[i] as f64 - sum).abs() <= 3.1e-5 * size, "{} {sum}", plain[i]);
+            assert_eq!(more[i], plain[i] * 2.0 + i as f32);
+        }
+    }
+    assert!(pack(Value::<i32>::new(&[1, 1], vec![1]).view()).is_err());
+}

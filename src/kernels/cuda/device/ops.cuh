@@ -1,0 +1,162 @@
+// What the CUDA column of the op table calls: one overload a type, one meaning on every device.
+//
+// Float functions are the compiler's own without fast-math; their bounds in ulp are those of the CUDA
+// C++ Programming Guide, "Mathematical Functions": exp log log1p expm1 log2 1, exp2 log10 sin cos
+// erf tanh 2, atan2 3, tan pow erfc 4; sqrt and division are correctly rounded.
+
+namespace ft {
+
+template <class T> struct Unsigned { typedef T type; };
+template <> struct Unsigned<i32> { typedef u32 type; };
+template <> struct Unsigned<i64> { typedef u64 type; };
+
+// ---- numbers: integers wrap, so they are computed unsigned ----------------------------------
+
+template <class T> FN T neg(T x) { return (T)((typename Unsigned<T>::type)0 - (typename Unsigned<T>::type)x); }
+template <> FN_SPECIAL float neg(float x) { return -x; }
+template <> FN_SPECIAL double neg(double x) { return -x; }
+
+template <class T> FN T add(T a, T b) { return (T)((typename Unsigned<T>::type)a + (typename Unsigned<T>::type)b); }
+template <> FN_SPECIAL bool add(bool a, bool b) { return a || b; }
+
+template <class T> FN T sub(T a, T b) { return (T)((typename Unsigned<T>::type)a - (typename Unsigned<T>::type)b); }
+
+template <class T> FN T mul(T a, T b) { return (T)((typename Unsigned<T>::type)a * (typename Unsigned<T>::type)b); }
+template <> FN_SPECIAL bool mul(bool a, bool b) { return a && b; }
+
+template <class T> FN T abs(T x) { return x < (T)0 ? neg(x) : x; }
+template <> FN_SPECIAL float abs(float x) { return ::fabsf(x); }
+template <> FN_SPECIAL double abs(double x) { return ::fabs(x); }
+
+template <class T> FN T sign(T x) { return x != x ? x : (T)((x > (T)0) - (x < (T)0)); }
+template <class T> FN T relu(T x) { return x <= (T)0 ? (T)0 : x; }
+template <class T> FN T maximum(T a, T b) { return a != a || a > b ? a : b; }
+template <class T> FN T minimum(T a, T b) { return a != a || a < b ? a : b; }
+template <class T> FN bool truth(T x) { return x != (T)0; }
+template <class T> FN bool is_inf(T) { return false; }
+template <> FN_SPECIAL bool is_inf(float x) { return ::fabsf(x) == inf(x); }
+template <> FN_SPECIAL bool is_inf(double x) { return ::fabs(x) == inf(x); }
+template <class T> FN bool is_finite(T) { return true; }
+template <> FN_SPECIAL bool is_finite(float x) { return ::fabsf(x) < inf(x); }
+template <> FN_SPECIAL bool is_finite(double x) { return ::fabs(x) < inf(x); }
+
+// ---- power, remainders ---------------------------------------------------------------------
+
+template <class T> FN T pow(T a, T b) {
+    typedef typename Unsigned<T>::type U;
+    if (b < (T)0) {
+        if (a == (T)1) return (T)1;
+        if (a == (T)-1) return (b & 1) ? (T)-1 : (T)1;
+        return (T)0;
+    }
+    U r = 1, x = (U)a;
+    for (U e = (U)b; e != 0; e >>= 1) {
+        if (e & 1) r = (U)(r * x);
+        x = (U)(x * x);
+    }
+    return (T)r;
+}
+template <> FN_SPECIAL float pow(float a, float b) { return ::powf(a, b); }
+template <> FN_SPECIAL double pow(double a, double b) { return ::pow(a, b); }
+
+// -1 divides everything, and the smallest integer divided by it would overflow.
+template <class T> FN T fmod(T a, T b) { return b == (T)0 || b == (T)-1 ? (T)0 : (T)(a % b); }
+template <> FN_SPECIAL u8 fmod(u8 a, u8 b) { return b == 0 ? 0 : (u8)(a % b); }
+template <> FN_SPECIAL float fmod(float a, float b) { return ::fmodf(a, b); }
+template <> FN_SPECIAL double fmod(double a, double b) { return ::fmod(a, b); }
+
+template <class T> FN T remainder(T a, T b) {
+    T r = fmod(a, b);
+    return r != (T)0 && (r < (T)0) != (b < (T)0) ? (T)(r + b) : r;
+}
+
+// ---- functions of floats -------------------------------------------------------------------
+
+#define FT_FLOAT_FUNCTION(name) \
+    FN float name(float x) { return ::name##f(x); } \
+    FN double name(double x) { return ::name(x); }
+FT_FLOAT_FUNCTION(sqrt)
+FT_FLOAT_FUNCTION(exp)
+FT_FLOAT_FUNCTION(exp2)
+FT_FLOAT_FUNCTION(expm1)
+FT_FLOAT_FUNCTION(log)
+FT_FLOAT_FUNCTION(log2)
+FT_FLOAT_FUNCTION(log10)
+FT_FLOAT_FUNCTION(log1p)
+FT_FLOAT_FUNCTION(sin)
+FT_FLOAT_FUNCTION(cos)
+FT_FLOAT_FUNCTION(tan)
+FT_FLOAT_FUNCTION(tanh)
+FT_FLOAT_FUNCTION(erf)
+FT_FLOAT_FUNCTION(erfc)
+#undef FT_FLOAT_FUNCTION
+FN float atan2(float a, float b) { return ::atan2f(a, b); }
+FN double atan2(double a, double b) { return ::atan2(a, b); }
+FN float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+FN double fma(double a, double b, double c) { return ::fma(a, b, c); }
+
+// Rounding to whole numbers; integers are whole.
+#define FT_WHOLE(name) \
+    template <class T> FN T name(T x) { return x; } \
+    template <> FN_SPECIAL float name(float x) { return ::name##f(x); } \
+    template <> FN_SPECIAL double name(double x) { return ::name(x); }
+FT_WHOLE(floor)
+FT_WHOLE(ceil)
+FT_WHOLE(rint)
+FT_WHOLE(trunc)
+#undef FT_WHOLE
+
+// The exponential never overflows: e^-|x| is at most 1.
+template <class T> FN T sigmoid(T x) {
+    T e = exp(-abs(x));
+    return (x < (T)0 ? e : (T)1) / ((T)1 + e);
+}
+
+template <class T> FN T softplus(T x) { return x > (T)20 ? x : log1p(exp(x)); }
+
+// e^-(a + b) for a double's upper and lower half: the tail of an activation takes its relative
+// precision from the absolute one of the exponent.
+FN float exp_of_negative(double t) {
+    float a = (float)t, b = (float)(t - (double)a);
+    float e = expf(-a);
+    return fma(-b, e, e);
+}
+
+// x Phi(x) with the normal distribution Phi(-t) = e^(-t^2/2) g(t), g a polynomial in 4 / (t + 4), as on
+// the CPU: it keeps its digits in the left tail, where 1 + erf cancels. About 4 ulp.
+FN float gelu(float x) {
+    float t = abs(x);
+    float v = 4.0f / (t + 4.0f);
+    const float c[11] = {-0.01185770764092479f, 0.08771203053504292f, -0.250364761327696f, 0.3375295554739715f,
+                         -0.2500047670263599f,  0.19352791750187745f, 0.007486683414676765f, 0.09504885648240798f,
+                         0.09124974734563135f,  0.0999454853056362f,  0.09972696051992787f};
+    float g = c[0];
+#pragma unroll
+    for (int i = 1; i < 11; ++i) g = fma(g, v, c[i]);
+    float tail = exp_of_negative(0.5 * (double)t * (double)t) * (v * g);
+    tail = t > 14.5f ? 0.0f : tail;  // x Phi(x) is below half the smallest float
+    return x * (x > 0.0f ? 1.0f - tail : tail);
+}
+// By erfc. `lost` is what rounding took from x / sqrt 2, times the slope of erfc.
+FN double gelu(double x) {
+    const double high = 0.70710678118654757, low = -4.8336466567264567e-17;
+    if (is_inf(x)) return x > 0 ? x : nan(x);
+    double z = -x * high;
+    double lost = fma(-x, low, fma(-x, high, -z));
+    double c = erfc(z) - lost * 1.1283791670955126 * exp(-z * z);
+    return 0.5 * x * c;
+}
+
+// 1 + tanh(u) is 2 / (1 + e^-2u), which does not cancel.
+template <class T> FN double twice_u(T x) {
+    double y = (double)x;
+    return y * fma(y * y, 2.0 * 0.7978845608028654 * 0.044715, 2.0 * 0.7978845608028654);
+}
+FN float gelu_tanh(float x) {
+    double t = abs(twice_u(x));
+    float e = t > 110.0 ? 0.0f : exp_of_negative(t);
+    return x * ((x > 0.0f ? 1.0f : e) / (1.0f + e));
+}
+FN double gelu_tanh(double x) { return x * sigmoid(twice_u(x)); }
+
+}  // namespace ft

@@ -1,0 +1,161 @@
+// Reductions in a fixed order: which elements a thread adds and how threads are joined depends on
+// shapes alone, so a result repeats bit by bit. No float atomics.
+//
+// Sums run in 4 or more chains a thread, each chain in blocks of 16 steps that are added up on their
+// own, then in a tree over lanes, warps and splits: the error grows with the logarithm of the length
+// and a sixteenth of a thread's share.
+
+namespace ft {
+
+// An operation: `A` is what is carried, `none` its neutral element, `lift` makes one of an element.
+template <class T> struct Sum {
+    typedef T A;
+    static FN_MEMBER A none() { return (A)0; }
+    template <class C> static FN_MEMBER A lift(C x, u64) { return (A)x; }
+    static FN_MEMBER A join(A a, A b) { return add(a, b); }
+};
+template <class T> struct Prod {
+    typedef T A;
+    static FN_MEMBER A none() { return (A)1; }
+    template <class C> static FN_MEMBER A lift(C x, u64) { return (A)x; }
+    static FN_MEMBER A join(A a, A b) { return mul(a, b); }
+};
+struct Any {
+    typedef bool A;
+    static FN_MEMBER A none() { return false; }
+    template <class C> static FN_MEMBER A lift(C x, u64) { return truth(x); }
+    static FN_MEMBER A join(A a, A b) { return a || b; }
+};
+struct All {
+    typedef bool A;
+    static FN_MEMBER A none() { return true; }
+    template <class C> static FN_MEMBER A lift(C x, u64) { return truth(x); }
+    static FN_MEMBER A join(A a, A b) { return a && b; }
+};
+
+// An element and where it stood; a negative place is none.
+template <class T> struct Place { T x; i64 at; };
+
+// `sign` 1 finds the largest, -1 the smallest. NaN beats all, the first of equals wins.
+template <class T, int sign> FN bool beats(T a, T b) {
+    if (a != a || b != b) return a != a && b == b;
+    return sign > 0 ? a > b : a < b;
+}
+template <class T, int sign> struct ArgBest {
+    typedef Place<T> A;
+    static FN_MEMBER A none() { A a; a.x = T(); a.at = -1; return a; }
+    static FN_MEMBER A lift(T x, u64 at) { A a; a.x = x; a.at = (i64)at; return a; }
+    static FN_MEMBER A join(A a, A b) {
+        if (b.at < 0) return a;
+        if (a.at < 0 || beats<T, sign>(b.x, a.x)) return b;
+        if (beats<T, sign>(a.x, b.x)) return a;
+        return a.at < b.at ? a : b;
+    }
+};
+// The value alone needs a place too: a neutral value would have to be one of the type's own.
+template <class T, int sign> struct Best {
+    typedef Place<T> A;
+    static FN_MEMBER A none() { A a; a.x = T(); a.at = -1; return a; }
+    static FN_MEMBER A lift(T x, u64) { A a; a.x = x; a.at = 0; return a; }
+    static FN_MEMBER A join(A a, A b) { return b.at < 0 || (a.at >= 0 && !beats<T, sign>(b.x, a.x)) ? a : b; }
+};
+
+// ---- lanes of a warp -----------------------------------------------------------------------
+
+FN float lane_xor(float x, int d) { return __shfl_xor_sync(0xffffffffu, x, d); }
+FN double lane_xor(double x, int d) { return __shfl_xor_sync(0xffffffffu, x, d); }
+FN i32 lane_xor(i32 x, int d) { return __shfl_xor_sync(0xffffffffu, x, d); }
+FN i64 lane_xor(i64 x, int d) { return __shfl_xor_sync(0xffffffffu, x, d); }
+FN u8 lane_xor(u8 x, int d) { return (u8)__shfl_xor_sync(0xffffffffu, (i32)x, d); }
+FN bool lane_xor(bool x, int d) { return __shfl_xor_sync(0xffffffffu, (i32)x, d) != 0; }
+template <class T> FN Place<T> lane_xor(Place<T> p, int d) {
+    Place<T> r;
+    r.x = lane_xor(p.x, d);
+    r.at = lane_xor(p.at, d);
+    return r;
+}
+
+// Joins the values of X neighbouring threads, X 32 or a whole block of X threads; all get the result.
+template <class Op, int X> FN typename Op::A join_all(typename Op::A a) {
+    typedef typename Op::A A;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        A b = lane_xor(a, d);
+        // The lower lane's value comes first for both, so that both get the same bits.
+        a = (threadIdx.x & d) ? Op::join(b, a) : Op::join(a, b);
+    }
+    if (X > 32) {
+        __shared__ A part[X / 32];
+        __syncthreads();  // an earlier call's readers are done
+        if ((threadIdx.x & 31) == 0) part[threadIdx.x / 32] = a;
+        __syncthreads();
+        a = part[0];
+#pragma unroll
+        for (int w = 1; w < X / 32; ++w) a = Op::join(a, part[w]);
+    }
+    return a;
+}
+
+// ---- one output, many threads --------------------------------------------------------------
+
+// The part of a reduction that one thread carries: elements first, first + step... below end, V at a
+// time. `at(j, acc)` joins elements j..j+V into acc[0..V].
+template <class Op, int V, class I, class At> FN typename Op::A carry(I first, I step, I end, const At& at) {
+    typedef typename Op::A A;
+    const int U = V >= 4 ? 1 : 4 / V;  // independent chains hide latency
+    A total[U * V];
+#pragma unroll
+    for (int c = 0; c < U * V; ++c) total[c] = Op::none();
+    for (I j = first; j < end;) {
+        A block[U * V];
+#pragma unroll
+        for (int c = 0; c < U * V; ++c) block[c] = Op::none();
+        for (int t = 0; t < 16 && j < end; ++t) {
+#pragma unroll
+            for (int u = 0; u < U; ++u)
+                if (j + u * step < end) at(j + u * step, block + u * V);
+            j += U * step;
+        }
+#pragma unroll
+        for (int c = 0; c < U * V; ++c) total[c] = Op::join(total[c], block[c]);
+    }
+#pragma unroll
+    for (int d = 1; d < U * V; d *= 2)
+#pragma unroll
+        for (int c = 0; c + d < U * V; c += 2 * d) total[c] = Op::join(total[c], total[c + d]);
+    return total[0];
+}
+
+// A row by X threads. blockDim is (X, rows of a block); blockIdx.y is the split of the row.
+// `row(r)` gives an `at`, `put(r, split, a)` takes the result.
+template <class Op, int V, int X, class I, class Row, class Put>
+FN void reduce_rows(I rows, I len, I chunk, const Row& row, const Put& put) {
+    I r = (I)blockIdx.x * blockDim.y + threadIdx.y;
+    I begin = (I)blockIdx.y * chunk;
+    I end = len - begin < chunk ? len : begin + chunk;
+    typename Op::A a = Op::none();
+    if (r < rows) a = carry<Op, V, I>(begin + (I)threadIdx.x * V, (I)X * V, end, row(r));
+    a = join_all<Op, X>(a);
+    if (r < rows && threadIdx.x == 0) put(r, blockIdx.y, a);
+}
+
+// Neighbouring threads take neighbouring rows; blockDim is (32, Y) or (256, 1), and Y threads share a row.
+template <class Op, class I, class Row, class Put>
+FN void reduce_columns(I rows, I len, I chunk, const Row& row, const Put& put) {
+    typedef typename Op::A A;
+    __shared__ A part[256];
+    I r = (I)blockIdx.x * blockDim.x + threadIdx.x;
+    I begin = (I)blockIdx.y * chunk;
+    I end = len - begin < chunk ? len : begin + chunk;
+    A a = Op::none();
+    if (r < rows) a = carry<Op, 1, I>(begin + threadIdx.y, (I)blockDim.y, end, row(r));
+    u32 me = threadIdx.y * blockDim.x + threadIdx.x;
+    part[me] = a;
+    for (u32 d = blockDim.y / 2; d > 0; d /= 2) {
+        __syncthreads();
+        if (threadIdx.y < d) part[me] = a = Op::join(a, part[me + d * blockDim.x]);
+    }
+    if (r < rows && threadIdx.y == 0) put(r, blockIdx.y, a);
+}
+
+}  // namespace ft

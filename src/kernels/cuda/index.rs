@@ -1,0 +1,252 @@
+//! Reads and writes at places that are data: gather, index_select, embedding, scatter_add, one_hot.
+//!
+//! An index out of range touches nothing and is written to the step's index error
+//! ([`super::source::INDEX_ERROR_BYTES`]): of several, the one that comes first in the index. Indices
+//! are i64 or i32; a negative one is out of range.
+
+use super::copy::{pack, packed, unit};
+use super::generate::storage;
+use super::geometry::{Geometry, RANK_MAX};
+use super::source::{KernelSource, Part};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan};
+use crate::dtype::DType;
+use crate::shape::contiguous_strides;
+use smallvec::smallvec;
+
+/// Names a compiled kernel. `index` is `I64` or `I32`; sizes are in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    Gather { size: u8, index: DType, wide: bool },
+    ScatterAdd { dtype: DType, index: DType, wide: bool },
+    OneHot { index: DType, wide: bool },
+}
+
+/// How an index is read: over the result's shape for `gather`, along one dimension for `index_select`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Indexed<'a> {
+    pub dtype: DType,
+    /// Strides of the index over the result's shape, 0 where it repeats.
+    pub strides: &'a [isize],
+    /// The same of a contiguous index of that shape: what a position is counted in.
+    pub positions: &'a [isize],
+}
+
+/// `out[i] = x[.., index[i], ..]` along `dim`, over `shape`, the contiguous result's. Inputs: the value,
+/// whose `strides` are over its own dimensions (as many), `size` its length in `dim`; then the index.
+/// For `index_select` and `embedding` the index repeats in all other dimensions. `None` where more than
+/// eight dimensions are left after merging.
+pub(crate) fn gather(
+    element: usize,
+    shape: &[usize],
+    dim: usize,
+    x: Operand<'_>,
+    size: usize,
+    index: Indexed<'_>,
+    out_align: usize,
+) -> Option<Plan> {
+    let mut plan = Plan::default();
+    if shape.contains(&0) {
+        return Some(plan);
+    }
+    let mut others: Vec<isize> = x.strides.to_vec();
+    others[dim] = 0;
+    let step = x.strides[dim];
+    let g = Geometry::new(shape, &[&others, index.strides, index.positions]);
+    if g.rank() > RANK_MAX {
+        return None;
+    }
+    // Rows of neighbours that share an index move in larger units.
+    let rows = Geometry {
+        dims: g.dims.clone(),
+        strides: smallvec![g.strides[0].clone(), smallvec::SmallVec::from_slice(&contiguous_inner(&g.dims))],
+    };
+    let shared = g.rank() > 0 && g.strides[1][0] == 0 && g.strides[2][0] == 0;
+    let f = if shared { pack(&rows, element, x.align.min(out_align)) } else { 1 };
+    let f = (1..=f).rev().find(|f| f.is_power_of_two() && step.unsigned_abs().is_multiple_of(*f)).unwrap_or(1);
+    let mut low = g.clone();
+    if f > 1 {
+        low.dims[0] /= f;
+        low.strides[0] = packed(&rows, f).strides[0].clone();
+    }
+    let reach = size.saturating_mul(step.unsigned_abs());
+    let wide = !low.fits_32() || reach > i32::MAX as usize;
+    let n = low.numel();
+    plan.launches.push(Launch {
+        kernel: Kernel::Index(Key::Gather { size: (element * f) as u8, index: index.dtype, wide }),
+        grid: [n.div_ceil(256) as u32, 1, 1],
+        block: [256, 1, 1],
+        shared: 0,
+        args: smallvec![
+            Arg::In { index: 0, bytes: 0 },
+            Arg::In { index: 1, bytes: 0 },
+            Arg::Out { index: 0, bytes: 0 },
+            Arg::IndexError,
+            if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) },
+            low.arg(wide),
+            Arg::U64((step / f as isize) as u64),
+            Arg::U64(size as u64),
+        ],
+    });
+    Some(plan)
+}
+
+/// Strides of a contiguous walk, innermost first.
+fn contiguous_inner(dims: &[usize]) -> Vec<isize> {
+    dims.iter()
+        .scan(1, |step, &n| {
+            let s = *step;
+            *step *= n as isize;
+            Some(s)
+        })
+        .collect()
+}
+
+/// `out[.., index[j], ..] += source[.., j, ..]` along `dim`, for every j of the index's `shape`. The output
+/// holds the value already and is contiguous over `out_shape`; input 0 is the source, 1 the index.
+/// Additions to one place happen in order of j, whatever the device. `None` as in [`gather`].
+pub(crate) fn scatter_add(
+    dtype: DType,
+    shape: &[usize],
+    dim: usize,
+    source: &[isize],
+    index: Indexed<'_>,
+    out_shape: &[usize],
+) -> Option<Plan> {
+    let mut plan = Plan::default();
+    if shape.contains(&0) {
+        return Some(plan);
+    }
+    let out = contiguous_strides(out_shape);
+    let without = |s: &[isize]| -> Vec<isize> { (0..s.len()).filter(|&d| d != dim).map(|d| s[d]).collect() };
+    let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != dim).map(|d| shape[d]).collect();
+    let all = [&out[..], source, index.strides, index.positions].map(without);
+    let g = Geometry::new(&dims, &all.each_ref().map(Vec::as_slice));
+    if g.rank() > RANK_MAX {
+        return None;
+    }
+    let whole = Geometry::new(shape, &[source, index.strides, index.positions]);
+    let reach: usize = out_shape.iter().product();
+    let wide = !whole.fits_32() || reach > i32::MAX as usize;
+    let (lines, size) = (g.numel(), out_shape[dim]);
+    // Few lines are shared by more threads; each still reads the whole index.
+    let owners = (16_384 / lines).clamp(1, size.clamp(1, GRID_YZ_MAX));
+    plan.launches.push(Launch {
+        kernel: Kernel::Index(Key::ScatterAdd { dtype, index: index.dtype, wide }),
+        grid: [lines.div_ceil(256) as u32, owners as u32, 1],
+        block: [256, 1, 1],
+        shared: 0,
+        args: smallvec![
+            Arg::In { index: 0, bytes: 0 },
+            Arg::In { index: 1, bytes: 0 },
+            Arg::Out { index: 0, bytes: 0 },
+            Arg::IndexError,
+            if wide { Arg::U64(lines as u64) } else { Arg::U32(lines as u32) },
+            g.arg(wide),
+            Arg::U64(shape[dim] as u64),
+            Arg::U64(size as u64),
+            Arg::U32(owners as u32),
+            Arg::U64(out[dim] as u64),
+            Arg::U64(source[dim] as u64),
+            Arg::U64(index.strides[dim] as u64),
+            Arg::U64(index.positions[dim] as u64),
+        ],
+    });
+    Some(plan)
+}
+
+/// `out[i, c] = (index[i] == c)` as i64, over the index's shape and `classes`. `None` as in [`gather`].
+pub(crate) fn one_hot(shape: &[usize], index: DType, strides: &[isize], classes: usize) -> Option<Plan> {
+    let mut plan = Plan::default();
+    if shape.contains(&0) || classes == 0 {
+        return Some(plan);
+    }
+    let g = Geometry::new(shape, &[strides]);
+    if g.rank() > RANK_MAX {
+        return None;
+    }
+    let n = g.numel() * classes;
+    let wide = !g.fits_32() || n > i32::MAX as usize;
+    plan.launches.push(Launch {
+        kernel: Kernel::Index(Key::OneHot { index, wide }),
+        grid: [n.div_ceil(256) as u32, 1, 1],
+        block: [256, 1, 1],
+        shared: 0,
+        args: smallvec![
+            Arg::In { index: 0, bytes: 0 },
+            Arg::Out { index: 0, bytes: 0 },
+            Arg::IndexError,
+            if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) },
+            g.arg(wide),
+            Arg::U64(classes as u64),
+        ],
+    });
+    Some(plan)
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        let geo = |wide| if wide { ("u64", "Geo64") } else { ("u32", "Geo32") };
+        let error = || "ft::IndexError* error".to_string();
+        match *self {
+            Key::Gather { size, index, wide } => {
+                let (t, j, (i, geo)) = (unit(size), storage(index), geo(wide));
+                let params = [
+                    format!("const {t}* x"),
+                    format!("const {j}* index"),
+                    format!("{t}* out"),
+                    error(),
+                    format!("{i} n"),
+                    format!("ft::{geo}<3> geo"),
+                    "i64 step".into(),
+                    "u64 size".into(),
+                ];
+                let code =
+                    format!("    ft::gather<{t}, {j}, ft::{geo}>(x, index, out, error, n, geo, step, size);\n");
+                KernelSource::new("gather", &[Part::Base, Part::Copy, Part::Index], 256, &params, &code)
+            }
+            Key::ScatterAdd { dtype, index, wide } => {
+                let (t, j, (i, geo)) = (storage(dtype), storage(index), geo(wide));
+                let params = [
+                    format!("const {t}* source"),
+                    format!("const {j}* index"),
+                    format!("{t}* out"),
+                    error(),
+                    format!("{i} lines"),
+                    format!("ft::{geo}<4> geo"),
+                    "i64 length".into(),
+                    "u64 size".into(),
+                    "u32 owners".into(),
+                    "i64 out_step".into(),
+                    "i64 source_step".into(),
+                    "i64 index_step".into(),
+                    "i64 position_step".into(),
+                ];
+                let code = format!(
+                    "    ft::scatter_add<{t}, {j}, ft::{geo}>(source, index, out, error, lines, geo, length, size, \
+                     owners, out_step, source_step, index_step, position_step);\n"
+                );
+                KernelSource::new(
+                    "scatter_add",
+                    &[Part::Base, Part::Ops, Part::Copy, Part::Index],
+                    256,
+                    &params,
+                    &code,
+                )
+            }
+            Key::OneHot { index, wide } => {
+                let (j, (i, geo)) = (storage(index), geo(wide));
+                let params = [
+                    format!("const {j}* index"),
+                    "i64* out".into(),
+                    error(),
+                    format!("{i} n"),
+                    format!("ft::{geo}<1> geo"),
+                    "u64 classes".into(),
+                ];
+                let code = format!("    ft::one_hot<{j}, ft::{geo}>(index, out, error, n, geo, classes);\n");
+                KernelSource::new("one_hot", &[Part::Base, Part::Copy, Part::Index], 256, &params, &code)
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Matrix products that the vendor's library does not take: integers, and strides it cannot express.
+//!
+//! One kernel a type, any strides, batches that broadcast. The backend asks the library first.
+
+use super::generate::storage;
+use super::geometry::{Geometry, RANK_MAX};
+use super::source::{KernelSource, Part};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan};
+use crate::dtype::DType;
+use smallvec::smallvec;
+
+/// Rows and columns of the result that a block computes.
+const TILE: usize = 64;
+
+/// Names a compiled kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Key {
+    pub dtype: DType,
+}
+
+/// The launches of `out[batch.., m, n] = a[batch.., m, k] b[batch.., k, n]`. `a` and `b` are strides over
+/// `batch` (0 where they repeat) and then over their matrix; the output is contiguous. `None` where more
+/// than eight batch dimensions are left after merging, or m is above 4 million.
+pub(crate) fn plan(
+    dtype: DType,
+    batch: &[usize],
+    [m, k, n]: [usize; 3],
+    a: &[isize],
+    b: &[isize],
+) -> Option<Plan> {
+    let mut plan = Plan::default();
+    let g = Geometry::new(batch, &[&a[..batch.len()], &b[..batch.len()]]);
+    if g.rank() > RANK_MAX || m.div_ceil(TILE) > GRID_YZ_MAX {
+        return None;
+    }
+    let batches = g.numel();
+    if batches * m * n == 0 {
+        return Some(plan);
+    }
+    let [am, ak] = [a[batch.len()], a[batch.len() + 1]];
+    let [bk, bn] = [b[batch.len()], b[batch.len() + 1]];
+    for first in (0..batches).step_by(GRID_YZ_MAX) {
+        let mut args = smallvec![
+            Arg::In { index: 0, bytes: 0 },
+            Arg::In { index: 1, bytes: 0 },
+            Arg::Out { index: 0, bytes: 0 },
+            Arg::U64(first as u64),
+        ];
+        args.extend([m as i64, n as i64, k as i64].map(|x| Arg::U64(x as u64)));
+        args.extend([am, ak, bk, bn].map(|x| Arg::U64(x as u64)));
+        args.push(g.arg(true));
+        plan.launches.push(Launch {
+            kernel: Kernel::Matmul(Key { dtype }),
+            grid: [n.div_ceil(TILE) as u32, m.div_ceil(TILE) as u32, (batches - first).min(GRID_YZ_MAX) as u32],
+            block: [256, 1, 1],
+            shared: 0,
+            args,
+        });
+    }
+    Some(plan)
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        let t = storage(self.dtype);
+        let params = [
+            format!("const {t}* a"),
+            format!("const {t}* b"),
+            format!("{t}* out"),
+            "u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn, ft::Geo64<2> batches".into(),
+        ];
+        let code = format!(
+            "    ft::matmul_tile<{t}, ft::Geo64>(a, b, out, first, m, n, k, am, ak, bk, bn, batches);\n"
+        );
+        KernelSource::new("matmul", &[Part::Base, Part::Ops, Part::Matmul], 256, &params, &code)
+    }
+}

@@ -1,0 +1,139 @@
+//! CUDA C for every kernel, and how each is launched.
+//!
+//! The backend asks a family (`elementwise::plan`, `reduce::plan`...) for a [`Plan`]: which kernels to
+//! launch, with which arguments, in which grid. A [`Kernel`] is a small key that can be hashed; its
+//! [`Kernel::source`] is generated only where the compiled one is not cached. Sizes, strides and
+//! immediates are run-time arguments, so keys stay few.
+//!
+//! Pure text and arithmetic: no driver, no compiler, no memory. The order of additions in a kernel
+//! depends on shapes alone, never on timing, so results repeat bit by bit.
+//!
+//! A pointer that a kernel only reads is a `const T*` in its signature and every other one is written.
+
+pub(crate) mod copy;
+pub(crate) mod elementwise;
+pub(crate) mod generate;
+pub(crate) mod geometry;
+pub(crate) mod index;
+pub(crate) mod matmul;
+pub(crate) mod reduce;
+pub(crate) mod scan;
+pub(crate) mod softmax;
+pub(crate) mod sort;
+pub(crate) mod source;
+
+use smallvec::SmallVec;
+use source::KernelSource;
+
+/// Names one compiled kernel.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Kernel {
+    Elementwise(elementwise::Key),
+    Reduce(reduce::Key),
+    Softmax(softmax::Key),
+    Copy(copy::Key),
+    Index(index::Key),
+    Scan(scan::Key),
+    Sort(sort::Key),
+    Matmul(matmul::Key),
+}
+
+impl Kernel {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        match self {
+            Kernel::Elementwise(key) => key.source(),
+            Kernel::Reduce(key) => key.source(),
+            Kernel::Softmax(key) => key.source(),
+            Kernel::Copy(key) => key.source(),
+            Kernel::Index(key) => key.source(),
+            Kernel::Scan(key) => key.source(),
+            Kernel::Sort(key) => key.source(),
+            Kernel::Matmul(key) => key.source(),
+        }
+    }
+}
+
+/// One argument of a launch, in the order of the kernel's parameters.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Arg {
+    /// Address of an input, plus bytes.
+    In {
+        index: u8,
+        bytes: isize,
+    },
+    /// Address of an output, plus bytes.
+    Out {
+        index: u8,
+        bytes: usize,
+    },
+    /// An address in the plan's scratch memory: bytes from its start, which is aligned to 256.
+    Scratch(usize),
+    /// Address of the step's index error: see [`source::INDEX_ERROR_BYTES`].
+    IndexError,
+    U32(u32),
+    U64(u64),
+    F32(f32),
+    F64(f64),
+    /// A struct by value.
+    Struct(Words),
+}
+
+/// The bytes of a struct parameter, aligned to 8.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Words {
+    words: SmallVec<[u64; 8]>,
+    half: bool,
+}
+
+impl Words {
+    pub fn u32(&mut self, x: u32) {
+        if self.half {
+            *self.words.last_mut().expect("half a word is there") |= (x as u64) << 32;
+        } else {
+            self.words.push(x as u64);
+        }
+        self.half = !self.half;
+    }
+
+    /// Pads to eight bytes first, as a C struct would.
+    pub fn u64(&mut self, x: u64) {
+        self.half = false;
+        self.words.push(x);
+    }
+
+    /// What the launch points to.
+    pub fn as_words(&self) -> &[u64] {
+        &self.words
+    }
+}
+
+/// One launch of a kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Launch {
+    pub kernel: Kernel,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    pub args: SmallVec<[Arg; 8]>,
+}
+
+/// The launches of one step, in order, on one stream.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Plan {
+    /// Bytes of scratch memory that the launches share.
+    pub scratch: usize,
+    pub launches: SmallVec<[Launch; 1]>,
+}
+
+/// Most blocks in the y and z dimensions of a grid; in x there may be 2^31 - 1.
+pub(crate) const GRID_YZ_MAX: usize = 65_535;
+
+/// An input as a kernel is planned for it: strides over the iteration shape, in elements, and the
+/// largest power of two up to 16 that divides its address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand<'a> {
+    pub strides: &'a [isize],
+    pub align: usize,
+}

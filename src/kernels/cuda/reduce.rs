@@ -1,0 +1,322 @@
+//! Reductions, with a fused elementwise program in front.
+//!
+//! Three shapes of work: a warp or a block takes a row, or neighbouring threads take neighbouring rows
+//! (the first dimensions of a matrix, or very short rows). Long rows are split; a second launch joins
+//! the splits. Which is used, and so the order of additions, depends on shapes and strides alone.
+
+use super::generate::{Form, Names, computed, immediates, inputs, statements, storage};
+use super::geometry::{Geometry, RANK_MAX};
+use super::source::{KernelSource, Part};
+use super::{Arg, Kernel, Launch, Operand, Plan};
+use crate::dtype::DType;
+use crate::graph::program::{Code, Program};
+use crate::op::ReduceOp;
+use smallvec::smallvec;
+use std::fmt::Write;
+
+/// Threads of every block.
+const THREADS: u32 = 256;
+/// Blocks that fill a large device; the same everywhere, so that results are.
+const BLOCKS: usize = 1024;
+/// Least elements of a split.
+const SPLIT: usize = 8192;
+
+/// How threads share the rows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Team {
+    /// A warp a row, eight rows a block.
+    Warp,
+    /// A block a row.
+    Block,
+    /// A thread, or eight, a row; neighbours take neighbouring rows.
+    Columns,
+}
+
+/// What a launch reads and writes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Stage {
+    /// From elements to results.
+    Whole(Form),
+    /// From elements to one partial result a split.
+    Part(Form),
+    /// From partial results to results.
+    Join,
+}
+
+/// Names a compiled reduction.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Key {
+    pub op: ReduceOp,
+    /// Element type of what is reduced.
+    pub dtype: DType,
+    pub stage: Stage,
+    pub team: Team,
+    /// Neighbouring elements that a thread reads at once.
+    pub lanes: u8,
+    pub wide: bool,
+}
+
+/// A program that only reads its one input.
+pub(crate) fn identity(dtype: DType) -> Program {
+    let mut p = Program::default();
+    let x = p.push(Code::Input(0), dtype, dtype);
+    p.outputs.push(x);
+    p
+}
+
+/// Element type of the result.
+fn result(op: ReduceOp, dtype: DType) -> DType {
+    use ReduceOp::*;
+    match op {
+        Sum | Prod if dtype.is_float() => dtype,
+        Sum | Prod | ArgMax | ArgMin => DType::I64,
+        Mean | Max | Min => dtype,
+        Any | All => DType::Bool,
+    }
+}
+
+/// Type in which sums are carried.
+fn carried(dtype: DType) -> &'static str {
+    if dtype.is_float() { computed(dtype) } else { "i64" }
+}
+
+/// The device's name of the operation, and the size of what it carries.
+fn policy(op: ReduceOp, dtype: DType) -> (String, usize) {
+    use ReduceOp::*;
+    let (sum, c) = (carried(dtype), computed(dtype));
+    let width = if sum == "float" { 4 } else { 8 };
+    match op {
+        Sum | Mean => (format!("ft::Sum<{sum}>"), width),
+        Prod => (format!("ft::Prod<{sum}>"), width),
+        Max => (format!("ft::Best<{c}, 1>"), 16),
+        Min => (format!("ft::Best<{c}, -1>"), 16),
+        ArgMax => (format!("ft::ArgBest<{c}, 1>"), 16),
+        ArgMin => (format!("ft::ArgBest<{c}, -1>"), 16),
+        Any => ("ft::Any".into(), 1),
+        All => ("ft::All".into(), 1),
+    }
+}
+
+/// The launches that reduce the value of `program` (its one output) over the dimensions of `shape`
+/// that `reduced` marks; the result is contiguous. `None` where more than eight dimensions are left
+/// after merging: copy the inputs to contiguous memory first.
+pub(crate) fn plan(
+    op: ReduceOp,
+    program: &Program,
+    shape: &[usize],
+    reduced: &[bool],
+    operands: &[Operand<'_>],
+) -> Option<Plan> {
+    let dtypes = inputs(program);
+    let form = Form::of(program);
+    let dtype = program.dtype(program.outputs[0]);
+    let (policy_name, carried_size) = policy(op, dtype);
+    debug_assert!(!policy_name.is_empty());
+
+    // The linear position is one more operand, where a value depends on it or there is no other.
+    let positions = crate::shape::contiguous_strides(shape);
+    let mut strides: Vec<&[isize]> = operands[..dtypes.len()].iter().map(|o| o.strides).collect();
+    if form.is_positional() || dtypes.is_empty() {
+        strides.push(&positions);
+    }
+    let side = |keep: bool| {
+        let pick = |s: &[isize]| -> Vec<isize> {
+            (0..shape.len()).filter(|&d| reduced[d] != keep).map(|d| s[d]).collect()
+        };
+        let dims: Vec<usize> = (0..shape.len()).filter(|&d| reduced[d] != keep).map(|d| shape[d]).collect();
+        let picked: Vec<Vec<isize>> = strides.iter().map(|s| pick(s)).collect();
+        Geometry::new(&dims, &picked.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    };
+    let (kept, over) = (side(true), side(false));
+    if kept.rank() > RANK_MAX || over.rank() > RANK_MAX {
+        return None;
+    }
+    let (rows, len) = (kept.numel(), over.numel());
+    let mut plan = Plan::default();
+    if rows == 0 {
+        return Some(plan);
+    }
+    let wide = len > 0 && !Geometry::new(shape, &strides).fits_32();
+
+    let count = dtypes.len();
+    let along = |g: &Geometry| g.rank() > 0 && (0..count).any(|k| g.strides[k][0].unsigned_abs() == 1);
+    let columns = (along(&kept) && !along(&over) && rows >= 32) || (len <= 16 && rows >= 1024);
+    let most = (16 / dtypes.iter().map(|d| d.size()).max().unwrap_or(4)).min(8);
+    let vector = !columns
+        && !form.is_positional()
+        && over.rank() > 0
+        && over.dims[0].is_multiple_of(most)
+        && (0..count).all(|k| {
+            let others = kept.strides[k].iter().chain(&over.strides[k][1..]);
+            over.strides[k][0] == 0
+                || (over.strides[k][0] == 1
+                    && operands[k].align.is_multiple_of(most * dtypes[k].size())
+                    && others.into_iter().all(|s| s.unsigned_abs().is_multiple_of(most)))
+        });
+    let lanes = if vector { most } else { 1 };
+
+    let (team, block, row_blocks) = match (columns, len) {
+        (true, ..=63) => (Team::Columns, [THREADS, 1, 1], rows.div_ceil(THREADS as usize)),
+        (true, _) => (Team::Columns, [32, 8, 1], rows.div_ceil(32)),
+        (false, ..=1024) => (Team::Warp, [32, 8, 1], rows.div_ceil(8)),
+        (false, _) => (Team::Block, [THREADS, 1, 1], rows),
+    };
+    let least = if columns { SPLIT / 16 } else { SPLIT };
+    let splits = (BLOCKS / row_blocks).clamp(1, len.div_ceil(least).max(1));
+    let chunk = len.div_ceil(splits).next_multiple_of(8).max(8);
+    let splits = len.div_ceil(chunk).max(1);
+
+    let number = |n: usize| if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) };
+    let mut args: smallvec::SmallVec<[Arg; 8]> =
+        (0..count).map(|k| Arg::In { index: k as u8, bytes: 0 }).collect();
+    args.push(if splits > 1 { Arg::Scratch(0) } else { Arg::Out { index: 0, bytes: 0 } });
+    args.extend([
+        number(rows),
+        number(len),
+        number(chunk),
+        Arg::U64(len as u64),
+        kept.arg(wide),
+        over.arg(wide),
+    ]);
+    let numbers = immediates(program);
+    if !numbers.as_words().is_empty() {
+        args.push(Arg::Struct(numbers));
+    }
+    let stage = if splits > 1 { Stage::Part(form) } else { Stage::Whole(form) };
+    let key = Key { op, dtype, stage, team, lanes: lanes as u8, wide };
+    plan.launches.push(Launch {
+        kernel: Kernel::Reduce(key),
+        grid: [row_blocks as u32, splits as u32, 1],
+        block,
+        shared: 0,
+        args,
+    });
+    if splits > 1 {
+        plan.scratch = rows * splits * carried_size;
+        let key = Key { op, dtype, stage: Stage::Join, team: Team::Warp, lanes: 1, wide: false };
+        let args = smallvec![
+            Arg::Scratch(0),
+            Arg::Out { index: 0, bytes: 0 },
+            Arg::U32(rows as u32),
+            Arg::U32(splits as u32),
+            Arg::U32(splits as u32),
+            Arg::U64(len as u64),
+        ];
+        plan.launches.push(Launch {
+            kernel: Kernel::Reduce(key),
+            grid: [rows.div_ceil(8) as u32, 1, 1],
+            block: [32, 8, 1],
+            shared: 0,
+            args,
+        });
+    }
+    Some(plan)
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        let (policy, _) = policy(self.op, self.dtype);
+        let (index, geo) = if self.wide { ("u64", "Geo64") } else { ("u32", "Geo32") };
+        let lanes = self.lanes as usize;
+        let out = result(self.op, self.dtype);
+        let mut params: Vec<String> = Vec::new();
+        let mut c = format!("    typedef {policy} Op;\n");
+        let mut line = |text: String| writeln!(c, "{text}").expect("writing to a string");
+
+        match &self.stage {
+            Stage::Join => {
+                params.push(format!("const {policy}::A* in0"));
+                line(format!("    auto row = [&]({index} r) {{"));
+                line(format!(
+                    "        return [&, r]({index} j, Op::A* acc) {{ acc[0] = Op::join(acc[0], in0[(u64)r * len + j]); }};"
+                ));
+                line("    };".into());
+            }
+            Stage::Whole(form) | Stage::Part(form) => {
+                let dtypes = form.inputs();
+                let positional = form.is_positional() || dtypes.is_empty();
+                let n = dtypes.len() + positional as usize;
+                for (k, &d) in dtypes.iter().enumerate() {
+                    params.push(format!("const {}* in{k}", storage(d)));
+                }
+                let position = format!("(u64)off[{}]", n - 1);
+                let names = Names {
+                    input: &|k| format!("x{k}.v[v]"),
+                    first: &position,
+                    position: &position,
+                    lane: "v",
+                };
+                let s = statements(form, &names, lanes);
+                line(format!("    auto row = [&]({index} r) {{"));
+                line(format!("        struct Base {{ ft::{geo}<{n}>::Stride at[{n}]; }} base;"));
+                line(format!("        ft::offsets<{n}, ft::{geo}>(kept, r, base.at);"));
+                line(format!("        return [&, base]({index} j, Op::A* acc) {{"));
+                line(format!("    ft::{geo}<{n}>::Stride off[{n}];"));
+                line(format!("#pragma unroll\n    for (int k = 0; k < {n}; ++k) off[k] = base.at[k];"));
+                line(format!("    ft::walk<{n}, ft::{geo}>(over, j, off);"));
+                for (k, &d) in dtypes.iter().enumerate() {
+                    line(format!(
+                        "    const ft::Vec<{}, {lanes}> x{k} = ft::load_strided<{lanes}>(in{k} + off[{k}], over.stride[{k}][0], over.stride[{k}][0] == 1);",
+                        storage(d)
+                    ));
+                }
+                line(s.draws.trim_end().into());
+                line(format!("#pragma unroll\n    for (int v = 0; v < {lanes}; ++v) {{"));
+                line(s.body.trim_end().into());
+                line(format!(
+                    "        acc[v] = Op::join(acc[v], Op::lift(r{}, (u64)j + v));",
+                    form.0.outputs[0]
+                ));
+                line("    }\n        };\n    };".into());
+            }
+        }
+
+        let a =
+            if self.op == ReduceOp::Mean { format!("a / ({})count", carried(self.dtype)) } else { "a".into() };
+        let value = match self.op {
+            ReduceOp::Max | ReduceOp::Min => "a.x".into(),
+            ReduceOp::ArgMax | ReduceOp::ArgMin => "a.at".into(),
+            _ => a,
+        };
+        if let Stage::Part(_) = self.stage {
+            params.push(format!("{policy}::A* out"));
+            line(format!(
+                "    auto put = [&]({index} r, u32 split, Op::A a) {{ out[(u64)r * gridDim.y + split] = a; }};"
+            ));
+        } else {
+            let out = storage(out);
+            params.push(format!("{out}* out"));
+            line(format!(
+                "    auto put = [&]({index} r, u32, Op::A a) {{ out[r] = ft::As<{out}>::of({value}); }};"
+            ));
+        }
+        for name in ["rows", "len", "chunk"] {
+            params.push(format!("{index} {name}"));
+        }
+        params.push("u64 count".into());
+        if let Stage::Whole(form) | Stage::Part(form) = &self.stage {
+            let n = form.inputs().len() + (form.is_positional() || form.inputs().is_empty()) as usize;
+            params.push(format!("ft::{geo}<{n}> kept"));
+            params.push(format!("ft::{geo}<{n}> over"));
+            let k = immediates(&form.0).as_words().len();
+            if k > 0 {
+                params.push(format!("ft::Imm<{k}> imm"));
+            }
+        }
+        line(match self.team {
+            Team::Warp => format!("    ft::reduce_rows<Op, {lanes}, 32, {index}>(rows, len, chunk, row, put);"),
+            Team::Block => {
+                format!("    ft::reduce_rows<Op, {lanes}, {THREADS}, {index}>(rows, len, chunk, row, put);")
+            }
+            Team::Columns => format!("    ft::reduce_columns<Op, {index}>(rows, len, chunk, row, put);"),
+        });
+        let parts: &[Part] = match &self.stage {
+            Stage::Whole(f) | Stage::Part(f) if f.is_positional() => {
+                &[Part::Base, Part::Ops, Part::Elementwise, Part::Random, Part::Reduce]
+            }
+            _ => &[Part::Base, Part::Ops, Part::Elementwise, Part::Reduce],
+        };
+        KernelSource::new(&format!("reduce_{}", self.op.name()), parts, THREADS, &params, &c)
+    }
+}

@@ -1,0 +1,130 @@
+//! The text of a translation unit: shared parts, then entries.
+//!
+//! The hand-written parts are files under `device/`; one is expanded from the op table. A part is
+//! included only where an entry needs it, so that a simulated device can tell by the text alone
+//! whether a kernel has barriers.
+
+use crate::op::{Class, for_each_binary, for_each_unary};
+use std::sync::LazyLock;
+
+/// How the compiler is called, beside the architecture. Contraction is off because every instruction
+/// rounds to its own type; kernels that want a fused multiply-add say `fma`.
+pub(crate) const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false"];
+
+/// Size of the record that a kernel which takes indices fills when one is out of range (zeroed
+/// before): `u32 lock, found; u64 position; i64 index; u64 size`.
+pub(crate) const INDEX_ERROR_BYTES: usize = 32;
+
+/// Shared text, in the order in which parts are included.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Part {
+    Base,
+    Ops,
+    Elementwise,
+    Random,
+    Reduce,
+    Softmax,
+    Copy,
+    Index,
+    Scan,
+    Sort,
+    Matmul,
+}
+
+impl Part {
+    fn text(self) -> &'static str {
+        match self {
+            Part::Base => include_str!("device/base.cuh"),
+            Part::Ops => &OPS,
+            Part::Elementwise => include_str!("device/elementwise.cuh"),
+            Part::Random => include_str!("device/random.cuh"),
+            Part::Reduce => include_str!("device/reduce.cuh"),
+            Part::Softmax => include_str!("device/softmax.cuh"),
+            Part::Copy => include_str!("device/copy.cuh"),
+            Part::Index => include_str!("device/index.cuh"),
+            Part::Scan => include_str!("device/scan.cuh"),
+            Part::Sort => include_str!("device/sort.cuh"),
+            Part::Matmul => include_str!("device/matmul.cuh"),
+        }
+    }
+}
+
+static OPS: LazyLock<String> = LazyLock::new(|| include_str!("device/ops.cuh").to_owned() + &table());
+
+/// The op table's CUDA column as functions: `ft::op_add<T>(a, b)`.
+fn table() -> String {
+    let mut out = String::from("\nnamespace ft {\n");
+    let result = |class: Class| match class {
+        Class::test | Class::compare | Class::logic => "bool",
+        _ => "T",
+    };
+    macro_rules! unary {
+        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr, $cuda:literal;)*) => {$(
+            out += &format!("template <class T> FN {} op_{}(T x) {{ return {}; }}\n",
+                result(Class::$class), stringify!($name), $cuda);
+        )*};
+    }
+    macro_rules! binary {
+        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr, $cuda:literal;)*) => {$(
+            out += &format!("template <class T> FN {} op_{}(T a, T b) {{ return {}; }}\n",
+                result(Class::$class), stringify!($name), $cuda);
+        )*};
+    }
+    for_each_unary!(unary);
+    for_each_binary!(binary);
+    out + "}  // namespace ft\n"
+}
+
+/// One kernel as CUDA C.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct KernelSource {
+    /// Name of the `extern "C"` function; equal names mean equal text.
+    pub entry: String,
+    pub parts: &'static [Part],
+    pub body: String,
+}
+
+impl KernelSource {
+    /// `params` are declarations in order; `code` is what stands between the braces.
+    pub fn new(
+        prefix: &str,
+        parts: &'static [Part],
+        threads: u32,
+        params: &[String],
+        code: &str,
+    ) -> KernelSource {
+        let tail = format!("({}) {{\n{code}}}\n", params.join(", "));
+        let entry = format!("{prefix}_{:016x}", fnv1a(&[tail.as_bytes(), &threads.to_le_bytes()]));
+        let body = format!("extern \"C\" __global__ void __launch_bounds__({threads}) {entry}{tail}");
+        KernelSource { entry, parts, body }
+    }
+
+    /// The translation unit of this kernel alone.
+    pub fn text(&self) -> String {
+        module([self])
+    }
+}
+
+/// One translation unit of several kernels: compiling 50 at once costs about what 8 alone do.
+pub(crate) fn module<'a>(kernels: impl IntoIterator<Item = &'a KernelSource> + Clone) -> String {
+    let mut parts: Vec<Part> = kernels.clone().into_iter().flat_map(|k| k.parts).copied().collect();
+    parts.sort();
+    parts.dedup();
+    let mut out: String = parts.into_iter().map(Part::text).collect();
+    let mut seen: Vec<&str> = Vec::new();
+    for kernel in kernels {
+        if !seen.contains(&kernel.entry.as_str()) {
+            seen.push(&kernel.entry);
+            out += &kernel.body;
+        }
+    }
+    out
+}
+
+/// Fowler, Noll and Vo's hash: stable from run to run, as names in a disk cache must be.
+fn fnv1a(parts: &[&[u8]]) -> u64 {
+    parts
+        .iter()
+        .flat_map(|p| p.iter())
+        .fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3))
+}

@@ -1,0 +1,59 @@
+//! `cat`: tensors one after the other along a dimension.
+
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::kernels::cpu::copy;
+use crate::shape::contiguous_strides;
+use std::marker::PhantomData;
+
+pub(crate) struct Cat {
+    /// Negative counts from the end.
+    pub dim: isize,
+}
+
+impl Operation for Cat {
+    fn name(&self) -> &str {
+        "cat"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let first = inputs[0];
+        let out_of_range =
+            || Refusal::index(format!("dimension {} is out of range for shape {}", self.dim, first.shape));
+        let dim = first.shape.dim(self.dim).ok_or_else(out_of_range)?;
+        let mut out = first.clone();
+        for meta in &inputs[1..] {
+            let agrees = meta.shape.rank() == first.shape.rank()
+                && (0..first.shape.rank()).all(|d| d == dim || meta.shape[d] == first.shape[d]);
+            if !agrees {
+                return Err(Refusal::shape(format!(
+                    "sizes differ outside dimension {dim}: {} and {}",
+                    first.shape, meta.shape
+                )));
+            }
+            if meta.dtype != first.dtype {
+                let text = format!("types differ: {} and {}", first.dtype, meta.dtype);
+                return Err(Refusal::dtype(text));
+            }
+            out.shape.dims_mut()[dim] += meta.shape[dim];
+        }
+        Ok(out)
+    }
+
+    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
+        100 + output.shape.numel() as u64 / 2
+    }
+
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let rank = run.output.shape.len();
+        let dim = if self.dim < 0 { self.dim + rank as isize } else { self.dim } as usize;
+        let strides = contiguous_strides(run.output.shape);
+        let mut at = 0;
+        for input in run.inputs {
+            // wrapping: an empty part may begin at the very end.
+            let ptr = run.output.ptr.wrapping_add(at * strides[dim] as usize * run.output.dtype.size());
+            copy::copy_into(*input, &copy::Window { ptr, strides: &strides, life: PhantomData }, run.parallel);
+            at += input.shape[dim];
+        }
+        Ok(())
+    }
+}

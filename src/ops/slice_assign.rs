@@ -1,0 +1,88 @@
+//! `slice_assign`: a value with a part of it replaced, in place where nobody else looks.
+
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::kernels::cpu::copy;
+use crate::shape::{Layout, Shape};
+use crate::view::View;
+use std::marker::PhantomData;
+
+pub(crate) struct SliceAssign {
+    /// The part that is replaced, as a layout of the result; or why there is none.
+    part: Result<Layout, Refusal>,
+}
+
+impl SliceAssign {
+    /// `resolve` turns an index and a size into first position, length, step, and whether the dimension
+    /// stays.
+    pub fn new<I: Copy + std::fmt::Debug>(
+        dims: &[usize],
+        indices: &[I],
+        resolve: impl Fn(I, usize) -> Option<(usize, usize, isize, bool)>,
+    ) -> SliceAssign {
+        if indices.len() > dims.len() {
+            let text = format!("{} indices for shape {dims:?}", indices.len());
+            return SliceAssign { part: Err(Refusal::index(text)) };
+        }
+        let mut layout = Layout::contiguous(Shape::from(dims));
+        let mut stays = vec![true; dims.len()];
+        for (d, &index) in indices.iter().enumerate() {
+            match resolve(index, dims[d]) {
+                Some((start, len, step, keeps)) => {
+                    layout = layout.slice(d, start, len, step);
+                    stays[d] = keeps;
+                }
+                None => {
+                    let text = format!("index {index:?} is not in a dimension of {}", dims[d]);
+                    return SliceAssign { part: Err(Refusal::index(text)) };
+                }
+            }
+        }
+        let order: Vec<usize> = (0..dims.len()).filter(|&d| stays[d]).collect();
+        SliceAssign { part: Ok(layout.permute(&order)) }
+    }
+}
+
+impl Operation for SliceAssign {
+    fn name(&self) -> &str {
+        "slice_assign"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let part = self.part.as_ref().map_err(Clone::clone)?;
+        let (whole, source) = (inputs[0], inputs[1]);
+        if whole.dtype != source.dtype {
+            return Err(Refusal::dtype(format!("types differ: {} and {}", whole.dtype, source.dtype)));
+        }
+        if source.shape.broadcast(&part.shape).as_ref() != Some(&part.shape) {
+            return Err(Refusal::shape(format!("cannot broadcast {} to {}", source.shape, part.shape)));
+        }
+        Ok(whole.clone())
+    }
+
+    fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
+        // In place, as a rule; but a large one may have to be copied, which is no small step.
+        let whole = inputs[0].shape.numel() as u64;
+        let copied = if whole > 16 << 10 { whole / 4 } else { 0 };
+        copied.saturating_add(inputs[1].shape.numel() as u64).saturating_add(100)
+    }
+
+    fn reuses(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let part = self.part.as_ref().map_err(Clone::clone)?;
+        if !run.in_place {
+            copy::copy(run.inputs[0], &run.output, run.parallel);
+        }
+        let source = run.inputs[1];
+        let lead = part.shape.rank() - source.shape.len();
+        let own = |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);
+        let strides: crate::shape::Strides = (0..part.shape.rank()).map(|i| own(i).unwrap_or(0)).collect();
+        let source = View { shape: &part.shape, strides: &strides, ..source };
+        let ptr = run.output.ptr.wrapping_add(part.offset * run.output.dtype.size());
+        let window = copy::Window { ptr, strides: &part.strides, life: PhantomData };
+        copy::copy_into(source, &window, run.parallel);
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! Barriers over a device and over all of them, and backpressure.
+
+use super::build::At;
+use super::future::TensorFuture;
+use crate::completion::AWAITED;
+use crate::dtype::DType;
+use crate::engine::port::{self, ErrorLog, Port};
+use crate::engine::pressure::Turn;
+use crate::error::{Error, ErrorKind, Result};
+use crate::graph::node::{Inputs, Node, NodeHandle, Op};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Queues a point that is reached when everything before it is done; `None` where that is now.
+fn marker(port: &'static Port, at: At) -> Option<TensorFuture> {
+    if port.pressure.queued().0 == 0 {
+        return None;
+    }
+    let node = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, at);
+    node.completion.set(crate::completion::QUEUED | AWAITED);
+    let (handle, link) = NodeHandle::with_link(node);
+    port.intake.push(link);
+    port.attend();
+    Some(TensorFuture::new(handle))
+}
+
+fn result_of(log: ErrorLog) -> Result<()> {
+    match Error::several(log.kept, log.more) {
+        None => Ok(()),
+        Some(error) => Err(error),
+    }
+}
+
+/// The future of [`Device::waitall`](crate::Device::waitall).
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct WaitAll {
+    port: &'static Port,
+    marker: Option<TensorFuture>,
+}
+
+impl WaitAll {
+    pub(crate) fn on(port: &'static Port, at: At) -> WaitAll {
+        WaitAll { port, marker: marker(port, at) }
+    }
+}
+
+impl Future for WaitAll {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some(marker) = &mut self.marker {
+            std::task::ready!(marker.poll_done(cx));
+        }
+        Poll::Ready(result_of(self.port.take_log()))
+    }
+}
+
+/// The future of [`waitall`]: joins every device.
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct WaitEverything(Vec<WaitAll>);
+
+/// Waits until everything that was enqueued on any device before this call is done.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// (futensor::Device::cpu().ones([2]) + 1.0).detach();
+/// futensor::waitall().await?;
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// The errors of detached work on any device since that device's last `waitall`.
+#[track_caller]
+pub fn waitall() -> WaitEverything {
+    let at = std::panic::Location::caller();
+    WaitEverything(port::all().into_iter().map(|port| WaitAll::on(port, at)).collect())
+}
+
+impl Future for WaitEverything {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        for all in &mut self.0 {
+            if let Some(marker) = &mut all.marker {
+                std::task::ready!(marker.poll_done(cx));
+                all.marker = None;
+            }
+        }
+        let mut log = ErrorLog::default();
+        for all in &self.0 {
+            let one = all.port.take_log();
+            log.kept.extend(one.kept);
+            log.more += one.more;
+        }
+        Poll::Ready(result_of(log))
+    }
+}
+
+/// The future of [`Device::ready`](crate::Device::ready).
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct Ready {
+    port: &'static Port,
+    id: Option<u64>,
+}
+
+impl Ready {
+    pub(crate) fn on(port: &'static Port) -> Ready {
+        Ready { port, id: None }
+    }
+}
+
+impl Future for Ready {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let port = self.port;
+        if port.pressure.ready(&mut self.id, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.port.pressure.forget_ready(id);
+        }
+    }
+}
+
+/// The future of [`Device::admit`](crate::Device::admit).
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct Admit {
+    port: &'static Port,
+    key: Option<u64>,
+}
+
+impl Admit {
+    pub(crate) fn on(port: &'static Port) -> Admit {
+        Admit { port, key: Some(port.pressure.ask()) }
+    }
+}
+
+impl Future for Admit {
+    type Output = Permit;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        let port = self.port;
+        match self.key.map(|key| port.pressure.turn(key, cx.waker())) {
+            Some(Turn::Waiting) => Poll::Pending,
+            _ => {
+                self.key = None;
+                Poll::Ready(Permit::on(port))
+            }
+        }
+    }
+}
+
+impl Drop for Admit {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.port.pressure.withdraw(key);
+        }
+    }
+}
+
+/// The right to queue work; dropping it lets the next one in.
+#[must_use = "a permit that is dropped at once admits the next"]
+#[derive(Debug)]
+pub struct Permit {
+    port: &'static Port,
+}
+
+impl Permit {
+    pub(crate) fn on(port: &'static Port) -> Permit {
+        Permit { port }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.port.pressure.release();
+    }
+}
+
+/// The future of [`Device::shutdown`](crate::Device::shutdown).
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct Shutdown(WaitAll);
+
+impl Shutdown {
+    pub(crate) fn on(port: &'static Port, at: At) -> Shutdown {
+        Shutdown(WaitAll::on(port, at))
+    }
+}
+
+impl Future for Shutdown {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let result = std::task::ready!(Pin::new(&mut self.0).poll(cx));
+        let port = self.0.port;
+        port.end(ErrorKind::Shutdown, "the device was shut down");
+        port.pressure.open_gate();
+        port.driver.abandon();
+        Poll::Ready(result)
+    }
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Port({})", self.name)
+    }
+}

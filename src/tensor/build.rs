@@ -1,0 +1,124 @@
+//! From a call to a queued node: checks, metadata, failed values.
+
+use super::future::TensorFuture;
+use crate::dtype::{DType, Scalar};
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind};
+use crate::graph::infer;
+use crate::graph::node::{Inputs, Node, Op};
+use crate::graph::operation::{Meta, Operation, Refusal};
+use crate::op::{BinaryOp, ReduceOp, UnaryOp};
+use crate::shape::Shape;
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+pub(crate) type At = &'static Location<'static>;
+
+/// Queues an op without operands.
+pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at: At) -> TensorFuture {
+    let node = Node::new(op, Inputs::new(), shape, dtype, port, at);
+    TensorFuture::new(port.enqueue(node))
+}
+
+/// A failed value; its metadata is that of the first operand.
+pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> TensorFuture {
+    TensorFuture::new(port.given(meta.shape, meta.dtype, at, Err(error)))
+}
+
+/// Queues an op on operands, or makes a failed value: where an operand is known to have failed, with
+/// that one's error; where devices are mixed; where the rule refuses.
+pub(crate) fn apply(
+    op: Op,
+    operands: &[&TensorFuture],
+    rule: impl FnOnce() -> Result<Meta, Refusal>,
+    at: At,
+) -> TensorFuture {
+    let first = operands[0];
+    let port = first.port();
+    let fail = |error: Error| failed(port, first.node.meta(), error, at);
+    if let Some(error) = operands.iter().find_map(|x| x.node.error()) {
+        return match rule() {
+            Ok(meta) => failed(port, meta, error.clone(), at),
+            Err(_) => fail(error.clone()),
+        };
+    }
+    if let Some(other) = operands.iter().find(|x| !std::ptr::eq(x.port(), port)) {
+        let text = format!(
+            "operands are on two devices, {} and {}: copy one with to_device",
+            port.name,
+            other.port().name
+        );
+        return fail(Error::new(ErrorKind::Device, op.name(), text, at));
+    }
+    match rule() {
+        Ok(Meta { shape, dtype }) => {
+            let mut inputs = Inputs::new();
+            for operand in operands {
+                inputs.push(operand.node.link());
+            }
+            TensorFuture::new(port.enqueue(Node::new(op, inputs, shape, dtype, port, at)))
+        }
+        Err(refusal) => fail(Error::new(refusal.kind, op.name(), refusal.message, at)),
+    }
+}
+
+pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {
+    let rule = || Ok(Meta { shape: x.shape().clone(), dtype: infer::unary(op, x.dtype())?.out });
+    apply(Op::Unary(op), &[x], rule, at)
+}
+
+pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> TensorFuture {
+    let rule = || {
+        let shape = infer::broadcast(a.shape(), b.shape())?;
+        Ok(Meta { shape, dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out })
+    };
+    apply(Op::Binary(op), &[a, b], rule, at)
+}
+
+pub(crate) fn with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, left: bool, at: At) -> TensorFuture {
+    let rule = || {
+        let dtype = infer::with_scalar(op, x.dtype(), scalar)?.out;
+        Ok(Meta { shape: x.shape().clone(), dtype })
+    };
+    apply(Op::WithScalar { op, scalar, left }, &[x], rule, at)
+}
+
+pub(crate) fn custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> TensorFuture {
+    let metas: SmallVec<[Meta; 4]> = operands.iter().map(|x| x.node.meta()).collect();
+    let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
+    let rule = || op.infer(&refs);
+    let meta = rule();
+    apply(Op::Custom(op.clone()), operands, move || meta, at)
+}
+
+/// A reduction; `dims` empty with `all` reduces everything.
+pub(crate) fn reduce(
+    op: ReduceOp,
+    x: &TensorFuture,
+    dims: Option<&[isize]>,
+    keepdim: bool,
+    at: At,
+) -> TensorFuture {
+    let mut gone: SmallVec<[bool; 8]> = SmallVec::from_elem(dims.is_none(), x.rank());
+    let mut wrong = None;
+    for &dim in dims.unwrap_or(&[]) {
+        match x.shape().dim(dim) {
+            // A 0-d tensor counts as a row of one, as in PyTorch.
+            None if x.rank() == 0 && matches!(dim, 0 | -1) => {}
+            Some(d) if gone[d] => wrong = Some(Refusal::argument(format!("dimension {dim} is named twice"))),
+            Some(d) => gone[d] = true,
+            None => wrong = Some(dim_refusal(dim, x.shape())),
+        }
+    }
+    let rule = || match &wrong {
+        Some(refusal) => Err(refusal.clone()),
+        None => infer::reduce(op, &x.node.meta(), &gone, keepdim),
+    };
+    let reduction = crate::graph::node::Reduction { op, dims: gone.clone() };
+    apply(Op::Reduce(Box::new(reduction)), &[x], rule, at)
+}
+
+pub(crate) fn dim_refusal(dim: isize, shape: &Shape) -> Refusal {
+    Refusal::index(format!("dimension {dim} is out of range for shape {shape}"))
+}

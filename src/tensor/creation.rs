@@ -1,0 +1,370 @@
+//! Creation: constants, ranges, random numbers, host data, and data that some future brings.
+
+use super::build::{self, At};
+use super::device::Device;
+use super::future::TensorFuture;
+use super::generator::draw;
+use crate::dtype::{DType, Element, Scalar};
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{Op, Source};
+use crate::graph::operation::Meta;
+use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::shape::Shape;
+use crate::sync::{Mutex, lock};
+use std::fmt::Display;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Creation of tensors. Float32 unless told otherwise; each has a `_dtype` form or follows its data.
+/// Nothing waits.
+impl Device {
+    /// Zeros, float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().zeros([2, 2]);
+    /// assert_eq!(x.to_vec::<f32>().await?, [0.0; 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn zeros(&self, shape: impl Into<Shape>) -> TensorFuture {
+        self.filled(shape.into(), Scalar::Float(0.0), DType::F32, Location::caller())
+    }
+
+    /// Zeros of a type.
+    #[track_caller]
+    pub fn zeros_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
+        self.filled(shape.into(), Scalar::Int(0), dtype, Location::caller())
+    }
+
+    /// Ones, float32.
+    #[track_caller]
+    pub fn ones(&self, shape: impl Into<Shape>) -> TensorFuture {
+        self.filled(shape.into(), Scalar::Float(1.0), DType::F32, Location::caller())
+    }
+
+    /// Ones of a type.
+    #[track_caller]
+    pub fn ones_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
+        self.filled(shape.into(), Scalar::Int(1), dtype, Location::caller())
+    }
+
+    /// One number everywhere. Its type follows the number: bool, int64 or float32.
+    ///
+    /// ```
+    /// use futensor::{DType, Device};
+    /// assert_eq!(Device::cpu().full([2], 7).dtype(), DType::I64);
+    /// assert_eq!(Device::cpu().full([2], 7.0).dtype(), DType::F32);
+    /// ```
+    #[track_caller]
+    pub fn full(&self, shape: impl Into<Shape>, value: impl Into<Scalar>) -> TensorFuture {
+        let value = value.into();
+        self.filled(shape.into(), value, value.default_dtype(), Location::caller())
+    }
+
+    /// One number everywhere, of a type.
+    #[track_caller]
+    pub fn full_dtype(&self, shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> TensorFuture {
+        self.filled(shape.into(), value.into(), dtype, Location::caller())
+    }
+
+    fn filled(&self, shape: Shape, value: Scalar, dtype: DType, at: At) -> TensorFuture {
+        build::create(self.port, Op::Fill(value), shape, dtype, at)
+    }
+
+    /// `start, start + step, ...` up to and without `end`: int64 where all three are integers, else
+    /// float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.arange(0, 5, 2).to_vec::<i64>().await?, [0, 2, 4]);
+    /// assert_eq!(device.arange(1.0, 0.0, -0.5).to_vec::<f32>().await?, [1.0, 0.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// An argument error where `step` is zero or leads away from `end`.
+    #[track_caller]
+    pub fn arange(
+        &self,
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+    ) -> TensorFuture {
+        let at = Location::caller();
+        let (start, end, step) = (start.into(), end.into(), step.into());
+        let whole = [start, end, step].iter().all(|s| !matches!(s, Scalar::Float(_)));
+        let dtype = if whole { DType::I64 } else { DType::F32 };
+        let (from, to, by) = (start.as_f64(), end.as_f64(), step.as_f64());
+        let wrong =
+            by == 0.0 || !by.is_finite() || !from.is_finite() || !to.is_finite() || (to - from) * by < 0.0;
+        if wrong {
+            let text = format!("no range leads from {start} to {end} in steps of {step}");
+            return self.refused("arange", ErrorKind::Argument, text, dtype, at);
+        }
+        let len = if whole {
+            let (from, to, by) = (start.as_i64() as i128, end.as_i64() as i128, step.as_i64() as i128);
+            ((to - from).abs() + by.abs() - 1) / by.abs()
+        } else {
+            ((to - from) / by).ceil() as i128
+        };
+        build::create(self.port, Op::Arange { start, step }, (len as usize).into(), dtype, at)
+    }
+
+    /// `n` numbers from `start` to `end`, both included, evenly spaced; float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().linspace(0.0, 1.0, 5);
+    /// assert_eq!(x.to_vec::<f32>().await?, [0.0, 0.25, 0.5, 0.75, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn linspace(&self, start: f64, end: f64, n: usize) -> TensorFuture {
+        let at = Location::caller();
+        // As PyTorch does: the second half counts back from the end, so that both ends are exact.
+        let (a, b) = (start as f32, end as f32);
+        let step = if n > 1 { (b - a) / (n - 1) as f32 } else { 0.0 };
+        let value = move |i: usize| if i < n / 2 { a + step * i as f32 } else { b - step * (n - 1 - i) as f32 };
+        match n {
+            0 | 1 => self.handed(vec![a; n], n.into(), at),
+            // Host-sized work is the engine's: a kernel computes long ones.
+            2..=1024 => self.handed((0..n).map(value).collect(), n.into(), at),
+            _ => {
+                let run = move |run: &mut crate::graph::operation::CpuRun<'_>| {
+                    run.output().fill_from((0..n).map(value));
+                    Ok(())
+                };
+                let infer = move |_: &[&Meta]| Ok(Meta::new([n], DType::F32));
+                let op = crate::ops::custom::Closures { name: "linspace".into(), infer, run };
+                build::create(self.port, Op::Custom(Arc::new(op)), n.into(), DType::F32, at)
+            }
+        }
+    }
+
+    /// The identity matrix of size `n`, float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().eye(2);
+    /// assert_eq!(x.to_vec::<f32>().await?, [1.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn eye(&self, n: usize) -> TensorFuture {
+        let at = Location::caller();
+        let row = build::create(
+            self.port,
+            Op::Arange { start: Scalar::Int(0), step: Scalar::Int(1) },
+            n.into(),
+            DType::I64,
+            at,
+        );
+        let column = row.unsqueeze(1);
+        build::binary(crate::op::BinaryOp::Eq, &column, &row, at).to_dtype(DType::F32)
+    }
+
+    /// Uniform numbers in [0, 1), float32, from the device's generator. Their positions in its sequence are
+    /// reserved now, so the numbers do not depend on when or where they are drawn.
+    #[track_caller]
+    pub fn rand(&self, shape: impl Into<Shape>) -> TensorFuture {
+        draw(self.port, &self.port.generator, shape.into(), DType::F32, false, Location::caller())
+    }
+
+    /// Standard normal numbers, float32, from the device's generator.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// device.seed(7);
+    /// let a = device.randn([3]).to_vec::<f32>().await?;
+    /// device.seed(7);
+    /// assert_eq!(device.randn([3]).to_vec::<f32>().await?, a);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn randn(&self, shape: impl Into<Shape>) -> TensorFuture {
+        draw(self.port, &self.port.generator, shape.into(), DType::F32, true, Location::caller())
+    }
+
+    /// Starts the device's generator again, with this seed.
+    pub fn seed(&self, seed: u64) {
+        *lock(&self.port.generator) = (seed, 0);
+    }
+
+    /// Host data as a tensor, without a copy.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1i32, 2, 3, 4], [2, 2]);
+    /// assert_eq!(x.t().to_vec::<i32>().await?, [1, 3, 2, 4]);
+    /// assert!(device.from_vec(vec![1i32], [2]).error().unwrap().is_shape());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn from_vec<T: Element>(&self, data: Vec<T>, shape: impl Into<Shape>) -> TensorFuture {
+        self.handed(data, shape.into(), Location::caller())
+    }
+
+    /// A copy of host data as a tensor. The copy is made by this call.
+    #[track_caller]
+    pub fn from_slice<T: Element>(&self, data: &[T], shape: impl Into<Shape>) -> TensorFuture {
+        self.handed(data.to_vec(), shape.into(), Location::caller())
+    }
+
+    fn handed<T: Element>(&self, data: Vec<T>, shape: Shape, at: At) -> TensorFuture {
+        self.handed_at(data, shape, at)
+    }
+
+    pub(crate) fn handed_at<T: Element>(&self, data: Vec<T>, shape: Shape, at: At) -> TensorFuture {
+        let value = adopt(self.port, data, &shape, "from_vec", at);
+        TensorFuture::new(self.port.given(shape, T::DTYPE, at, value))
+    }
+
+    /// A tensor whose elements some future will bring: a download, a decoder, a channel. The engine polls
+    /// it, starting now; nobody has to await it. Dropping the last handle drops the future.
+    ///
+    /// It is polled on an engine thread, outside of any runtime: where it needs one, spawn it there and
+    /// pass the join handle. A panic in it is this value's error.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let download = tokio::spawn(async { vec![1.0f32, 2.0] });
+    /// let x = device.from_future([2], download);
+    /// assert_eq!((&x + 1.0).to_vec::<f32>().await?, [2.0, 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn from_future<T, E, F>(&self, shape: impl Into<Shape>, future: F) -> TensorFuture
+    where
+        T: Element,
+        E: Display,
+        F: Future<Output = Result<Vec<T>, E>> + Send + 'static,
+    {
+        let (port, at, shape) = (self.port, Location::caller(), shape.into());
+        let wanted = shape.clone();
+        let value = async move {
+            match future.await {
+                Ok(data) => adopt(port, data, &wanted, "from_future", at),
+                Err(error) => Err(Error::new(ErrorKind::Source, "from_future", error.to_string(), at)),
+            }
+        };
+        sourced(port, "from_future", shape, T::DTYPE, value, at)
+    }
+
+    fn refused(&self, op: &str, kind: ErrorKind, text: String, dtype: DType, at: At) -> TensorFuture {
+        let meta = Meta { shape: 0.into(), dtype };
+        build::failed(self.port, meta, Error::new(kind, op, text, at), at)
+    }
+}
+
+/// Host data as a value of a device.
+fn adopt<T: Element>(
+    port: &'static Port,
+    data: Vec<T>,
+    shape: &Shape,
+    op: &str,
+    at: At,
+) -> Result<Value, Error> {
+    if data.len() != shape.numel() {
+        let text = format!("{} elements do not fit {shape}", data.len());
+        return Err(Error::new(ErrorKind::Shape, op, text, at));
+    }
+    let bytes = std::mem::size_of_val(&data[..]);
+    if bytes <= INLINE_BYTES {
+        return Ok(Value::contiguous(Storage::Inline(small(&data))));
+    }
+    match port.memory.adopt(data) {
+        Some(buffer) => Ok(Value::contiguous(Storage::Shared(buffer))),
+        None => {
+            let text = format!("out of memory: {bytes} bytes ({} bytes live)", port.memory.bytes().live);
+            Err(Error::new(ErrorKind::OutOfMemory, op, text, at))
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn small<T: Element>(data: &[T]) -> [u64; INLINE_BYTES / 8] {
+    let mut words = [0u64; INLINE_BYTES / 8];
+    let bytes = std::mem::size_of_val(data).min(INLINE_BYTES);
+    // SAFETY: both are plain memory of at least `bytes` bytes, and elements are plain data.
+    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr() as *const u8, words.as_mut_ptr() as *mut u8, bytes) };
+    words
+}
+
+/// A future behind a node.
+struct Brought {
+    name: &'static str,
+    at: At,
+    /// `None` once it has ended: what it held is let go.
+    future: Mutex<Option<Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>>>,
+}
+
+impl Source for Brought {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Value, Error>> {
+        let mut slot = lock(&self.future);
+        let Some(future) = slot.as_mut() else { return Poll::Pending };
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+        let result = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(result)) => result,
+            Err(_) => Err(Error::new(ErrorKind::Source, self.name, "the future panicked", self.at)),
+        };
+        *slot = None;
+        Poll::Ready(result)
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// A node whose value a future brings.
+pub(crate) fn sourced(
+    port: &'static Port,
+    name: &'static str,
+    shape: Shape,
+    dtype: DType,
+    value: impl Future<Output = Result<Value, Error>> + Send + 'static,
+    at: At,
+) -> TensorFuture {
+    let source = Brought { name, at, future: Mutex::new(Some(Box::pin(value))) };
+    build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
+}
+
+impl TensorFuture {
+    /// The same values on another device, copied while everything else goes on; itself where it is there
+    /// already.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::Device;
+    /// let (a, b) = (Device::cpu(), Device::cpu_with(Default::default()));
+    /// let x = a.ones([2]).to_device(&b);
+    /// assert_eq!(x.device(), b);
+    /// assert!((a.ones([2]) + &x).error().unwrap().is_device());
+    /// assert_eq!((b.ones([2]) + &x).to_vec::<f32>().await?, [2.0, 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn to_device(&self, device: &Device) -> TensorFuture {
+        if std::ptr::eq(self.port(), device.port) {
+            return self.clone();
+        }
+        let mut from = self.clone();
+        let value = std::future::poll_fn(move |cx| {
+            // Both lie in host memory, and values are immutable: the elements are shared.
+            from.poll_done(cx).map(|()| match from.node.completion.get() {
+                Some(result) => result.clone(),
+                None => unreachable!("polled to its end"),
+            })
+        });
+        sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, Location::caller())
+    }
+}

@@ -1,0 +1,408 @@
+//! `Device`: where values live, and the barriers over all of them.
+
+use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
+use crate::backend::cpu::memory::Memory;
+use crate::engine::driver::{CpuDriver, Manner};
+use crate::engine::machine::Limits;
+use crate::engine::port::{Opening, Port};
+use crate::engine::pressure::{Pressure, QueueLimits};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
+use std::any::Any;
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Where tensors live and ops run. A handle: clone it freely.
+///
+/// The CPU device is asynchronous like a GPU: it has streams, queued work and threads of its own.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::Device;
+/// let device = Device::try_gpu(0);             // a GPU where there is one, else the CPU
+/// let x = device.randn([2, 3]);                // queued
+/// assert_eq!(x.device(), device);
+/// device.waitall().await?;                     // everything that was queued before is done
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) port: &'static Port,
+    /// While one is left, the device's idle threads sleep; afterwards they end.
+    _token: Arc<Token>,
+}
+
+struct Token(&'static Port);
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.0.driver.abandon();
+    }
+}
+
+/// How a CPU device of one's own is made. Start from the default and change what matters.
+///
+/// ```
+/// use futensor::{CpuOptions, Device};
+/// let device = Device::cpu_with(CpuOptions::default().threads(1).inline(false));
+/// assert!(device.name().starts_with("cpu:"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct CpuOptions {
+    threads: usize,
+    streams: usize,
+    inline: bool,
+    nice: i32,
+    linger: Duration,
+    hold_back: Duration,
+    watchdog: Option<Duration>,
+    bytes_max: usize,
+    in_flight_ops: usize,
+    in_flight_bytes: usize,
+    queue_ops: usize,
+    queue_bytes: usize,
+    permits: usize,
+    seed: u64,
+}
+
+impl Default for CpuOptions {
+    fn default() -> CpuOptions {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
+        CpuOptions {
+            threads,
+            streams: threads.max(2),
+            inline: true,
+            nice: 8,
+            linger: Duration::from_micros(100),
+            hold_back: Duration::from_micros(50),
+            watchdog: None,
+            bytes_max: usize::MAX,
+            in_flight_ops: 64,
+            in_flight_bytes: 1 << 30,
+            queue_ops: 1024,
+            queue_bytes: 256 << 20,
+            permits: 64,
+            seed: 0,
+        }
+    }
+}
+
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident: $t:ty $(=> $set:expr)?;)*) => {
+        impl CpuOptions {$(
+            $(#[$doc])*
+            pub fn $name(mut self, $name: $t) -> CpuOptions {
+                self.$name = $name;
+                self
+            }
+        )*}
+    };
+}
+options! {
+    /// Streams: how many independent chains can be under way at once. By default as many as threads, and
+    /// at least 2; from 1 to 1024.
+    streams: usize;
+    /// Whether an awaiting poll may run a small ready step itself (the default), or every step is run by
+    /// the device's threads.
+    inline: bool;
+    /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8 by
+    /// default, 0 switches it off. Linux only.
+    nice: i32;
+    /// How long an idle thread stays awake; 100 us by default.
+    linger: Duration;
+    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by default,
+    /// and never more than 2 % of its own estimated time. Zero switches it off.
+    hold_back: Duration;
+    /// A step that runs longer than this ends the device with an error; off by default.
+    watchdog: Option<Duration>;
+    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
+    /// default.
+    bytes_max: usize;
+    /// Steps that may be started and not finished; 64 by default.
+    in_flight_ops: usize;
+    /// Bytes of results that may be started and not finished; 1 GiB by default. A larger step runs alone.
+    in_flight_bytes: usize;
+    /// Queued ops up to which `ready` and `admit` let through; 1024 by default.
+    queue_ops: usize;
+    /// Bytes of queued results up to which `ready` and `admit` let through; 256 MiB by default.
+    queue_bytes: usize;
+    /// Permits that `admit` and `try_admit` give out at once; 64 by default.
+    permits: usize;
+    /// Seed of the device's generator; 0 by default.
+    seed: u64;
+}
+
+impl CpuOptions {
+    /// Compute threads; by default one a core. From 1 to 64.
+    pub fn threads(mut self, threads: usize) -> CpuOptions {
+        self.threads = threads.clamp(1, 64);
+        self.streams = self.threads.max(2);
+        self
+    }
+}
+
+/// What a device has done, and has in hand. Counts are of ops unless their name says otherwise.
+///
+/// `started + fused + skipped` is what has been taken up of `enqueued`; ops that failed at the call were
+/// never queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Ops that were called and queued.
+    pub enqueued: u64,
+    /// Steps that were started: an op alone, or the first of a fused group.
+    pub started: u64,
+    /// Of those, how many a poll ran itself.
+    pub inline: u64,
+    /// Ops that ran as part of another op's step.
+    pub fused: u64,
+    /// Ops that nobody observed any more, and that were never run.
+    pub skipped: u64,
+    /// Values that failed, at the call or later.
+    pub failed: u64,
+    /// Ops that are queued or running.
+    pub queued: usize,
+    /// Steps that are submitted and not finished.
+    pub in_flight: usize,
+    /// Times that one stream had to wait for another.
+    pub stream_waits: u64,
+    /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node).
+    pub bytes_live: usize,
+    /// Largest `bytes_live` so far.
+    pub bytes_peak: usize,
+    /// Bytes of freed values that are kept for the next.
+    pub bytes_cached: usize,
+    /// Awaits that have ended: values, reads, `waitall`.
+    pub barriers: u64,
+    /// Time that those which had to wait have waited, added up.
+    pub barrier_time: Duration,
+}
+
+static CPU: OnceLock<Device> = OnceLock::new();
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+impl Device {
+    /// The process's CPU device, with one thread a core. Its threads start with the first op.
+    ///
+    /// ```
+    /// assert_eq!(futensor::Device::cpu(), futensor::Device::cpu());
+    /// ```
+    pub fn cpu() -> Device {
+        CPU.get_or_init(|| Device::open("cpu".into(), CpuOptions::default())).clone()
+    }
+
+    /// A CPU device of its own: threads, streams, limits, counters. Its threads end once its last handle
+    /// is gone and all its work is done.
+    pub fn cpu_with(options: CpuOptions) -> Device {
+        Device::open(format!("cpu:{}", COUNT.fetch_add(1, Relaxed) + 1), options)
+    }
+
+    fn open(name: String, options: CpuOptions) -> Device {
+        let memory = Memory::new(options.bytes_max);
+        let manner = Manner {
+            threads: options.threads,
+            nice: options.nice,
+            linger: options.linger,
+            small_ns: 2_000,
+            watchdog: options.watchdog,
+        };
+        let limits = Limits {
+            streams: options.streams.clamp(1, 1024) as u16,
+            depth_max: 4,
+            ops_max: options.in_flight_ops.max(1),
+            bytes_max: options.in_flight_bytes,
+            hold_max_ns: options.hold_back.as_nanos() as u64,
+        };
+        let pressure = Pressure::new(QueueLimits {
+            ops_max: options.queue_ops,
+            bytes_max: options.queue_bytes,
+            permits_max: options.permits.max(1),
+        });
+        let driver = Box::new(CpuDriver::new(manner, limits, memory.clone()));
+        Device::of(Port::open(Opening {
+            name,
+            inline: options.inline,
+            host: true,
+            memory,
+            pressure,
+            driver,
+            seed: options.seed,
+        }))
+    }
+
+    /// A handle on a port's device.
+    pub(crate) fn of(port: &'static Port) -> Device {
+        let mut slot = lock(&port.token);
+        let held = slot.upgrade().and_then(|token: Arc<dyn Any + Send + Sync>| token.downcast::<Token>().ok());
+        let token = held.unwrap_or_else(|| {
+            let token = Arc::new(Token(port));
+            *slot = Arc::downgrade(&token) as std::sync::Weak<dyn Any + Send + Sync>;
+            token
+        });
+        Device { port, _token: token }
+    }
+
+    /// The GPU with this number.
+    ///
+    /// # Errors
+    /// A device error where there is none: this build has no GPU backend.
+    #[track_caller]
+    pub fn cuda(index: usize) -> Result<Device> {
+        let text = format!("cuda:{index} is not there: this build of futensor has no GPU backend");
+        Err(Error::new(ErrorKind::Device, "cuda", text, Location::caller()))
+    }
+
+    /// The GPU with this number where there is one, else the CPU.
+    ///
+    /// ```
+    /// let device = futensor::Device::try_gpu(1000);
+    /// assert_eq!(device, futensor::Device::cpu());
+    /// ```
+    pub fn try_gpu(index: usize) -> Device {
+        Device::cuda(index).unwrap_or_else(|_| Device::cpu())
+    }
+
+    /// Every GPU; empty where there is none.
+    pub fn try_all_gpus() -> Vec<Device> {
+        (0..Device::gpu_count()).filter_map(|i| Device::cuda(i).ok()).collect()
+    }
+
+    /// How many GPUs there are.
+    pub fn gpu_count() -> usize {
+        0
+    }
+
+    /// Its name: `cpu`, `cpu:1`...
+    pub fn name(&self) -> &str {
+        &self.port.name
+    }
+
+    /// What it has done and has in hand. Looks, and waits for nothing.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// let y = device.ones([2, 2]) * 3.0;
+    /// device.waitall().await?;
+    /// let stats = device.stats();
+    /// assert_eq!(stats.started + stats.fused, stats.enqueued);
+    /// # drop(y);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn stats(&self) -> Stats {
+        let c = &self.port.counters;
+        let bytes = self.port.memory.bytes();
+        let queued = self.port.pressure.queued().0;
+        let (started, fused, skipped) =
+            (c.started.load(Relaxed), c.fused.load(Relaxed), c.skipped.load(Relaxed));
+        Stats {
+            enqueued: c.enqueued.load(Relaxed) + started + fused + skipped + queued as u64,
+            started,
+            inline: c.inline.load(Relaxed),
+            fused,
+            skipped,
+            failed: c.failed.load(Relaxed),
+            queued,
+            in_flight: c.in_flight.load(Relaxed),
+            stream_waits: c.events.load(Relaxed),
+            bytes_live: bytes.live,
+            bytes_peak: bytes.peak,
+            bytes_cached: bytes.cached,
+            barriers: c.barriers.load(Relaxed),
+            barrier_time: Duration::from_nanos(c.barrier_ns.load(Relaxed)),
+        }
+    }
+
+    /// Waits until everything that was enqueued on this device before this call is done: computed, fused,
+    /// failed, or skipped because nobody observes it. MXNet's `waitall`, PyTorch's `synchronize`.
+    ///
+    /// # Errors
+    /// The errors of *detached* work that failed since the last `waitall`: see [`Error::errors`]. A value
+    /// whose handle lives keeps its own error; one that was dropped is silent.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait; the errors stay for the next one.
+    #[track_caller]
+    pub fn waitall(&self) -> WaitAll {
+        WaitAll::on(self.port, Location::caller())
+    }
+
+    /// Waits until the queue is short enough for more: backpressure for one producer.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// for i in 0..10 {
+    ///     device.ready().await;
+    ///     (device.ones([100]) * i).detach();
+    /// }
+    /// # });
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait.
+    pub fn ready(&self) -> Ready {
+        Ready::on(self.port)
+    }
+
+    /// Waits for a permit: backpressure for many producers, first come, first served. Keep the permit
+    /// while your work is queued; dropping it lets the next one in.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the line; a permit that was just granted goes to the next.
+    pub fn admit(&self) -> Admit {
+        Admit::on(self.port)
+    }
+
+    /// A permit at once, if one is free and the queue is short enough: else a server answers 503.
+    ///
+    /// ```
+    /// use futensor::{CpuOptions, Device};
+    /// let device = Device::cpu_with(CpuOptions::default().permits(1));
+    /// let permit = device.try_admit();
+    /// assert!(permit.is_some() && device.try_admit().is_none());
+    /// ```
+    pub fn try_admit(&self) -> Option<Permit> {
+        self.port.pressure.try_admit().then(|| Permit::on(self.port))
+    }
+
+    /// The orderly end: waits for everything that was enqueued before, then refuses what comes after and
+    /// lets the threads end. Values that are there stay readable... on the host side only: reads queue an
+    /// op where they copy, so take what you need first.
+    ///
+    /// A program that returns from `main` without it leaves queued work unrun.
+    ///
+    /// # Errors
+    /// As [`waitall`](Self::waitall).
+    #[track_caller]
+    pub fn shutdown(&self) -> Shutdown {
+        Shutdown::on(self.port, Location::caller())
+    }
+
+    /// Gives memory that is kept for later values back to the system; returns how many bytes.
+    pub fn trim(&self) -> usize {
+        self.port.driver.trim()
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        std::ptr::eq(self.port, other.port)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,177 @@
+//! Dimensions and indices, as arguments.
+
+use smallvec::SmallVec;
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+/// One dimension or several: `0`, `-1`, `[0, 2]`, a slice or a vector. Negative ones count from the
+/// end.
+pub trait Dims {
+    /// As signed numbers.
+    fn dims(&self) -> SmallVec<[isize; 8]>;
+}
+
+macro_rules! dims {
+    ($($t:ty),*) => {$(
+        impl Dims for $t {
+            fn dims(&self) -> SmallVec<[isize; 8]> {
+                SmallVec::from_slice(&[*self as isize])
+            }
+        }
+        impl<const N: usize> Dims for [$t; N] {
+            fn dims(&self) -> SmallVec<[isize; 8]> {
+                self.iter().map(|&d| d as isize).collect()
+            }
+        }
+        impl Dims for &[$t] {
+            fn dims(&self) -> SmallVec<[isize; 8]> {
+                self.iter().map(|&d| d as isize).collect()
+            }
+        }
+        impl Dims for Vec<$t> {
+            fn dims(&self) -> SmallVec<[isize; 8]> {
+                self.iter().map(|&d| d as isize).collect()
+            }
+        }
+    )*};
+}
+dims!(i32, i64, isize, usize);
+
+impl Dims for () {
+    fn dims(&self) -> SmallVec<[isize; 8]> {
+        SmallVec::new()
+    }
+}
+
+/// What is taken of one dimension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Index {
+    /// One position; the dimension goes. Negative ones count from the end.
+    At(isize),
+    /// From start to end (exclusive), negative ones from the end, limited to what is there.
+    Span {
+        /// First position.
+        start: isize,
+        /// Position after the last, or the end.
+        end: Option<isize>,
+        /// Distance; not 0. Negative walks backwards from the last position of the span.
+        step: isize,
+    },
+}
+
+impl Index {
+    /// Everything.
+    pub const ALL: Index = Index::Span { start: 0, end: None, step: 1 };
+
+    /// Each `step`th of these.
+    pub fn step(self, by: isize) -> Index {
+        match self {
+            Index::Span { start, end, .. } => Index::Span { start, end, step: by },
+            at => at,
+        }
+    }
+}
+
+macro_rules! index_from {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Index {
+            fn from(i: $t) -> Index { Index::At(i as isize) }
+        }
+        impl From<Range<$t>> for Index {
+            fn from(r: Range<$t>) -> Index {
+                Index::Span { start: r.start as isize, end: Some(r.end as isize), step: 1 }
+            }
+        }
+        impl From<RangeFrom<$t>> for Index {
+            fn from(r: RangeFrom<$t>) -> Index { Index::Span { start: r.start as isize, end: None, step: 1 } }
+        }
+        impl From<RangeTo<$t>> for Index {
+            fn from(r: RangeTo<$t>) -> Index { Index::Span { start: 0, end: Some(r.end as isize), step: 1 } }
+        }
+        impl From<RangeInclusive<$t>> for Index {
+            fn from(r: RangeInclusive<$t>) -> Index { inclusive(*r.start() as isize, *r.end() as isize) }
+        }
+        impl From<RangeToInclusive<$t>> for Index {
+            fn from(r: RangeToInclusive<$t>) -> Index { inclusive(0, r.end as isize) }
+        }
+    )*};
+}
+index_from!(i32, i64, isize, usize);
+
+fn inclusive(start: isize, last: isize) -> Index {
+    // -1 is the last position: nothing comes after it.
+    Index::Span { start, end: if last == -1 { None } else { Some(last + 1) }, step: 1 }
+}
+
+impl From<RangeFull> for Index {
+    fn from(_: RangeFull) -> Index {
+        Index::ALL
+    }
+}
+
+/// Indices of the first dimensions: one, or a tuple of up to six: `x.i(0)`, `x.i((.., 1..3, -1))`.
+pub trait Indices {
+    /// One a dimension.
+    fn indices(self) -> SmallVec<[Index; 6]>;
+}
+
+impl<T: Into<Index>> Indices for T {
+    fn indices(self) -> SmallVec<[Index; 6]> {
+        SmallVec::from_slice(&[self.into()])
+    }
+}
+
+macro_rules! tuples {
+    ($(($($T:ident $i:tt),+);)*) => {$(
+        impl<$($T: Into<Index>),+> Indices for ($($T,)+) {
+            fn indices(self) -> SmallVec<[Index; 6]> {
+                SmallVec::from_iter([$(self.$i.into()),+])
+            }
+        }
+    )*};
+}
+tuples! {
+    (A 0);
+    (A 0, B 1);
+    (A 0, B 1, C 2);
+    (A 0, B 1, C 2, D 3);
+    (A 0, B 1, C 2, D 3, E 4);
+    (A 0, B 1, C 2, D 3, E 4, F 5);
+}
+
+/// What an index takes of a dimension of size `n`: first position, how many, distance.
+pub(crate) fn resolve(index: Index, n: usize) -> Option<(usize, usize, isize)> {
+    let size = n as isize;
+    match index {
+        Index::At(i) => {
+            let i = if i < 0 { i + size } else { i };
+            (0..size).contains(&i).then_some((i as usize, 1, 1))
+        }
+        Index::Span { step: 0, .. } => None,
+        Index::Span { start, end, step } => {
+            let place = |i: isize| (if i < 0 { i + size } else { i }).clamp(0, size);
+            let (start, end) = (place(start), place(end.unwrap_or(size)));
+            let span = (end - start).max(0) as usize;
+            let len = span.div_ceil(step.unsigned_abs());
+            let first = if step > 0 || len == 0 { start } else { end - 1 };
+            Some((first as usize, len, step))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::reversed_empty_ranges)]
+    fn spans_are_limited_to_what_is_there_and_positions_are_not() {
+        assert_eq!(resolve((1..10).into(), 4), Some((1, 3, 1)));
+        assert_eq!(resolve((-2..).into(), 4), Some((2, 2, 1)));
+        assert_eq!(resolve((3..1).into(), 4), Some((3, 0, 1)));
+        assert_eq!(resolve(Index::ALL.step(-1), 4), Some((3, 4, -1)));
+        assert_eq!(resolve(Index::ALL.step(3), 4), Some((0, 2, 3)));
+        assert_eq!(resolve(4.into(), 4), None);
+        assert_eq!(resolve((-1).into(), 4), Some((3, 1, 1)));
+        assert_eq!(resolve(Index::ALL.step(0), 4), None);
+    }
+}

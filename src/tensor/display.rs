@@ -1,0 +1,325 @@
+//! How a tensor is printed: PyTorch's look, from a shape, a type and the elements that are shown.
+//!
+//! Called by `display()` once it has read those elements. Pure text: it knows no tensors and reads no
+//! device. A tensor of more than 1000 elements shows three at either end of each dimension:
+//! [`window`] says which, so that only these are copied from the device. The rules of the look are
+//! those of PyTorch's `_tensor_str.py`; the expected texts under `tests/reference/` are PyTorch's own.
+
+use crate::dtype::DType;
+use smallvec::{SmallVec, smallvec};
+use std::{borrow::Cow, fmt::Write, ops::Range};
+
+/// Above this many elements, only the edges are shown.
+const ELEMENTS_MAX: usize = 1000;
+/// How many are shown at either end of a dimension.
+const EDGE: usize = 3;
+/// Digits behind the point.
+const PRECISION: usize = 4;
+/// Columns of a line.
+const LINE_WIDTH: usize = 80;
+const PREFIX: &str = "tensor(";
+
+/// Which indices of one dimension are shown: one range, or two where the middle is left out.
+pub(crate) type Shown = SmallVec<[Range<usize>; 2]>;
+
+/// The elements that are shown, row by row: those whose every index is in [`window`].
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Values {
+    /// Of any floating point type; each is exact as a double.
+    Float(Vec<f64>),
+    /// Of any integer type.
+    Int(Vec<i64>),
+    /// Of type bool.
+    Bool(Vec<bool>),
+}
+
+/// Which indices are shown, per dimension.
+pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
+    let numel = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
+    // A dimension of no elements beside one that overflows: there is nothing to leave out.
+    let summarised = numel > ELEMENTS_MAX && !shape.contains(&0);
+    shape
+        .iter()
+        .map(|&n| if summarised && n > 2 * EDGE { smallvec![0..EDGE, n - EDGE..n] } else { smallvec![0..n] })
+        .collect()
+}
+
+/// The text of a tensor. `values` are the elements of [`window`]; `device` is given where it is to be
+/// shown, that is, where it is not the CPU.
+pub(crate) fn format(shape: &[usize], dtype: DType, device: Option<&str>, values: &Values) -> String {
+    let mut text = String::from(PREFIX);
+    let mut suffixes: SmallVec<[Cow<'_, str>; 3]> = SmallVec::new();
+    suffixes.extend(device.map(|name| Cow::Owned(format!("device='{name}'"))));
+    if shape.contains(&0) {
+        text.push_str("[]");
+        if shape.len() != 1 {
+            let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+            suffixes.push(format!("size=({})", sizes.join(", ")).into());
+        }
+        // No element says that these are integers or truth values.
+        if dtype != DType::F32 {
+            suffixes.push(format!("dtype={dtype}").into());
+        }
+    } else {
+        let cells = Cells::new(values);
+        let mut writer = Writer { shape, window: window(shape), cells, next: 0, text };
+        writer.dimension(0, PREFIX.len());
+        text = writer.text;
+        if !matches!(dtype, DType::F32 | DType::I64 | DType::Bool) {
+            suffixes.push(format!("dtype={dtype}").into());
+        }
+    }
+    add_suffixes(&mut text, &suffixes);
+    text
+}
+
+/// Appends `, device=...` and the like, each on a new line where it would pass the line's end.
+fn add_suffixes(text: &mut String, suffixes: &[Cow<'_, str>]) {
+    // PyTorch counts a line's length from one before its first character (two, on the first line).
+    let mut column = match text.rfind('\n') {
+        Some(at) => text.len() - at + 1,
+        None => text.len() + 2,
+    };
+    for suffix in suffixes {
+        if column + suffix.len() + 2 > LINE_WIDTH {
+            let _ = write!(text, ",\n{:indent$}{suffix}", "", indent = PREFIX.len());
+            column = PREFIX.len() + suffix.len();
+        } else {
+            let _ = write!(text, ", {suffix}");
+            column += suffix.len() + 2;
+        }
+    }
+    text.push(')');
+}
+
+/// The way in which all floats of one tensor are written.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Style {
+    /// Floats that are all whole: `3.`
+    Whole,
+    /// `3.1416`
+    Fixed,
+    /// `3.1416e+00`
+    Scientific,
+}
+
+impl Style {
+    /// The choice is made by the finite elements that are not zero.
+    fn of(values: &[f64]) -> Style {
+        let mut whole = true;
+        let (mut least, mut most) = (f64::INFINITY, 0.0f64);
+        for x in values.iter().filter(|x| telling(x)) {
+            whole &= *x == x.ceil();
+            least = least.min(x.abs());
+            most = most.max(x.abs());
+        }
+        if most == 0.0 {
+            Style::Whole
+        } else if most / least > 1000.0 || most > 1.0e8 || least < 1.0e-4 {
+            Style::Scientific
+        } else if whole {
+            Style::Whole
+        } else {
+            Style::Fixed
+        }
+    }
+
+    fn write(self, x: f64) -> String {
+        if !x.is_finite() {
+            return if x.is_nan() { "nan".into() } else { format!("{x}") };
+        }
+        match self {
+            Style::Whole => format!("{x:.0}."),
+            Style::Fixed => format!("{x:.PRECISION$}"),
+            Style::Scientific => {
+                let text = format!("{x:.PRECISION$e}");
+                let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+                let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+                format!("{mantissa}e{sign}{digits:0>2}")
+            }
+        }
+    }
+}
+
+/// True for an element that has a say in the look.
+fn telling(x: &f64) -> bool {
+    x.is_finite() && *x != 0.0
+}
+
+/// The texts of all elements, and the width to which they are filled up on the left.
+struct Cells {
+    texts: Vec<String>,
+    width: usize,
+}
+
+impl Cells {
+    fn new(values: &Values) -> Cells {
+        match values {
+            Values::Int(v) => Cells::filled(v.iter().map(i64::to_string).collect()),
+            // Python's words.
+            Values::Bool(v) => {
+                Cells::filled(v.iter().map(|&x| if x { "True" } else { "False" }.to_string()).collect())
+            }
+            Values::Float(v) => {
+                let style = Style::of(v);
+                let texts: Vec<String> = v.iter().map(|&x| style.write(x)).collect();
+                // Zeros and what is not finite do not widen the column (`nan` may stick out of it).
+                let width = texts.iter().zip(v).filter(|(_, x)| telling(x)).map(|(t, _)| t.len()).max();
+                Cells { texts, width: width.unwrap_or(1) }
+            }
+        }
+    }
+
+    fn filled(texts: Vec<String>) -> Cells {
+        let width = texts.iter().map(String::len).max().unwrap_or(1);
+        Cells { texts, width }
+    }
+}
+
+/// Writes nested brackets; `next` is the element whose turn it is.
+struct Writer<'a> {
+    shape: &'a [usize],
+    window: SmallVec<[Shown; 4]>,
+    cells: Cells,
+    next: usize,
+    text: String,
+}
+
+impl Writer<'_> {
+    /// Writes dimension `d` of the tensor at the current place, `indent` columns from the left.
+    fn dimension(&mut self, d: usize, indent: usize) {
+        let inner = self.shape.len() - d;
+        if inner == 0 {
+            return self.cell();
+        }
+        if inner == 1 {
+            return self.row(d, indent);
+        }
+        self.text.push('[');
+        for (part, shown) in self.window[d].clone().into_iter().enumerate() {
+            if part > 0 {
+                self.separate(inner - 1, indent);
+                self.text.push_str("...");
+            }
+            for i in shown {
+                if i > 0 {
+                    self.separate(inner - 1, indent);
+                }
+                self.dimension(d + 1, indent + 1);
+            }
+        }
+        self.text.push(']');
+    }
+
+    /// A comma, then as many new lines as there are dimensions below.
+    fn separate(&mut self, lines: usize, indent: usize) {
+        self.text.push(',');
+        self.text.extend(std::iter::repeat_n('\n', lines));
+        self.text.extend(std::iter::repeat_n(' ', indent + 1));
+    }
+
+    fn row(&mut self, d: usize, indent: usize) {
+        let per_line = (LINE_WIDTH.saturating_sub(indent) / (self.cells.width + 2)).max(1);
+        self.text.push('[');
+        let mut column = 0;
+        for (part, shown) in self.window[d].clone().into_iter().enumerate() {
+            // The dots between two parts take the place of an element.
+            for k in 0..shown.len() + part {
+                if column > 0 && column % per_line == 0 {
+                    self.separate(1, indent);
+                } else if column > 0 {
+                    self.text.push_str(", ");
+                }
+                column += 1;
+                if k < part {
+                    self.text.push_str(" ...");
+                } else {
+                    self.cell();
+                }
+            }
+        }
+        self.text.push(']');
+    }
+
+    fn cell(&mut self) {
+        let _ = write!(self.text, "{:>width$}", self.cells.texts[self.next], width = self.cells.width);
+        self.next += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use safetensors::{Dtype, SafeTensors};
+
+    /// The elements of a window out of all.
+    fn pick<T: Copy>(shape: &[usize], all: &[T]) -> Vec<T> {
+        let window = window(shape);
+        (0..all.len())
+            .filter(|&linear| {
+                let mut rest = linear;
+                (0..shape.len()).rev().all(|d| {
+                    let i = rest % shape[d];
+                    rest /= shape[d];
+                    window[d].iter().any(|r| r.contains(&i))
+                })
+            })
+            .map(|i| all[i])
+            .collect()
+    }
+
+    fn elements<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {
+        bytes.chunks_exact(N).map(|c| read(c.try_into().unwrap())).collect()
+    }
+
+    fn values(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> (DType, Values) {
+        let floats = |v: Vec<f64>| Values::Float(pick(shape, &v));
+        let ints = |v: Vec<i64>| Values::Int(pick(shape, &v));
+        match dtype {
+            Dtype::F32 => (DType::F32, floats(elements(bytes, |b| f32::from_le_bytes(b) as f64))),
+            Dtype::F64 => (DType::F64, floats(elements(bytes, f64::from_le_bytes))),
+            Dtype::F16 => (DType::F16, floats(elements(bytes, |b| half::f16::from_le_bytes(b).to_f64()))),
+            Dtype::BF16 => (DType::BF16, floats(elements(bytes, |b| half::bf16::from_le_bytes(b).to_f64()))),
+            Dtype::I32 => (DType::I32, ints(elements(bytes, |b| i32::from_le_bytes(b) as i64))),
+            Dtype::I64 => (DType::I64, ints(elements(bytes, i64::from_le_bytes))),
+            Dtype::U8 => (DType::U8, ints(elements(bytes, |b: [u8; 1]| b[0] as i64))),
+            Dtype::BOOL => (DType::Bool, Values::Bool(pick(shape, &elements(bytes, |b: [u8; 1]| b[0] != 0)))),
+            other => panic!("{other:?} is not in the reference"),
+        }
+    }
+
+    #[test]
+    fn every_reference_tensor_looks_as_pytorch_prints_it() {
+        let data = include_bytes!("../../tests/reference/display.safetensors");
+        let index = include_str!("../../tests/reference/display.jsonl");
+        let tensors = SafeTensors::deserialize(data).unwrap();
+        let mut cases = 0;
+        for line in index.lines() {
+            let case: serde_json::Value = serde_json::from_str(line).unwrap();
+            let tensor = tensors.tensor(case["in"].as_str().unwrap()).unwrap();
+            let (dtype, values) = values(tensor.dtype(), tensor.shape(), tensor.data());
+            let got = format(tensor.shape(), dtype, case["device"].as_str(), &values);
+            let want = case["want"].as_str().unwrap();
+            assert_eq!(got, want, "\nshape {:?} {dtype}\n got:\n{got}\n want:\n{want}", tensor.shape());
+            cases += 1;
+        }
+        assert!(cases >= 300, "{cases} cases");
+    }
+
+    #[test]
+    fn a_device_is_shown_as_in_the_readme() {
+        let text = format(&[1, 2], DType::F32, Some("cuda:0"), &Values::Float(vec![3.0, 3.0]));
+        assert_eq!(text, "tensor([[3., 3.]], device='cuda:0')");
+    }
+
+    #[test]
+    fn a_window_names_few_elements_of_a_large_tensor_and_all_of_a_small_one() {
+        let shown = |shape: &[usize]| window(shape).iter().flatten().map(|r| r.len()).collect::<Vec<_>>();
+        assert_eq!(shown(&[10, 100]), [10, 100]);
+        assert_eq!(shown(&[10, 101]), [3, 3, 3, 3]);
+        assert_eq!(shown(&[6, 1000]), [6, 3, 3]);
+        assert_eq!(shown(&[usize::MAX, 2, 3]), [3, 3, 2, 3]);
+        assert_eq!(shown(&[0, usize::MAX, 9]), [0, usize::MAX, 9]);
+        assert!(window(&[]).is_empty());
+    }
+}

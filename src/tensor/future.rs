@@ -1,0 +1,301 @@
+//! `TensorFuture`: a value to come, and awaiting it.
+
+use super::budget;
+use super::device::Device;
+use super::tensor::Tensor;
+use crate::backend::host::Host;
+use crate::completion::{AWAITED, DETACHED, Phase};
+use crate::dtype::DType;
+use crate::engine::port::Port;
+use crate::engine::small::{Bench, Held, Tally};
+use crate::error::{Error, Result};
+use crate::graph::node::{Node, NodeHandle, Op};
+use crate::shape::Shape;
+use crate::view::Serial;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// A tensor that is being computed, or will be: what every op returns, at once.
+///
+/// Shape, element type and device are known now; the elements are not. The op is queued already
+/// and runs by itself; `.await` waits for this one value and gives a [`Tensor`]. The handle is a plain
+/// value: clone it, send it, await it from many tasks, again and again.
+///
+/// A value that nobody can observe need not be computed: when the last handle goes before the
+/// engine has taken the op up, the op is skipped. [`detach`](Self::detach) says that it is to run
+/// anyway.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::Device;
+/// let device = Device::cpu();
+/// let x = device.ones([2, 3]);
+/// let y = &x * 2.0 + 1.0;                      // queued, nothing has waited
+/// assert_eq!(y.shape(), &[2, 3].into());       // known at once
+/// assert_eq!(y.await?.to_vec::<f32>().await?, vec![3.0; 6]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Cancel safety
+///
+/// Dropping an await (the future in a `select!` that lost, say) gives up the wait and nothing else:
+/// while another handle lives, the value is computed and can be awaited again.
+#[must_use = "a tensor that nobody observes is not computed: await it, keep it, or `detach` it"]
+pub struct TensorFuture {
+    pub(crate) node: NodeHandle,
+    waiting: Option<Box<Waiting>>,
+}
+
+/// One await that has not ended.
+struct Waiting {
+    id: Option<u32>,
+    since: Instant,
+}
+
+/// The device's port, from a node.
+pub(crate) fn port_of(node: &Node) -> &'static Port {
+    match node.home.as_any().downcast_ref::<Port>() {
+        Some(port) => port,
+        None => unreachable!("every node is made by a port"),
+    }
+}
+
+impl TensorFuture {
+    pub(crate) fn new(node: NodeHandle) -> TensorFuture {
+        TensorFuture { node, waiting: None }
+    }
+
+    pub(crate) fn port(&self) -> &'static Port {
+        port_of(&self.node)
+    }
+
+    /// Sizes of the dimensions, known at once.
+    pub fn shape(&self) -> &Shape {
+        &self.node.shape
+    }
+
+    /// Sizes of the dimensions as a slice.
+    pub fn dims(&self) -> &[usize] {
+        self.node.shape.dims()
+    }
+
+    /// How many dimensions there are.
+    pub fn rank(&self) -> usize {
+        self.node.shape.rank()
+    }
+
+    /// How many elements there are.
+    pub fn numel(&self) -> usize {
+        self.node.numel()
+    }
+
+    /// Element type, known at once.
+    pub fn dtype(&self) -> DType {
+        self.node.dtype
+    }
+
+    /// The device that the value is, or will be, on.
+    pub fn device(&self) -> Device {
+        Device::of(self.port())
+    }
+
+    /// True once the value is there or has failed. Looks, and waits for nothing.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2]);
+    /// x.wait_to_read().await?;
+    /// assert!(x.is_ready());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn is_ready(&self) -> bool {
+        self.node.completion.state().is_complete()
+    }
+
+    /// The error, where the op is known to have failed. Looks, and waits for nothing; the error stays.
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// let wrong = device.ones([2, 3]) + device.ones([4]);
+    /// assert!(wrong.error().unwrap().is_shape());
+    /// ```
+    pub fn error(&self) -> Option<Error> {
+        self.node.error().cloned()
+    }
+
+    /// Fire and forget: this value and what it is made from are computed whatever happens to the
+    /// handles. Its error, should it fail, is returned by the device's next
+    /// [`waitall`](Device::waitall).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// (device.ones([2]) + 1.0).detach();
+    /// device.waitall().await?;
+    /// assert_eq!(device.stats().skipped, 0);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn detach(&self) {
+        let before = self.node.completion.set(DETACHED);
+        if before.phase() == Phase::Failed
+            && !before.has(DETACHED)
+            && let Some(error) = self.node.error()
+        {
+            self.port().log(error);
+        }
+    }
+
+    /// Waits until this value is there: MXNet's `wait_to_read`. The same as `(&x).await`.
+    ///
+    /// # Errors
+    /// The root error of this value: its own, or that of what it is made from.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait; the handle keeps the value.
+    #[track_caller]
+    pub fn wait_to_read(&self) -> Wait {
+        Wait(self.clone())
+    }
+
+    /// Waits for the value: ready once the node is complete.
+    pub(crate) fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let node = &self.node;
+        if node.completion.state().is_complete() || self.run_inline() {
+            if !budget::spend(self.node.cost_ns) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let counters = &self.port().counters;
+            counters.barriers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if let Some(waiting) = self.waiting.take() {
+                let waited = waiting.since.elapsed().as_nanos() as u64;
+                counters.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
+                if let Some(id) = waiting.id {
+                    self.node.completion.deregister(id);
+                }
+            }
+            return Poll::Ready(());
+        }
+        budget::rest();
+        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
+        let before = node.completion.set(AWAITED);
+        if node.completion.register(&mut waiting.id, cx.waker()) {
+            return self.poll_done(cx);
+        }
+        if !before.has(AWAITED) && before.phase() == Phase::Pending {
+            // It may be held back: not any more.
+            port_of(node).look(node.link());
+        }
+        Poll::Pending
+    }
+
+    /// Runs a small step on this thread, where the device allows it; true where it is complete then.
+    fn run_inline(&self) -> bool {
+        let node = &self.node;
+        let port = port_of(node);
+        if !port.inline || node.cost_ns > budget::INLINE_NS {
+            return false;
+        }
+        if !budget::may_run() || matches!(node.op, Op::Marker | Op::Source(_)) {
+            return false;
+        }
+        let host = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+        let bench = Bench { port, host: &host, limit_ns: budget::INLINE_NS, look_again: true };
+        let mut tally = Tally::default();
+        let done = bench.run(Held::Handle(node), &mut tally);
+        port.settle(&mut tally);
+        if tally.started > 0 {
+            port.counters.inline.fetch_add(tally.started, std::sync::atomic::Ordering::Relaxed);
+        }
+        if done {
+            return true;
+        }
+        // The engine may be writing it at this very moment: that takes less than a hand-over.
+        for _ in 0..64 {
+            if node.completion.state().is_complete() {
+                return true;
+            }
+            if node.completion.state().phase() != Phase::Writing {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// The complete value as a `Tensor`, or its error.
+    pub(crate) fn outcome(&self) -> Result<Tensor> {
+        match self.node.completion.get() {
+            Some(Ok(_)) => Ok(Tensor::known(self.clone())),
+            Some(Err(error)) => Err(error.clone()),
+            None => unreachable!("asked for only once the node is complete"),
+        }
+    }
+}
+
+impl Clone for TensorFuture {
+    fn clone(&self) -> TensorFuture {
+        TensorFuture::new(self.node.clone())
+    }
+}
+
+impl Drop for TensorFuture {
+    fn drop(&mut self) {
+        if let Some(id) = self.waiting.take().and_then(|w| w.id) {
+            self.node.completion.deregister(id);
+        }
+    }
+}
+
+impl Future for TensorFuture {
+    type Output = Result<Tensor>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
+        self.poll_done(cx).map(|()| self.outcome())
+    }
+}
+
+impl IntoFuture for &TensorFuture {
+    type Output = Result<Tensor>;
+    type IntoFuture = TensorFuture;
+    #[track_caller]
+    fn into_future(self) -> TensorFuture {
+        self.clone()
+    }
+}
+
+impl fmt::Debug for TensorFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.node.completion.state().phase() {
+            Phase::Done => "ready",
+            Phase::Failed => "failed",
+            _ => "pending",
+        };
+        write!(f, "TensorFuture({} {} on {}, {state})", self.dtype(), self.shape(), self.port().name)
+    }
+}
+
+/// Shape, type, device and state. Elements are read by [`display`](TensorFuture::display), which is
+/// awaited.
+impl fmt::Display for TensorFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The future of [`TensorFuture::wait_to_read`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct Wait(TensorFuture);
+
+impl Future for Wait {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.poll_done(cx).map(|()| match self.0.node.error() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        })
+    }
+}

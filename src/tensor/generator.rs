@@ -1,0 +1,86 @@
+//! Random numbers: a seed and a position, reserved at the call.
+
+use super::build::{self, At};
+use super::device::Device;
+use super::future::TensorFuture;
+use crate::dtype::DType;
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::Op;
+use crate::graph::operation::Meta;
+use crate::shape::Shape;
+use crate::sync::{Mutex, lock};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Queues a draw, with its positions taken now: a draw that is skipped has used its own up.
+pub(crate) fn draw(
+    port: &'static Port,
+    generator: &Mutex<(u64, u64)>,
+    shape: Shape,
+    dtype: DType,
+    normal: bool,
+    at: At,
+) -> TensorFuture {
+    if !dtype.is_float() {
+        let text = format!("random numbers are floating point, not {dtype}");
+        let op = if normal { "randn" } else { "rand" };
+        return build::failed(port, Meta { shape, dtype }, Error::new(ErrorKind::DType, op, text, at), at);
+    }
+    // Words of 32 bits: one an element, two for doubles; whole blocks of four.
+    let words = (shape.numel() as u64).saturating_mul(if dtype == DType::F64 { 2 } else { 1 });
+    let (seed, offset) = {
+        let mut state = lock(generator);
+        let offset = state.1;
+        state.1 = offset.wrapping_add(words.saturating_add(3) / 4 * 4);
+        (state.0, offset)
+    };
+    build::create(port, Op::Random { normal, seed, offset }, shape, dtype, at)
+}
+
+/// A sequence of random numbers of one's own: give each task its own, and what it draws does not depend
+/// on what others draw meanwhile. Counter-based (Philox 4x32-10), so the numbers are those of seed and
+/// position, on every device and in whatever order streams run. Clones share the sequence.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, Generator};
+/// let device = Device::cpu();
+/// let a = Generator::new(3).randn(&device, [4]).to_vec::<f32>().await?;
+/// let b = Generator::new(3).randn(&device, [4]).to_vec::<f32>().await?;
+/// assert_eq!(a, b);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Generator(Arc<Mutex<(u64, u64)>>);
+
+impl Generator {
+    /// The sequence of this seed, from its start.
+    pub fn new(seed: u64) -> Generator {
+        Generator(Arc::new(Mutex::new((seed, 0))))
+    }
+
+    /// Uniform numbers in [0, 1), float32.
+    #[track_caller]
+    pub fn rand(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
+        draw(device.port, &self.0, shape.into(), DType::F32, false, Location::caller())
+    }
+
+    /// Standard normal numbers, float32.
+    #[track_caller]
+    pub fn randn(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
+        draw(device.port, &self.0, shape.into(), DType::F32, true, Location::caller())
+    }
+
+    /// Uniform numbers in [0, 1) of a floating point type.
+    #[track_caller]
+    pub fn rand_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
+        draw(device.port, &self.0, shape.into(), dtype, false, Location::caller())
+    }
+
+    /// Standard normal numbers of a floating point type.
+    #[track_caller]
+    pub fn randn_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
+        draw(device.port, &self.0, shape.into(), dtype, true, Location::caller())
+    }
+}

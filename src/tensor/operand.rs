@@ -1,0 +1,121 @@
+//! What may stand beside a tensor in an op: futures and tensors, owned or borrowed, and numbers.
+//!
+//! Operators do not dereference, so they are written once over [`Operand`].
+
+use super::build;
+use super::future::TensorFuture;
+use super::tensor::Tensor;
+use crate::dtype::Scalar;
+use crate::op::BinaryOp;
+use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// An operand as the ops see it.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub enum OperandRef<'a> {
+    /// A tensor.
+    Tensor(&'a TensorFuture),
+    /// A number, weakly typed.
+    Scalar(Scalar),
+}
+
+/// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32 usize bool`.
+///
+/// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x + 2.0`
+/// makes it float32. Sealed.
+///
+/// ```
+/// use futensor::{DType, Device};
+/// let x = Device::cpu().arange(0, 3, 1);
+/// assert_eq!(x.add(2).dtype(), DType::I64);
+/// assert_eq!(x.add(2.5).dtype(), DType::F32);
+/// assert_eq!((1.0 - &x).dtype(), DType::F32);
+/// ```
+pub trait Operand: sealed::Sealed {
+    /// As the ops see it.
+    #[doc(hidden)]
+    fn operand(&self) -> OperandRef<'_>;
+}
+
+impl<T: AsRef<TensorFuture>> sealed::Sealed for T {}
+impl<T: AsRef<TensorFuture>> Operand for T {
+    fn operand(&self) -> OperandRef<'_> {
+        OperandRef::Tensor(self.as_ref())
+    }
+}
+
+macro_rules! scalar_operands {
+    ($($t:ty),*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Operand for $t {
+            fn operand(&self) -> OperandRef<'_> {
+                OperandRef::Scalar(Scalar::from(*self))
+            }
+        }
+    )*};
+}
+scalar_operands!(f32, f64, i32, i64, u8, u32, usize, bool);
+impl sealed::Sealed for Scalar {}
+impl Operand for Scalar {
+    fn operand(&self) -> OperandRef<'_> {
+        OperandRef::Scalar(*self)
+    }
+}
+
+/// A binary op of a tensor and whatever is on its right.
+pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: impl Operand, at: build::At) -> TensorFuture {
+    match b.operand() {
+        OperandRef::Tensor(b) => build::binary(op, a, b, at),
+        OperandRef::Scalar(scalar) => build::with_scalar(op, a, scalar, false, at),
+    }
+}
+
+macro_rules! operators {
+    ($($Trait:ident $method:ident $op:ident),* $(,)?) => {$(
+        operators!(@tensor $Trait $method $op; TensorFuture, &TensorFuture, Tensor, &Tensor);
+        operators!(@scalar $Trait $method $op; f32, f64, i32, i64, u8; TensorFuture, &TensorFuture, Tensor, &Tensor);
+    )*};
+    (@tensor $Trait:ident $method:ident $op:ident; $($T:ty),*) => {$(
+        impl<R: Operand> $Trait<R> for $T {
+            type Output = TensorFuture;
+            #[track_caller]
+            fn $method(self, right: R) -> TensorFuture {
+                binary(BinaryOp::$op, self.as_ref(), right, std::panic::Location::caller())
+            }
+        }
+    )*};
+    (@scalar $Trait:ident $method:ident $op:ident; $($S:ty),*; $($T:ty),*) => {
+        operators!(@cross $Trait $method $op; [$($S),*]; [$($T),*]);
+    };
+    (@cross $Trait:ident $method:ident $op:ident; [$($S:ty),*]; $Ts:tt) => {$(
+        operators!(@left $Trait $method $op; $S; $Ts);
+    )*};
+    (@left $Trait:ident $method:ident $op:ident; $S:ty; [$($T:ty),*]) => {$(
+        impl $Trait<$T> for $S {
+            type Output = TensorFuture;
+            #[track_caller]
+            fn $method(self, right: $T) -> TensorFuture {
+                let at = std::panic::Location::caller();
+                build::with_scalar(BinaryOp::$op, right.as_ref(), Scalar::from(self), true, at)
+            }
+        }
+    )*};
+}
+operators!(Add add Add, Sub sub Sub, Mul mul Mul, Div div Div, Rem rem Remainder);
+
+macro_rules! negate {
+    ($($T:ty),*) => {$(
+        impl Neg for $T {
+            type Output = TensorFuture;
+            #[track_caller]
+            fn neg(self) -> TensorFuture {
+                build::unary(crate::op::UnaryOp::Neg, self.as_ref(), std::panic::Location::caller())
+            }
+        }
+    )*};
+}
+negate!(TensorFuture, &TensorFuture, Tensor, &Tensor);

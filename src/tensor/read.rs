@@ -1,0 +1,367 @@
+//! Reads: elements back to the host, awaited, never blocking.
+//!
+//! A read is asked for at the call and takes its snapshot then (values are immutable, so the handle
+//! is the snapshot). Few bytes are copied by the poll; more are a queued step of their own.
+
+use super::build;
+use super::display;
+use super::future::TensorFuture;
+use super::tensor::Tensor;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::graph::node::{Op, Sink};
+use crate::graph::operation::{Meta, Refusal};
+use crate::kernels::cpu::copy;
+use crate::shape::Shape;
+use crate::sync::{Mutex, lock};
+use crate::view::{Parallel, View, ViewMut};
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Up to this many bytes a poll copies itself.
+const COPIED_BY_POLL: usize = 4 << 10;
+
+/// A sink that fills a slot.
+struct Slot<R, F> {
+    name: &'static str,
+    at: build::At,
+    taken: Arc<Mutex<Option<R>>>,
+    take: F,
+}
+
+impl<R, F> Sink for Slot<R, F>
+where
+    R: Send,
+    F: Fn(View<'_>, &dyn Parallel) -> Result<R, Refusal> + Send + Sync,
+{
+    fn take(&self, view: View<'_>, parallel: &dyn Parallel) -> Result<(), Error> {
+        match (self.take)(view, parallel) {
+            Ok(taken) => {
+                *lock(&self.taken) = Some(taken);
+                Ok(())
+            }
+            Err(refusal) => Err(Error::new(refusal.kind, self.name, refusal.message, self.at)),
+        }
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// A queued read, and where its result will be.
+#[derive(Debug)]
+struct Reading<R> {
+    step: TensorFuture,
+    taken: Arc<Mutex<Option<R>>>,
+}
+
+impl<R: Send + 'static> Reading<R> {
+    fn queue(
+        name: &'static str,
+        x: &TensorFuture,
+        at: build::At,
+        take: impl Fn(View<'_>, &dyn Parallel) -> Result<R, Refusal> + Send + Sync + 'static,
+    ) -> Reading<R> {
+        let taken = Arc::new(Mutex::new(None));
+        let sink = Slot { name, at, taken: taken.clone(), take };
+        let rule = || Ok(Meta { shape: ().into(), dtype: DType::Bool });
+        Reading { step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
+        ready!(self.step.poll_done(cx));
+        if let Some(error) = self.step.node.error() {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let taken = lock(&self.taken).take();
+        Poll::Ready(taken.ok_or_else(|| self.step.node.fail(ErrorKind::Argument, "the read was awaited twice")))
+    }
+}
+
+/// All elements of a view, in row-major order.
+fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T>, Refusal> {
+    let n = view.numel();
+    let mut out: Vec<T> = Vec::new();
+    out.try_reserve_exact(n).map_err(|_| Refusal {
+        kind: ErrorKind::OutOfMemory,
+        message: format!("out of memory: {} bytes on the host", n * size_of::<T>()),
+    })?;
+    let to =
+        ViewMut { ptr: out.as_mut_ptr() as *mut u8, dtype: T::DTYPE, shape: view.shape, life: PhantomData };
+    copy::copy(view, &to, parallel);
+    #[allow(unsafe_code)]
+    // SAFETY: the copy has written all n elements of the reserved memory.
+    unsafe {
+        out.set_len(n)
+    };
+    Ok(out)
+}
+
+/// The view of a complete value in host memory, lent to a closure.
+fn with_view<R>(x: &TensorFuture, look: impl FnOnce(View<'_>) -> R) -> Option<R> {
+    let value = x.node.value()?;
+    let base = value.host()?;
+    let layout = value.layout(x.shape());
+    #[allow(unsafe_code)]
+    // SAFETY: the offset of a layout lies in its storage, which the handle keeps.
+    let ptr = unsafe { base.add(layout.offset * x.dtype().size()) };
+    Some(look(View { ptr, dtype: x.dtype(), shape: &layout.shape, strides: &layout.strides }))
+}
+
+enum How<R> {
+    /// Wait for the value, then copy in the poll.
+    Few(TensorFuture),
+    /// Wait for a step that copies.
+    Step(Reading<R>),
+    Wrong(Option<Error>),
+}
+
+macro_rules! named_read {
+    ($(#[$doc:meta])* $Name:ident<$T:ident>, $R:ty) => {
+        $(#[$doc])*
+        #[must_use = "futures do nothing unless awaited"]
+        pub struct $Name<$T: Element>(How<Vec<$T>>);
+        impl<$T: Element> Unpin for $Name<$T> {}
+        impl<$T: Element> std::fmt::Debug for $Name<$T> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($Name), "({})"), $T::DTYPE)
+            }
+        }
+    };
+}
+
+named_read!(
+    /// The future of [`TensorFuture::to_vec`].
+    ToVec<T>, Vec<T>
+);
+named_read!(
+    /// The future of [`TensorFuture::item`].
+    Item<T>, T
+);
+
+impl<T: Element> How<Vec<T>> {
+    fn new(name: &'static str, x: &TensorFuture, at: build::At) -> How<Vec<T>> {
+        if let Some(error) = x.error() {
+            return How::Wrong(Some(error));
+        }
+        if x.dtype() != T::DTYPE {
+            let text = format!("the tensor is {}, asked for {}", x.dtype(), T::DTYPE);
+            return How::Wrong(Some(Error::new(ErrorKind::DType, name, text, at)));
+        }
+        if x.node.bytes() <= COPIED_BY_POLL && x.port().host {
+            return How::Few(x.clone());
+        }
+        How::Step(Reading::queue(name, x, at, elements::<T>))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<T>>> {
+        match self {
+            How::Few(x) => {
+                ready!(x.poll_done(cx));
+                if let Some(error) = x.node.error() {
+                    return Poll::Ready(Err(error.clone()));
+                }
+                let read = with_view(x, |view| view.to_vec::<T>()).flatten();
+                Poll::Ready(read.ok_or_else(|| x.node.fail(ErrorKind::DType, "the value cannot be read")))
+            }
+            How::Step(reading) => reading.poll(cx),
+            How::Wrong(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<T: Element> Future for ToVec<T> {
+    type Output = Result<Vec<T>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Vec<T>>> {
+        self.0.poll(cx)
+    }
+}
+
+impl<T: Element> Future for Item<T> {
+    type Output = Result<T>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        if let How::Few(x) = &mut self.0 {
+            // The one element, without a vector for it.
+            ready!(x.poll_done(cx));
+            if let Some(error) = x.node.error() {
+                return Poll::Ready(Err(error.clone()));
+            }
+            #[allow(unsafe_code)]
+            // SAFETY: one element of this type; its view is valid for reads.
+            let one = with_view(x, |view| unsafe { *(view.ptr as *const T) });
+            return Poll::Ready(one.ok_or_else(|| x.node.fail(ErrorKind::DType, "the value cannot be read")));
+        }
+        self.0.poll(cx).map(|read| read.map(|v| v[0]))
+    }
+}
+
+/// Reads. Each is asked for at the call and gives its result when awaited; nothing blocks.
+impl TensorFuture {
+    /// All elements in row-major order.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 3, 1);
+    /// assert_eq!(x.to_vec::<i64>().await?, [0, 1, 2]);
+    /// let error = x.to_vec::<f32>().await.unwrap_err();
+    /// assert_eq!(error.message(), "the tensor is int64, asked for float32");
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// A dtype error where the tensor holds another type; the tensor's own error where it failed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the read up; a copy that has not begun is skipped.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> ToVec<T> {
+        ToVec(How::new("to_vec", self, Location::caller()))
+    }
+
+    /// The one element of a tensor that has one.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.ones([2, 2]).sum_all().item::<f32>().await?, 4.0);
+    /// assert!(device.ones([2]).item::<f32>().await.unwrap_err().is_shape());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// A shape error where there is not exactly one element; else as [`to_vec`](Self::to_vec).
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> Item<T> {
+        let at = Location::caller();
+        if self.numel() != 1 && self.error().is_none() {
+            let text = format!("a tensor of shape {} has {} elements, not one", self.shape(), self.numel());
+            return Item(How::Wrong(Some(Error::new(ErrorKind::Shape, "item", text, at))));
+        }
+        Item(How::new("item", self, at))
+    }
+
+    /// The elements as text, in PyTorch's look; of a large tensor only the edges are copied.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([1, 2]) * 3.0;
+    /// assert_eq!(x.display().await?, "tensor([[3., 3.]])");
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The tensor's own error where it failed.
+    #[track_caller]
+    pub fn display(&self) -> Shown {
+        let at = Location::caller();
+        let (device, shape) = (self.port().name.clone(), self.shape().clone());
+        let sink = move |view: View<'_>, _: &dyn Parallel| Ok(show(&shape, &device, view));
+        Shown(Reading::queue("display", self, at, sink))
+    }
+
+    /// Indices of the elements that are not zero, one row each, in row-major order: int64 `[n, rank]`. A
+    /// future of a [`Tensor`], since its shape depends on the data.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![0, 5, 0, 7], [2, 2]);
+    /// let at = x.nonzero().await?;
+    /// assert_eq!((at.dims(), at.to_vec::<i64>().await?), (&[2, 2][..], vec![0, 1, 1, 1]));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn nonzero(&self) -> NonZero {
+        let at = Location::caller();
+        let sink = |view: View<'_>, parallel: &dyn Parallel| Ok(crate::ops::nonzero::nonzero(view, parallel));
+        NonZero { reading: Reading::queue("nonzero", self, at, sink), rank: self.rank(), at }
+    }
+
+    /// All elements as an `ndarray` array.
+    ///
+    /// # Errors
+    /// As [`to_vec`](Self::to_vec).
+    #[cfg(feature = "ndarray")]
+    #[track_caller]
+    pub fn to_ndarray<T: Element>(&self) -> ToNdarray<T> {
+        ToNdarray(How::new("to_ndarray", self, Location::caller()), self.shape().clone())
+    }
+}
+
+/// The text of a value: only the elements that are shown are looked at.
+fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
+    let window = display::window(shape);
+    let mut offsets = vec![0isize];
+    for (ranges, &stride) in window.iter().zip(view.strides) {
+        let steps: Vec<isize> = ranges.iter().flat_map(|r| r.clone()).map(|i| i as isize * stride).collect();
+        offsets = offsets.iter().flat_map(|o| steps.iter().map(move |s| o + s)).collect();
+    }
+    fn each<T: Element, R>(view: View<'_>, offsets: &[isize], f: impl Fn(T) -> R) -> Vec<R> {
+        #[allow(unsafe_code)]
+        // SAFETY: every offset belongs to an index inside the shape, for which the view promises reads.
+        offsets.iter().map(|&o| f(unsafe { *(view.ptr as *const T).offset(o) })).collect()
+    }
+    let values = match view.dtype {
+        DType::Bool => display::Values::Bool(each(view, &offsets, |x: bool| x)),
+        d if d.is_int() => {
+            crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64)))
+        }
+        d => crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64))),
+    };
+    display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)
+}
+
+/// The future of [`TensorFuture::display`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct Shown(Reading<String>);
+
+impl Future for Shown {
+    type Output = Result<String>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<String>> {
+        self.0.poll(cx)
+    }
+}
+
+/// The future of [`TensorFuture::nonzero`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct NonZero {
+    reading: Reading<(usize, Vec<i64>)>,
+    rank: usize,
+    at: build::At,
+}
+
+impl Future for NonZero {
+    type Output = Result<Tensor>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
+        let (rows, indices) = ready!(self.reading.poll(cx))?;
+        let (rank, at, device) = (self.rank, self.at, self.reading.step.device());
+        Poll::Ready(device.handed_at(indices, [rows, rank].into(), at).outcome())
+    }
+}
+
+/// The future of [`TensorFuture::to_ndarray`].
+#[cfg(feature = "ndarray")]
+#[must_use = "futures do nothing unless awaited"]
+pub struct ToNdarray<T: Element>(How<Vec<T>>, crate::shape::Shape);
+
+#[cfg(feature = "ndarray")]
+impl<T: Element> Unpin for ToNdarray<T> {}
+
+#[cfg(feature = "ndarray")]
+impl<T: Element> Future for ToNdarray<T> {
+    type Output = Result<ndarray::ArrayD<T>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let data = ready!(self.0.poll(cx))?;
+        let shape = ndarray::IxDyn(self.1.dims());
+        let array = ndarray::ArrayD::from_shape_vec(shape, data);
+        Poll::Ready(array.map_err(|e| Error::custom("to_ndarray", e.to_string())))
+    }
+}

@@ -1,0 +1,353 @@
+//! Other looks at the same elements: nothing is copied, except by a reshape that mixes dimensions.
+
+use super::build::{self, At};
+use super::dims::{Dims, Index, Indices, resolve};
+use super::future::TensorFuture;
+use crate::graph::node::{Op, ViewOp};
+use crate::graph::operation::{Meta, Refusal};
+use crate::ops::cat::Cat;
+use crate::ops::slice_assign::SliceAssign;
+use crate::shape::Shape;
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+fn view(x: &TensorFuture, op: ViewOp, shape: Result<Shape, Refusal>, at: At) -> TensorFuture {
+    let dtype = x.dtype();
+    build::apply(Op::View(op), &[x], || shape.map(|shape| Meta { shape, dtype }), at)
+}
+
+fn dim_of(x: &TensorFuture, dim: isize) -> Result<usize, Refusal> {
+    x.shape().dim(dim).ok_or_else(|| build::dim_refusal(dim, x.shape()))
+}
+
+/// Views. Nothing waits and, but for some reshapes, nothing is copied: values are immutable, so a view
+/// shares its elements.
+impl TensorFuture {
+    /// The same elements in row-major order in another shape; one size may be -1 and is worked out.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().arange(0, 6, 1);
+    /// assert_eq!(x.reshape([2, -1]).dims(), [2, 3]);
+    /// assert!(x.reshape([4]).error().unwrap().is_shape());
+    /// ```
+    #[track_caller]
+    pub fn reshape(&self, shape: impl Dims) -> TensorFuture {
+        let wanted = shape.dims();
+        let numel = self.numel();
+        let rule = || {
+            let refusal = || Refusal::shape(format!("{} elements do not fit {wanted:?}", self.numel()));
+            let known: usize = wanted
+                .iter()
+                .filter(|&&d| d != -1)
+                .try_fold(1usize, |a, &d| a.checked_mul(usize::try_from(d).ok()?))
+                .ok_or_else(refusal)?;
+            let open = wanted.iter().filter(|&&d| d == -1).count();
+            let fits = match open {
+                0 => known == numel,
+                1 => known != 0 && numel.is_multiple_of(known),
+                _ => false,
+            };
+            if !fits {
+                return Err(refusal());
+            }
+            Ok(wanted.iter().map(|&d| if d == -1 { numel / known } else { d as usize }).collect::<Shape>())
+        };
+        view(self, ViewOp::Reshape, rule(), Location::caller())
+    }
+
+    /// Two dimensions changed places.
+    #[track_caller]
+    pub fn transpose(&self, a: isize, b: isize) -> TensorFuture {
+        if self.rank() == 0 && matches!((a, b), (0 | -1, 0 | -1)) {
+            return self.clone();
+        }
+        let order = dim_of(self, a).and_then(|a| {
+            let b = dim_of(self, b)?;
+            let mut order: SmallVec<[isize; 8]> = (0..self.rank() as isize).collect();
+            order.swap(a, b);
+            Ok(order)
+        });
+        self.reordered(order, Location::caller())
+    }
+
+    /// A matrix with rows and columns changed; a vector or a 0-d tensor is itself.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([2, 3]);
+    /// assert_eq!(x.t().dims(), [3, 2]);
+    /// ```
+    #[track_caller]
+    pub fn t(&self) -> TensorFuture {
+        let order = match self.rank() {
+            0 | 1 => return self.clone(),
+            2 => Ok(SmallVec::from_slice(&[1, 0])),
+            rank => Err(Refusal::shape(format!("t takes at most two dimensions, not {rank}: use transpose"))),
+        };
+        self.reordered(order, Location::caller())
+    }
+
+    /// The dimensions in another order.
+    #[track_caller]
+    pub fn permute(&self, order: impl Dims) -> TensorFuture {
+        self.reordered(Ok(order.dims()), Location::caller())
+    }
+
+    fn reordered(&self, order: Result<SmallVec<[isize; 8]>, Refusal>, at: At) -> TensorFuture {
+        let order = order.and_then(|order| {
+            let mut dims: SmallVec<[u8; 8]> = SmallVec::new();
+            for &d in &order {
+                let d = dim_of(self, d)? as u8;
+                if dims.contains(&d) {
+                    return Err(Refusal::argument(format!("dimension {d} is named twice")));
+                }
+                dims.push(d);
+            }
+            if dims.len() != self.rank() {
+                let text = format!("{} dimensions are named for shape {}", dims.len(), self.shape());
+                return Err(Refusal::shape(text));
+            }
+            Ok(dims)
+        });
+        match order {
+            Ok(order) => {
+                let shape = order.iter().map(|&d| self.dims()[d as usize]).collect();
+                view(self, ViewOp::Permute(order), Ok(shape), at)
+            }
+            Err(refusal) => view(self, ViewOp::Permute(SmallVec::new()), Err(refusal), at),
+        }
+    }
+
+    /// A dimension of size 1 put in at `dim`.
+    #[track_caller]
+    pub fn unsqueeze(&self, dim: isize) -> TensorFuture {
+        let rank = self.rank() as isize;
+        let at = if dim < 0 { dim + rank + 1 } else { dim };
+        let shape = if (0..=rank).contains(&at) {
+            let mut dims: SmallVec<[usize; 8]> = SmallVec::from_slice(self.dims());
+            dims.insert(at as usize, 1);
+            Ok(dims.iter().copied().collect())
+        } else {
+            Err(build::dim_refusal(dim, self.shape()))
+        };
+        view(self, ViewOp::Reshape, shape, Location::caller())
+    }
+
+    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` takes out all.
+    #[track_caller]
+    pub fn squeeze(&self, dims: impl Dims) -> TensorFuture {
+        let named = dims.dims();
+        if self.rank() == 0 && named.iter().all(|d| matches!(d, 0 | -1)) {
+            return self.clone();
+        }
+        let mut gone: Result<SmallVec<[usize; 8]>, Refusal> = named.iter().map(|&d| dim_of(self, d)).collect();
+        if named.is_empty() {
+            gone = Ok((0..self.rank()).collect());
+        }
+        let shape = gone.map(|gone| {
+            let stays = |(d, n): &(usize, &usize)| **n != 1 || !gone.contains(d);
+            self.dims().iter().enumerate().filter(stays).map(|(_, &n)| n).collect()
+        });
+        view(self, ViewOp::Reshape, shape, Location::caller())
+    }
+
+    /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a size.
+    #[track_caller]
+    pub fn expand(&self, shape: impl Dims) -> TensorFuture {
+        let wanted = shape.dims();
+        let rule = || {
+            let refusal = || Refusal::shape(format!("cannot expand {} to {wanted:?}", self.shape()));
+            let lead = wanted.len().checked_sub(self.rank()).ok_or_else(refusal)?;
+            let mut dims = Shape::default();
+            for (i, &d) in wanted.iter().enumerate() {
+                let own = (i >= lead).then(|| self.dims()[i - lead]);
+                let size = match (own, d) {
+                    (Some(n), -1) => n,
+                    (Some(n), d) if d >= 0 && (n == 1 || n == d as usize) => d as usize,
+                    (None, d) if d >= 0 => d as usize,
+                    _ => return Err(refusal()),
+                };
+                dims.dims_mut().push(size);
+            }
+            Ok(dims)
+        };
+        view(self, ViewOp::Expand, rule(), Location::caller())
+    }
+
+    /// `len` positions of a dimension, from `start` on.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 5, 1);
+    /// assert_eq!(x.narrow(0, 1, 3).to_vec::<i64>().await?, [1, 2, 3]);
+    /// assert!(x.narrow(0, 3, 3).error().unwrap().is_index());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn narrow(&self, dim: isize, start: usize, len: usize) -> TensorFuture {
+        let at = Location::caller();
+        let checked = dim_of(self, dim).and_then(|d| {
+            let n = self.dims()[d];
+            match start.checked_add(len) {
+                Some(end) if end <= n => Ok(d),
+                _ => Err(Refusal::index(format!("{len} positions from {start} are not in a dimension of {n}"))),
+            }
+        });
+        self.sliced(checked, start, len, 1, at)
+    }
+
+    fn sliced(
+        &self,
+        dim: Result<usize, Refusal>,
+        start: usize,
+        len: usize,
+        step: isize,
+        at: At,
+    ) -> TensorFuture {
+        match dim {
+            Ok(d) => {
+                let mut shape = self.shape().clone();
+                shape.dims_mut()[d] = len;
+                view(self, ViewOp::Slice { dim: d as u8, start, step }, Ok(shape), at)
+            }
+            Err(refusal) => view(self, ViewOp::Slice { dim: 0, start, step }, Err(refusal), at),
+        }
+    }
+
+    /// Dimensions walked backwards.
+    pub(crate) fn reversed(&self, dims: &[isize], at: At) -> TensorFuture {
+        let mut x = self.clone();
+        for &dim in dims {
+            let n = dim_of(self, dim).map(|d| (d, self.dims()[d]));
+            x = match n {
+                Ok((_, 0)) => x,
+                Ok((d, n)) => x.sliced(Ok(d), n - 1, n, -1, at),
+                Err(refusal) => return self.sliced(Err(refusal), 0, 0, 1, at),
+            };
+        }
+        x
+    }
+
+    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple of them for
+    /// the first dimensions. [`Index::step`] takes every nth; negative steps walk backwards.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::Index;
+    /// let x = futensor::Device::cpu().arange(0, 12, 1).reshape([3, 4]);
+    /// assert_eq!(x.i((1, 1..3)).to_vec::<i64>().await?, [5, 6]);
+    /// assert_eq!(x.i((.., -1)).to_vec::<i64>().await?, [3, 7, 11]);
+    /// assert_eq!(x.i((0, Index::ALL.step(-2))).to_vec::<i64>().await?, [3, 1]);
+    /// assert!(x.i(3).error().unwrap().is_index());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn i(&self, indices: impl Indices) -> TensorFuture {
+        let at = Location::caller();
+        let indices = indices.indices();
+        if indices.len() > self.rank() {
+            let text = format!("{} indices for shape {}", indices.len(), self.shape());
+            return self.sliced(Err(Refusal::index(text)), 0, 0, 1, at);
+        }
+        let mut x = self.clone();
+        let mut gone: SmallVec<[usize; 8]> = SmallVec::new();
+        for (d, &index) in indices.iter().enumerate() {
+            let n = self.dims()[d];
+            let Some((start, len, step)) = resolve(index, n) else {
+                let text = format!("index {index:?} is not in a dimension of {n}");
+                return self.sliced(Err(Refusal::index(text)), 0, 0, 1, at);
+            };
+            if (start, len, step) != (0, n, 1) {
+                x = x.sliced(Ok(d), start, len, step, at);
+            }
+            if let Index::At(_) = index {
+                gone.push(d);
+            }
+        }
+        if gone.is_empty() {
+            return x;
+        }
+        let shape: Shape =
+            x.dims().iter().enumerate().filter(|(d, _)| !gone.contains(d)).map(|(_, &n)| n).collect();
+        view(&x, ViewOp::Reshape, Ok(shape), at)
+    }
+
+    /// A copy in which the part that `indices` name is `source` (which is broadcast to it).
+    ///
+    /// Takes the old value by value: where this was its last handle, and no other op still reads it, the
+    /// elements are written in place and nothing else is copied, so that a key-value cache or a running
+    /// sum costs only what it changes.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let mut cache = device.zeros([2, 2]);
+    /// cache = cache.slice_assign((1, ..), &device.ones([2]));
+    /// assert_eq!(cache.to_vec::<f32>().await?, [0.0, 0.0, 1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn slice_assign(self, indices: impl Indices, source: impl AsRef<TensorFuture>) -> TensorFuture {
+        let op = SliceAssign::new(self.dims(), &indices.indices(), |index, n| {
+            let (start, len, step) = resolve(index, n)?;
+            Some((start, len, step, !matches!(index, Index::At(_))))
+        });
+        build::custom(Arc::new(op), &[&self, source.as_ref()], Location::caller())
+    }
+}
+
+/// Tensors put one after the other along a dimension that they have. All other sizes agree; types are
+/// promoted to the common one.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// let device = futensor::Device::cpu();
+/// let x = futensor::cat(&[device.ones([1, 2]), device.zeros([2, 2])], 0);
+/// assert_eq!(x.to_vec::<f32>().await?, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Panics
+/// With no tensors at all, since there is no device for a failed value.
+#[track_caller]
+pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
+    assert!(!tensors.is_empty(), "cat needs at least one tensor");
+    joined(tensors.iter().map(|t| t.as_ref().clone()).collect(), dim, Location::caller())
+}
+
+/// Casts to the common type, then puts together.
+fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
+    let dtype = tensors.iter().map(|t| t.dtype()).reduce(|a, b| a.promote(b));
+    let cast = |t: TensorFuture| match dtype {
+        Some(dtype) if dtype != t.dtype() => {
+            let rule = || Ok(Meta { shape: t.shape().clone(), dtype });
+            build::apply(Op::Cast, &[&t], rule, at)
+        }
+        _ => t,
+    };
+    let tensors: Vec<TensorFuture> = tensors.into_iter().map(cast).collect();
+    let operands: Vec<&TensorFuture> = tensors.iter().collect();
+    build::custom(Arc::new(Cat { dim }), &operands, at)
+}
+
+/// Tensors of one shape put side by side along a new dimension.
+///
+/// ```
+/// let device = futensor::Device::cpu();
+/// let x = futensor::stack(&[device.ones([2]), device.zeros([2])], 0);
+/// assert_eq!(x.dims(), [2, 2]);
+/// ```
+///
+/// # Panics
+/// With no tensors at all, since there is no device for a failed value.
+#[track_caller]
+pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
+    assert!(!tensors.is_empty(), "stack needs at least one tensor");
+    let first = tensors[0].as_ref();
+    if let Some(other) = tensors.iter().find(|t| t.as_ref().shape() != first.shape()) {
+        let text = format!("shapes differ: {} and {}", first.shape(), other.as_ref().shape());
+        let rule = || Err(Refusal::shape(text));
+        return build::apply(Op::View(ViewOp::Reshape), &[first], rule, Location::caller());
+    }
+    joined(tensors.iter().map(|t| t.as_ref().unsqueeze(dim)).collect(), dim, Location::caller())
+}

@@ -1,0 +1,182 @@
+//! Host memory as a kernel sees it: views to read, a view to write, and a way to use threads.
+//!
+//! Ground for kernels, for the ops and for custom ops from outside. Knows nothing of nodes or
+//! engines: who makes a view promises that its memory is there.
+
+#![allow(unsafe_code)]
+
+use crate::dtype::{DType, Element};
+use crate::shape::contiguous_strides;
+use std::marker::PhantomData;
+
+/// A value as a CPU kernel reads it: sizes, strides in elements, and the memory behind them.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// Address of the element at index (0, 0, ...). Valid for reads at every index of the shape.
+    pub(crate) ptr: *const u8,
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [usize],
+    pub(crate) strides: &'a [isize],
+}
+
+// SAFETY: a `View` is a shared reference to plain elements that nobody writes while it lives.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// Distance in elements from one index to the next, a dimension; 0 repeats.
+    pub fn strides(&self) -> &'a [isize] {
+        self.strides
+    }
+
+    /// How many elements there are.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// True where elements lie row by row without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        let mut step = 1isize;
+        for (&n, &s) in self.shape.iter().zip(self.strides).rev() {
+            if n == 0 {
+                return true;
+            }
+            if n != 1 {
+                if s != step {
+                    return false;
+                }
+                step *= n as isize;
+            }
+        }
+        true
+    }
+
+    /// The elements as a slice, where they are contiguous and of type `T`.
+    pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
+        if T::DTYPE != self.dtype || !self.is_contiguous() {
+            return None;
+        }
+        let n = self.numel();
+        if n == 0 {
+            return Some(&[]);
+        }
+        // SAFETY: contiguous, so the n elements from `ptr` are exactly those of the shape; the maker of
+        // the view promised that they can be read and are valid (a bool is 0 or 1), and buffers are
+        // aligned to their element.
+        Some(unsafe { std::slice::from_raw_parts(self.ptr as *const T, n) })
+    }
+
+    /// A copy of the elements in row-major order, where they are of type `T`.
+    pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
+        if T::DTYPE != self.dtype {
+            return None;
+        }
+        if let Some(slice) = self.as_slice() {
+            return Some(slice.to_vec());
+        }
+        let rows = contiguous_strides(self.shape);
+        let at = |i: usize| {
+            let index = self.shape.iter().zip(&rows).map(|(&n, &r)| i / r as usize % n);
+            let offset: isize = index.zip(self.strides).map(|(i, &s)| i as isize * s).sum();
+            // SAFETY: every coordinate is inside the shape, for which reads are promised.
+            unsafe { *(self.ptr as *const T).offset(offset) }
+        };
+        Some((0..self.numel()).map(at).collect())
+    }
+}
+
+/// Where a CPU kernel writes: contiguous, row-major, possibly uninitialised, exclusively its own.
+pub struct ViewMut<'a> {
+    /// Address of the first element. Valid for writes of all elements.
+    pub(crate) ptr: *mut u8,
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [usize],
+    pub(crate) life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a `ViewMut` is an exclusive reference to plain elements.
+unsafe impl Send for ViewMut<'_> {}
+// SAFETY: kernels share it between threads only to write disjoint elements.
+unsafe impl Sync for ViewMut<'_> {}
+
+impl ViewMut<'_> {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &[usize] {
+        self.shape
+    }
+
+    /// How many elements there are.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Fills all elements from an iterator, in row-major order; false (and nothing is promised of the
+    /// elements) where the type differs or the iterator ends early.
+    pub fn fill_from<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> bool {
+        if T::DTYPE != self.dtype {
+            return false;
+        }
+        let mut values = values.into_iter();
+        for i in 0..self.numel() {
+            match values.next() {
+                // SAFETY: `i` is below the number of elements, which may be written.
+                Some(v) => unsafe { (self.ptr as *mut T).add(i).write(v) },
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// The elements as a slice, set to zero first; `None` where they are not of type `T`.
+    pub fn as_zeroed_slice<T: Element>(&mut self) -> Option<&mut [T]> {
+        if T::DTYPE != self.dtype {
+            return None;
+        }
+        let n = self.numel();
+        if n == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: n elements from `ptr` are exclusively ours to write, and zero is a valid value of
+        // every element type, so they are initialised when the slice is made.
+        unsafe {
+            std::ptr::write_bytes(self.ptr, 0, n * self.dtype.size());
+            Some(std::slice::from_raw_parts_mut(self.ptr as *mut T, n))
+        }
+    }
+}
+
+/// A way to run the parts of a kernel on several threads. The backend brings it.
+pub trait Parallel: Sync {
+    /// How many threads can be had, the caller's included.
+    fn threads(&self) -> usize;
+    /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are done.
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
+}
+
+/// The caller's thread alone.
+pub(crate) struct Serial;
+
+impl Parallel for Serial {
+    fn threads(&self) -> usize {
+        1
+    }
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        (0..parts).for_each(part);
+    }
+}

@@ -1,0 +1,74 @@
+//! Every CUDA kernel goes through NVIDIA's own compiler, and through the host's with values.
+//!
+//! The pure layers of the crate are compiled into this test, so that it sees the kernels as the
+//! backend does. Where a compiler is missing its trials are reported as ignored.
+
+#![allow(dead_code, unused, missing_docs)]
+
+#[path = "../../src/dtype.rs"]
+mod dtype;
+#[path = "../../src/op.rs"]
+mod op;
+#[path = "../../src/shape.rs"]
+mod shape;
+#[path = "../../src/graph"]
+mod graph {
+    pub(crate) mod program;
+}
+#[path = "../../src/kernels"]
+mod kernels {
+    pub(crate) mod cuda;
+    pub(crate) mod philox;
+    /// Of the CPU's kernels only the random numbers, which are the same bit by bit.
+    pub(crate) mod cpu {
+        pub(crate) mod random;
+        pub(crate) mod simd;
+    }
+}
+
+mod catalogue;
+mod host;
+mod values;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::sync::Arc;
+
+fn main() {
+    let args = Arguments::from_args();
+    let compiler = futensor_nvrtc::Compiler::find().map(Arc::new);
+    let mut trials = Vec::new();
+    for (family, kernels) in catalogue::all() {
+        let kernels = Arc::new(kernels);
+        for arch in [80, 90, 100] {
+            let (kernels, compiler) = (kernels.clone(), compiler.clone());
+            let missing = compiler.is_none();
+            let trial = Trial::test(format!("{family}_compile_for_sm_{arch}"), move || {
+                let sources: Vec<_> = kernels.iter().map(|k| k.source()).collect();
+                let text = kernels::cuda::source::module(&sources);
+                let compiler = compiler.ok_or("there is no NVRTC")?;
+                let cubin = compiler.compile(&text, arch, kernels::cuda::source::OPTIONS).map_err(|log| {
+                    let path = std::env::temp_dir().join(format!("futensor-{family}.cu"));
+                    let _ = std::fs::write(&path, &text);
+                    Failed::from(format!("{}\n{log}", path.display()))
+                })?;
+                // An ELF file that holds every entry by name.
+                assert_eq!(&cubin[..4], b"\x7fELF");
+                for source in &sources {
+                    let name = source.entry.as_bytes();
+                    assert!(cubin.windows(name.len()).any(|w| w == name), "{} is missing", source.entry);
+                }
+                Ok(())
+            });
+            trials.push(trial.with_ignored_flag(missing));
+        }
+    }
+    let missing = !host::is_there();
+    for (name, test) in values::TESTS {
+        let trial = Trial::test(*name, move || {
+            test();
+            Ok(())
+        });
+        trials.push(trial.with_ignored_flag(missing));
+    }
+    libtest_mimic::run(&args, trials).exit();
+}

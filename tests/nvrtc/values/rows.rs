@@ -1,0 +1,152 @@
+//! Softmax and the norms beside plain loops in f64.
+
+use super::{Random, Strided, close, indices, linear};
+use crate::dtype::{DType, Element};
+use crate::host::{Batch, Buffer, run};
+use crate::kernels::cuda::softmax::{RowOp, plan};
+
+fn naive(op: RowOp, row: &[f64], eps: f64) -> Vec<f64> {
+    let n = row.len() as f64;
+    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = row.iter().map(|x| (x - most).exp()).sum();
+    match op {
+        RowOp::Softmax => row.iter().map(|x| (x - most).exp() / total).collect(),
+        RowOp::LogSoftmax => row.iter().map(|x| x - most - total.ln()).collect(),
+        RowOp::LogSumExp => vec![most + total.ln()],
+        RowOp::LayerNorm { .. } => {
+            let mean = row.iter().sum::<f64>() / n;
+            let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+            row.iter().map(|x| (x - mean) / (variance + eps).sqrt()).collect()
+        }
+        RowOp::RmsNorm { .. } => {
+            let square = row.iter().map(|x| x * x).sum::<f64>() / n;
+            row.iter().map(|x| x / (square + eps).sqrt()).collect()
+        }
+    }
+}
+
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2e-3,
+        DType::BF16 => 1.6e-2,
+        DType::F32 => 2e-6,
+        _ => 1e-12,
+    }
+}
+
+fn check<T: Element>(b: &mut Batch<'_>, op: RowOp, x: &Strided<T>, dim: usize, extra: &[Strided<T>]) {
+    let shape = x.shape.clone();
+    let dims: Vec<bool> = (0..shape.len()).map(|d| d == dim).collect();
+    let eps = 1e-5;
+    let Some(plan) = plan(op, T::DTYPE, &shape, &dims, x.operand(), 16, eps) else { panic!("no plan") };
+    let whole = op != RowOp::LogSumExp;
+    let kept: Vec<usize> = (0..shape.len()).filter(|&d| d != dim || whole).map(|d| shape[d]).collect();
+    let n: usize = kept.iter().product();
+    let mut inputs = vec![x.buffer()];
+    inputs.extend(extra.iter().map(Strided::buffer));
+    let mut expected = Vec::new();
+    for index in indices(&shape).into_iter().filter(|i| i[dim] == 0) {
+        let mut at = index.clone();
+        let row: Vec<f64> = (0..shape[dim])
+            .map(|j| {
+                at[dim] = j;
+                x.at(&at).to_f64()
+            })
+            .collect();
+        for (j, want) in naive(op, &row, eps).into_iter().enumerate() {
+            let want = match op {
+                RowOp::LayerNorm { weight, bias } => {
+                    let w = if weight { extra[0].data[j].to_f64() } else { 1.0 };
+                    want * w + if bias { extra[1].data[j].to_f64() } else { 0.0 }
+                }
+                RowOp::RmsNorm { weight: true } => want * extra[0].data[j].to_f64(),
+                _ => want,
+            };
+            let mut place = index.clone();
+            place[dim] = j;
+            if !whole {
+                place.remove(dim);
+            }
+            expected.push((linear(&kept, &place), want));
+        }
+    }
+    let what = format!("{op:?} {} {shape:?} dim {dim}", T::DTYPE);
+    b.add(plan, inputs, [Buffer::new(n * size_of::<T>())], move |out, _| {
+        let got = out[0].get::<T>();
+        for (i, want) in expected {
+            close(got[i].to_f64(), want, tolerance(T::DTYPE), format!("{what} {i}"));
+        }
+    });
+}
+
+pub fn softmax() {
+    let mut r = Random(31);
+    let mut b = Batch::default();
+    fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random) {
+        for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
+            for shape in [&[5, 10][..], &[3, 64], &[2, 1000], &[2, 3, 37], &[40, 20], &[4, 9, 33]] {
+                for dim in 0..shape.len() {
+                    let x = Strided::random(r, shape, |r| T::from_f64(10.0 * r.float()));
+                    check(b, op, &x, dim, &[]);
+                    let x = Strided::contiguous(shape, |_| T::from_f64(10.0 * r.float()));
+                    check(b, op, &x, dim, &[]);
+                }
+            }
+        }
+    }
+    cases::<f32>(&mut b, &mut r);
+    cases::<half::f16>(&mut b, &mut r);
+    // Blocks of 256 and 1024 threads, and rows that are read again.
+    for n in [3000, 9000, 40_000] {
+        let x = Strided::contiguous(&[2, n], |_| 10.0 * r.float() as f32);
+        check(&mut b, RowOp::Softmax, &x, 1, &[]);
+        check(&mut b, RowOp::LogSumExp, &x, 1, &[]);
+    }
+    let x = Strided::contiguous(&[20, 30], |_| 10.0 * r.float());
+    check(&mut b, RowOp::LogSoftmax, &x, 1, &[]);
+    check(&mut b, RowOp::Softmax, &x, 0, &[]);
+    b.run();
+}
+
+pub fn infinities() {
+    let low = f32::NEG_INFINITY;
+    let x = Strided::contiguous(&[3, 4], |i| match i / 4 {
+        0 => low,
+        1 => [low, 0.0, 0.0, low][i % 4],
+        _ => [f32::INFINITY, 0.0, 0.0, 0.0][i % 4],
+    });
+    let of = |op, n: usize| {
+        let mut out = [Buffer::new(4 * n)];
+        let plan = plan(op, DType::F32, &[3, 4], &[false, true], x.operand(), 16, 0.0).unwrap();
+        run(&plan, &mut [x.buffer()], &mut out);
+        out[0].get::<f32>()
+    };
+    let s = of(RowOp::Softmax, 12);
+    assert!(s[..4].iter().all(|x| x.is_nan()));
+    assert_eq!(s[4..8], [0.0, 0.5, 0.5, 0.0]);
+    let l = of(RowOp::LogSumExp, 3);
+    assert_eq!((l[0], l[2]), (low, f32::INFINITY));
+    assert!((l[1] - 2f32.ln()).abs() < 1e-6);
+}
+
+pub fn norms() {
+    let mut r = Random(41);
+    let mut b = Batch::default();
+    fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random, lengths: &[usize]) {
+        for &n in lengths {
+            let mut value = |n: usize| Strided::contiguous(&[n], |_| T::from_f64(1.0 + r.float()));
+            let extra = [value(n), value(n)];
+            let x = Strided::contiguous(&[3, n], |_| T::from_f64(3.0 + r.float()));
+            check(b, RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);
+            check(b, RowOp::RmsNorm { weight: false }, &x, 1, &[]);
+            check(b, RowOp::LayerNorm { weight: true, bias: true }, &x, 1, &extra);
+            check(b, RowOp::RmsNorm { weight: true }, &x, 1, &extra[..1]);
+        }
+    }
+    cases::<f64>(&mut b, &mut r, &[1, 8, 100]);
+    cases::<f32>(&mut b, &mut r, &[768, 5000]);
+    cases::<half::bf16>(&mut b, &mut r, &[768]);
+    let x = Strided::random(&mut r, &[4, 50], |r| r.float());
+    check(&mut b, RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);
+    b.run();
+}

@@ -1,0 +1,31 @@
+"""Writes the reference values next to itself: `python make.py`, with NumPy and CPU PyTorch.
+
+Run by hand when a case is added; the files are committed. Running again gives the same bytes on
+the same PyTorch.
+"""
+
+import sys
+import warnings
+
+import torch
+
+sys.dont_write_bytecode = True
+import display  # noqa: E402
+import elementwise  # noqa: E402
+import gradients  # noqa: E402
+import later  # noqa: E402
+import matmul  # noqa: E402
+import reduce  # noqa: E402
+
+import store  # noqa: E402
+import views  # noqa: E402
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for part in (elementwise, reduce, matmul, views, gradients, later, display):
+        part.make()
+    for complaint in store.COMPLAINTS:
+        print(complaint, file=sys.stderr)
+    sys.exit(bool(store.COMPLAINTS))
