@@ -49,6 +49,7 @@ controls! {
     futsim_fail_launch(u64, Status) -> Status;
     futsim_fault_launch(u64, Status) -> Status;
     futsim_hang_launch(u64) -> Status;
+    futsim_kernel_limit(u64) -> Status;
     futsim_release_hangs() -> Status;
     futsim_drop_wait(u64) -> Status;
     futsim_lose_device(i32, Status) -> Status;
@@ -150,6 +151,12 @@ impl Simulator {
     /// The nth launch never ends: its stream stands still.
     pub fn hang_launch(&self, n: u64) {
         (self.0.futsim_hang_launch)(n);
+    }
+
+    /// Kernels that take longer, in milliseconds of processor time, end with `LAUNCH_TIMEOUT` (702) and a report. 0
+    /// for no limit; 60 s unless told otherwise. Kept over a reset.
+    pub fn limit_kernels(&self, milliseconds: u64) {
+        (self.0.futsim_kernel_limit)(milliseconds);
     }
 
     /// What hangs goes on.

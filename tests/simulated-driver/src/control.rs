@@ -138,6 +138,15 @@ pub extern "C" fn futsim_hang_launch(n: u64) -> Status {
     })
 }
 
+/// Milliseconds of processor time that a launch may take; 0 for no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn futsim_kernel_limit(milliseconds: u64) -> Status {
+    change(|_| {
+        crate::limit::MILLISECONDS.store(milliseconds, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    })
+}
+
 /// Hung launches run after all.
 #[unsafe(no_mangle)]
 pub extern "C" fn futsim_release_hangs() -> Status {
@@ -161,7 +170,7 @@ pub extern "C" fn futsim_drop_wait(n: u64) -> Status {
 pub extern "C" fn futsim_lose_device(device: i32, status: Status) -> Status {
     change(|sim| {
         sim.device(device)?.lost = Some(status);
-        let own = |(&id, context): (&u64, &crate::devices::Context)| {
+        let own = |(&id, context): (&u64, &crate::contexts::Context)| {
             (context.device == device as usize).then_some(id)
         };
         let contexts: Vec<u64> = sim.contexts.iter().filter_map(own).collect();

@@ -2,6 +2,7 @@
 
 use crate::ffi::Handle;
 use crate::memory::{Place, Touch};
+use crate::pinned;
 use crate::sim::{Sim, call, call_holding};
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Outcome, Status};
 use crate::work::{Source, Work};
@@ -16,6 +17,10 @@ impl Sim {
         }
     }
 
+    fn captures(&self, stream: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|stream| stream.capture.is_some())
+    }
+
     fn device_touch(&mut self, what: &str, address: usize, len: usize, write: bool) -> Outcome<Touch> {
         let touch = self.touch(what, address, len, write)?;
         match self.memory.at(touch.base) {
@@ -28,8 +33,9 @@ impl Sim {
         let mut touches = vec![self.device_touch(what, to, bytes, true)?];
         let source = match self.host_touch(what, from, bytes, false)? {
             Some(touch) => {
+                let held = !self.captures(stream) && self.host_only(&touch);
                 touches.push(touch);
-                Source::At(from)
+                if held { Source::Held(from, pinned::hash(from, bytes)) } else { Source::At(from) }
             }
             None => {
                 // SAFETY: the caller of the C function promises `bytes` readable bytes at `from`; pageable
@@ -46,9 +52,12 @@ impl Sim {
     /// Enqueues a copy to the host. True where the caller must wait, because the target is pageable.
     fn copy_out(&mut self, what: &str, to: usize, from: usize, bytes: usize, stream: u64) -> Outcome<bool> {
         let mut touches = vec![self.device_touch(what, from, bytes, false)?];
-        let pinned = self.host_touch(what, to, bytes, true)?;
-        let pageable = pinned.is_none();
-        touches.extend(pinned);
+        let known = self.host_touch(what, to, bytes, true)?;
+        let pageable = known.is_none();
+        if known.as_ref().is_some_and(|touch| self.host_only(touch)) && !self.captures(stream) {
+            pinned::spoil(to, bytes);
+        }
+        touches.extend(known);
         self.stats.copies += 1;
         let label = format!("{what} of {bytes} bytes");
         self.submit(stream, label, Work::Copy { to, from: Source::At(from), bytes }, touches)?;
@@ -96,7 +105,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(to: Handle, from: Handle, bytes: usize, s
             return Ok(());
         }
         let context = sim.streams.get(&stream).map_or(0, |stream| stream.context);
-        let capturing = sim.streams.get(&stream).is_some_and(|stream| stream.capture.is_some());
+        let capturing = sim.captures(stream);
         let wait = sim.copy_out("cuMemcpyDtoHAsync", to, from, bytes, stream)?;
         if !wait || capturing {
             return Ok(());

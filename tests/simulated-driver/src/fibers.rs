@@ -7,6 +7,7 @@
 //! the barrier.
 
 use crate::image::{Image, Shape};
+use crate::limit::Watched;
 use crate::status::{ASSERT, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT};
 use crate::trap::{self, Ending, Trap};
 use crate::work::Fault;
@@ -134,6 +135,7 @@ pub fn run(
     descending: bool,
 ) -> Result<(), Fault> {
     trap::install();
+    let _watched = Watched::new();
     image.begin(&API, shape, descending);
     let threads = shape.block.iter().product::<u32>() as usize;
     let mut slots: Vec<Option<Parked>> = Vec::new();

@@ -13,17 +13,17 @@
 //! |---|---|
 //! | the C boundary | `ffi` pointers and handles, `status` codes |
 //! | the machine | `sim` state and lock, `scheduler` its thread, `work` what an item does, `random` |
-//! | entry points | `devices`, `streams`, `events`, `allocate`, `copies`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc` |
+//! | entry points | `devices`, `contexts`, `streams`, `events`, `allocate`, `copies`, `module`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc` |
 //! | memory | `arena` pages, `memory` the table |
-//! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`; `gemm` |
-//! | checks and faults | `race`, `faults`, `report`, `control` |
+//! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`, `limit`; `gemm` |
+//! | checks and faults | `race`, `pinned`, `faults`, `report`, `control` |
 //! | for tests | `client`, `harness` |
 //!
 //! What it is not: no GPU memory model, no lockstep of warps, no tensor cores, no timing, no texture or surface, no
 //! managed memory, one address space for host and device (a host that reads device memory is not caught).
 //!
 //! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a device, 8 GiB),
-//! `FUTENSOR_SIM_CACHE` (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
+//! `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE` (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
 
 // The names and argument lists of the entry points are NVIDIA's.
 #![allow(non_snake_case)]
@@ -33,6 +33,7 @@ mod arena;
 mod blas;
 mod blaslt;
 mod compile;
+mod contexts;
 mod control;
 mod copies;
 mod devices;
@@ -44,8 +45,11 @@ mod gemm;
 mod graph;
 mod image;
 mod launch;
+mod limit;
 mod memory;
+mod module;
 mod nvrtc;
+mod pinned;
 mod race;
 mod random;
 mod report;

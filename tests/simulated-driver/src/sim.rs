@@ -3,13 +3,14 @@
 //! Everything sits behind one lock. The scheduler's thread takes items of work from the streams and runs them
 //! without the lock; entry points only change the state, or wait for the scheduler to change it.
 
-use crate::devices::{Context, Device};
+use crate::contexts::Context;
+use crate::devices::Device;
 use crate::events::Event;
 use crate::faults::Faults;
 use crate::ffi::{Handle, Kind, handle, id};
 use crate::graph::Graphs;
-use crate::launch::{Function, Module};
 use crate::memory::Memory;
+use crate::module::{Function, Module};
 use crate::race::Race;
 use crate::random::Random;
 use crate::report::{Reports, Stats};

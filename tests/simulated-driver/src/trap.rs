@@ -4,7 +4,7 @@
 //! return with an error instead of letting the process die. Faults anywhere else go to whoever had the signal
 //! before. The only thing this knows of kernels is that they run in fibers.
 
-use crate::status::{ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, Status};
+use crate::status::{ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT, Status};
 use corosensei::trap::CoroutineTrapHandler;
 use std::cell::Cell;
 use std::sync::Once;
@@ -26,11 +26,14 @@ pub type Ending = Result<(), Trap>;
 thread_local! {
     /// The fiber that runs on this thread.
     static FIBER: Cell<Option<CoroutineTrapHandler<Ending>>> = const { Cell::new(None) };
+    /// True on a thread that runs fibers.
+    static FIBER_SEEN: Cell<bool> = const { Cell::new(false) };
 }
 
-const SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+/// SIGXCPU is the limit's (`limit.rs`).
+const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGXCPU];
 
-static mut BEFORE: [Option<libc::sigaction>; 4] = [None; 4];
+static mut BEFORE: [Option<libc::sigaction>; 5] = [None; 5];
 
 /// Names the fiber that is about to run on this thread, or none.
 pub fn watch(fiber: Option<CoroutineTrapHandler<Ending>>) {
@@ -55,6 +58,7 @@ fn own_stack() {
 /// Installs the handler, once for the process.
 pub fn install() {
     own_stack();
+    FIBER_SEEN.set(true);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (i, &signal) in SIGNALS.iter().enumerate() {
@@ -78,6 +82,9 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         && redirect(fiber, signal, info, context)
     {
         return;
+    }
+    if signal == libc::SIGXCPU && FIBER_SEEN.get() {
+        return; // The kernel has just ended, or is between two threads; the limit asks again.
     }
     // SAFETY: `BEFORE` does not change after `install`. The earlier action gets the signal as it expects it, or
     // is put back, so that returning repeats the fault under it.
@@ -116,6 +123,10 @@ fn redirect(
     }
     let trap = match signal {
         libc::SIGFPE => Trap { status: ILLEGAL_INSTRUCTION, address, what: "integer division by zero at" },
+        libc::SIGXCPU => {
+            let address = machine.gregs[libc::REG_RIP as usize] as usize;
+            Trap { status: LAUNCH_TIMEOUT, address, what: "the limit of processor time is reached at" }
+        }
         libc::SIGILL => Trap { status: ILLEGAL_INSTRUCTION, address, what: "illegal instruction at" },
         _ => Trap { status: ILLEGAL_ADDRESS, address, what: "illegal access to" },
     };

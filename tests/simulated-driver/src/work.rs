@@ -6,8 +6,9 @@ use crate::arena::Span;
 use crate::events::Point;
 use crate::launch::Launch;
 use crate::memory::{Life, Touch};
+use crate::pinned;
 use crate::random::Random;
-use crate::sim::{IN_HOST_FUNCTION, Sim};
+use crate::sim::{IN_HOST_FUNCTION, Sim, lock};
 use crate::status::{OUT_OF_MEMORY, Status};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Fault {
 pub enum Source {
     /// Memory, read when the copy runs.
     At(usize),
+    /// Page-locked memory that must not change until then, and its hash.
+    Held(usize, u64),
     /// Bytes taken when the copy was enqueued (pageable host memory).
     Staged(Arc<[u8]>),
 }
@@ -165,8 +168,14 @@ impl Work {
                 run();
             }
             Work::Copy { to, from, bytes } => {
+                if let Source::Held(address, hash) = from
+                    && pinned::hash(*address, *bytes) != *hash
+                {
+                    let text = "the page-locked source of a copy changed while the copy was queued";
+                    lock().report("race", format!("{text}: {bytes} bytes at {address:#x}"));
+                }
                 let from = match from {
-                    Source::At(address) => *address as *const u8,
+                    Source::At(address) | Source::Held(address, _) => *address as *const u8,
                     Source::Staged(staged) => staged.as_ptr(),
                 };
                 // SAFETY: `before` found the device side inside live allocations; the host side is the

@@ -18,6 +18,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("a_real_stray_access_is_the_same_as_a_fault_on_demand", stray),
     ("an_assertion_and_a_division_by_zero_end_the_context", assertion),
     ("a_null_dereference_is_caught_between_barriers", null),
+    ("a_kernel_that_spins_for_ever_is_ended_and_named", spinning),
     ("a_lost_device_wakes_those_who_wait", lost),
     ("a_hung_launch_waits_and_can_be_released", hang),
     ("a_stalled_stream_leaves_the_others_running", stall),
@@ -189,6 +190,25 @@ fn null(simulator: &Simulator) {
         }
         simulator.clear_report();
     }
+}
+
+fn spinning(simulator: &Simulator) {
+    let source = r#"extern "C" __global__ void k(volatile int* x) { __syncthreads(); while (*x == 0) {} }"#;
+    simulator.limit_kernels(100);
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(&context, source);
+    let mut x = stream.alloc_zeros::<i32>(1).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 32)) }.unwrap();
+    assert_eq!(code(stream.synchronize()), 702);
+    assert!(
+        simulator.report().contains("kernel k") && simulator.report().contains("limit"),
+        "{}",
+        simulator.report()
+    );
+    simulator.limit_kernels(60_000);
+    simulator.clear_report();
 }
 
 fn lost(simulator: &Simulator) {

@@ -7,7 +7,9 @@
 mod blas;
 mod faults;
 mod graphs;
+mod host;
 mod kernels;
+mod language;
 mod memory;
 mod order;
 mod races;
@@ -33,8 +35,17 @@ fn main() -> ExitCode {
     if let Some(why) = &skipped {
         eprintln!("skipped, as kernels cannot be compiled: {why}");
     }
-    let groups: [&[(&str, Test)]; 7] =
-        [kernels::TESTS, order::TESTS, memory::TESTS, faults::TESTS, races::TESTS, graphs::TESTS, blas::TESTS];
+    let groups: [&[(&str, Test)]; 9] = [
+        kernels::TESTS,
+        language::TESTS,
+        order::TESTS,
+        host::TESTS,
+        memory::TESTS,
+        faults::TESTS,
+        races::TESTS,
+        graphs::TESTS,
+        blas::TESTS,
+    ];
     let trials = groups.into_iter().flatten().map(|&(name, test)| {
         let run = move || -> Result<(), Failed> {
             simulator.reset(1, 2);

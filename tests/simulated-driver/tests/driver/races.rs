@@ -19,6 +19,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("host_threads_can_be_told_apart", threads_apart),
     ("copies_to_disjoint_parts_do_not_race", parts),
     ("two_streams_on_one_pinned_buffer_race", pinned),
+    ("a_pinned_source_that_changes_before_its_copy_runs_is_reported", source_changes),
+    ("a_pinned_target_holds_nothing_until_its_copy_has_run", target_early),
     ("order_through_a_third_stream_counts", transitive),
     ("cudarcs_own_event_tracking_is_silent", tracking),
 ];
@@ -246,6 +248,48 @@ fn pinned(simulator: &Simulator) {
     assert_eq!(simulator.count("race"), 1, "{}", simulator.report());
     simulator.clear_report();
     context.synchronize().unwrap();
+    unpin(buffer);
+}
+
+fn source_changes(simulator: &Simulator) {
+    let context = context(0);
+    let a = context.new_stream().unwrap();
+    let x = zeros(&a);
+    let buffer = pin(256);
+    // SAFETY: pinned memory of 256 bytes.
+    let host = unsafe { std::slice::from_raw_parts_mut(buffer as *mut f32, 64) };
+    for early in [false, true] {
+        host.fill(1.0);
+        simulator.pause();
+        // SAFETY: both ranges have 256 bytes.
+        unsafe { result::memcpy_htod_async(x.device_ptr(&a).0, host, a.cu_stream()) }.unwrap();
+        if early {
+            host[63] = 2.0;
+        }
+        simulator.resume();
+        a.synchronize().unwrap();
+        host[0] = 3.0;
+        assert_eq!(simulator.count("race"), u64::from(early));
+    }
+    simulator.clear_report();
+    unpin(buffer);
+}
+
+fn target_early(simulator: &Simulator) {
+    let context = context(0);
+    let a = context.new_stream().unwrap();
+    let x = zeros(&a);
+    let buffer = pin(256);
+    // SAFETY: pinned memory of 256 bytes.
+    let host = unsafe { std::slice::from_raw_parts_mut(buffer as *mut f32, 64) };
+    host.fill(0.0);
+    simulator.pause();
+    // SAFETY: both ranges have 256 bytes.
+    unsafe { result::memcpy_dtoh_async(host, x.device_ptr(&a).0, a.cu_stream()) }.unwrap();
+    assert!(host[5].is_nan(), "the right value was there by accident");
+    simulator.resume();
+    a.synchronize().unwrap();
+    assert_eq!(host, [0.0; 64]);
     unpin(buffer);
 }
 
