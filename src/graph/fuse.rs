@@ -123,4 +123,3 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         reg
     }
 }
-

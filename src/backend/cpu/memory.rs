@@ -70,7 +70,11 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> Bytes {
-        Bytes { live: self.live.load(Relaxed), peak: self.peak.load(Relaxed), cached: self.cached.load(Relaxed) }
+        Bytes {
+            live: self.live.load(Relaxed),
+            peak: self.peak.load(Relaxed),
+            cached: self.cached.load(Relaxed),
+        }
     }
 
     fn count(&self, bytes: usize) -> bool {

@@ -2,6 +2,7 @@
 
 mod elementwise;
 mod indexing;
+mod ops;
 mod reductions;
 mod rows;
 
@@ -16,6 +17,11 @@ pub const TESTS: &[(&str, fn())] = &[
     ("an_output_may_lie_in_its_input", elementwise::in_place),
     ("arange_counts_from_the_first_element", elementwise::arange),
     ("philox_gives_the_published_words", elementwise::philox),
+    ("unary_ops_are_what_the_table_says_in_every_type", ops::unaries),
+    ("binary_ops_are_what_the_table_says_in_every_type", ops::binaries),
+    ("ops_on_bool_are_logical", ops::bools),
+    ("casts_are_those_of_rust_from_every_type_to_every_type", ops::casts),
+    ("random_numbers_are_the_cpus_bit_by_bit", ops::randoms),
     ("reductions_agree_with_plain_loops_over_any_dims_and_strides", reductions::any_dims),
     ("a_sum_of_2_22_ones_is_exact", reductions::ones),
     ("the_first_of_equals_and_the_first_nan_win", reductions::ties),
@@ -141,8 +147,7 @@ pub fn linear(shape: &[usize], index: &[usize]) -> usize {
 
 /// Asserts that two doubles agree within `tolerance` of the larger of 1 and the expected value.
 pub fn close(got: f64, want: f64, tolerance: f64, what: impl std::fmt::Display) {
-    let ok = (got.is_nan() && want.is_nan())
-        || got == want
-        || (got - want).abs() <= tolerance * want.abs().max(1.0);
+    let ok =
+        (got.is_nan() && want.is_nan()) || got == want || (got - want).abs() <= tolerance * want.abs().max(1.0);
     assert!(ok, "{what}: {got} is not {want}");
 }
