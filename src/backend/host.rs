@@ -105,9 +105,7 @@ fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Resul
     match catch_unwind(AssertUnwindSafe(kernel)) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(refusal)) => Err(node.fail(refusal.kind, refusal.message)),
-        Err(panic) => {
-            Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic))))
-        }
+        Err(panic) => Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic)))),
     }
 }
 
@@ -287,10 +285,8 @@ fn overwritable<N: Deref<Target = Node> + Clone>(
         let input = &group.inputs[i];
         let value = input.value()?;
         let Storage::Shared(buffer) = &value.storage else { return None };
-        let fits =
-            input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
-        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
-            .then(|| buffer.clone())
+        let fits = input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
+        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1).then(|| buffer.clone())
     })
 }
 
@@ -340,8 +336,7 @@ pub(crate) fn run_node(
             guarded(node, || {
                 let mut strides = Strides::new();
                 let from = view(&inputs[0], value(0), &mut strides);
-                let out =
-                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+                let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
                 reduce::reduce(reduction.op, reduce::Source::View(from), &reduction.dims, &out, host.parallel);
                 Ok(())
             })?;

@@ -305,7 +305,8 @@ impl Shared {
         }
         let now = self.now();
         let host = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
-        let bench = Bench { port: self.port, host: &host, limit_ns: self.manner.small_ns, look_again: false };
+        let bench =
+            Bench { port: self.port, host: &host, limit_ns: self.manner.small_ns, look_again: false };
         let mut tally = Tally::default();
         let mut seen = 0;
         let ended = self.port.is_ended();
@@ -370,9 +371,9 @@ impl Shared {
         let mut others = 0;
         for s in 0..desk.streams.len() {
             let free = !desk.busy[s];
-            let ready = desk.streams[s]
-                .front()
-                .is_some_and(|step| step.waits.iter().all(|w| desk.reached[w.stream as usize] >= w.point));
+            let ready = desk.streams[s].front().is_some_and(|step| {
+                step.waits.iter().all(|w| desk.reached[w.stream as usize] >= w.point)
+            });
             if free && ready {
                 if first.is_none() { first = Some(s) } else { others += 1 }
             }

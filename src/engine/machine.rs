@@ -348,8 +348,7 @@ impl Machine {
                 free(inputs);
             }
         }
-        let open: Vec<u32> =
-            (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
+        let open: Vec<u32> = (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
         let (mut ops, mut weight) = (0, 0);
         for e in open {
             let node = self.entry(e).node.clone();

@@ -123,3 +123,4 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         reg
     }
 }
+

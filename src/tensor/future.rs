@@ -179,7 +179,8 @@ impl TensorFuture {
             return Poll::Ready(());
         }
         budget::rest();
-        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
+        let waiting =
+            self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
         let before = node.completion.set(AWAITED);
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_done(cx);

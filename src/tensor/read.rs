@@ -309,9 +309,7 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
     }
     let values = match view.dtype {
         DType::Bool => display::Values::Bool(each(view, &offsets, |x: bool| x)),
-        d if d.is_int() => {
-            crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64)))
-        }
+        d if d.is_int() => crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64))),
         d => crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64))),
     };
     display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)

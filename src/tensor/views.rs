@@ -37,11 +37,9 @@ impl TensorFuture {
         let numel = self.numel();
         let rule = || {
             let refusal = || Refusal::shape(format!("{} elements do not fit {wanted:?}", self.numel()));
-            let known: usize = wanted
-                .iter()
-                .filter(|&&d| d != -1)
-                .try_fold(1usize, |a, &d| a.checked_mul(usize::try_from(d).ok()?))
-                .ok_or_else(refusal)?;
+            let known: usize =
+                wanted.iter().filter(|&&d| d != -1).try_fold(1usize, |a, &d| a.checked_mul(usize::try_from(d).ok()?))
+                    .ok_or_else(refusal)?;
             let open = wanted.iter().filter(|&&d| d == -1).count();
             let fits = match open {
                 0 => known == numel,

@@ -70,11 +70,7 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> Bytes {
-        Bytes {
-            live: self.live.load(Relaxed),
-            peak: self.peak.load(Relaxed),
-            cached: self.cached.load(Relaxed),
-        }
+        Bytes { live: self.live.load(Relaxed), peak: self.peak.load(Relaxed), cached: self.cached.load(Relaxed) }
     }
 
     fn count(&self, bytes: usize) -> bool {

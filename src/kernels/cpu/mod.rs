@@ -5,7 +5,6 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod copy;
-pub(crate) mod elementwise;
 pub(crate) mod index;
 mod isa;
 mod load;
@@ -13,9 +12,10 @@ pub(crate) mod math;
 #[allow(unsafe_code)]
 pub(crate) mod matmul;
 mod nest;
-pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
+pub(crate) mod elementwise;
+pub(crate) mod random;
 pub(crate) mod simd;
 pub(crate) mod softmax;
 
