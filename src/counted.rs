@@ -117,6 +117,19 @@ impl<T> Link<T> {
         self.counts() == Counts { handles: 0, links: 1 }
     }
 
+    /// Forgets this link, to be dropped with another one: see [`Link::drop_deferred`].
+    pub fn defer(self) {
+        std::mem::forget(self);
+    }
+
+    /// Drops links to the same value that were deferred. The caller has deferred exactly so many.
+    pub fn drop_deferred(&self, count: u32) {
+        if count > 0 {
+            // This link is left, so the value stays.
+            self.inner().counts.fetch_sub(LINK * count as u64, Ordering::Release);
+        }
+    }
+
     /// The address, as an identity.
     pub fn address(&self) -> usize {
         self.0.as_ptr() as usize
@@ -160,6 +173,19 @@ impl<T> Drop for Link<T> {
     }
 }
 
+/// Asks the processor to bring a value near, before it is looked at.
+#[inline]
+pub(crate) fn prefetch<T>(raw: *mut Inner<T>) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (64..size_of::<Inner<T>>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { _mm_prefetch(raw.cast::<i8>().wrapping_add(line), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = raw;
+}
+
 /// # Safety
 /// `raw` is alive: an owner's count stands behind it.
 pub(crate) unsafe fn peek<'a, T>(raw: *mut Inner<T>) -> &'a T {
@@ -198,7 +224,8 @@ mod tests {
     struct Watched(Arc<Mutex<Vec<&'static str>>>);
     impl Observed for Watched {
         fn unobserved(this: Link<Self>) {
-            this.0.lock().unwrap().push("unobserved");
+            let log = this.deref().0.clone();
+            log.lock().unwrap().push("unobserved");
         }
     }
     impl Drop for Watched {
@@ -230,7 +257,7 @@ mod loom_tests {
     struct Watched(Arc<AtomicUsize>, Arc<AtomicUsize>);
     impl Observed for Watched {
         fn unobserved(this: Link<Self>) {
-            this.0.fetch_add(1, Ordering::Relaxed);
+            this.deref().0.fetch_add(1, Ordering::Relaxed);
         }
     }
     impl Drop for Watched {

@@ -97,6 +97,27 @@ impl DType {
         }
     }
 
+    /// Bool, integer or float: what a 0-d tensor or a scalar has to exceed to change the other's type.
+    const fn category(self) -> u8 {
+        match self {
+            DType::Bool => 0,
+            DType::I32 | DType::I64 | DType::U8 => 1,
+            _ => 2,
+        }
+    }
+
+    /// As [`promote`](Self::promote), for operands of which one may be 0-d: that one counts only where it
+    /// is of a higher category than the other, as in PyTorch.
+    pub(crate) const fn promote_ranked(self, rank: usize, other: DType, other_rank: usize) -> DType {
+        if rank > 0 && other_rank == 0 && other.category() <= self.category() {
+            return self;
+        }
+        if rank == 0 && other_rank > 0 && self.category() <= other.category() {
+            return other;
+        }
+        self.promote(other)
+    }
+
     /// The type in which an op on a tensor and a scalar is computed. Scalars are weakly typed: only
     /// one of a higher *category* (bool, integer, float) changes the tensor's type.
     ///

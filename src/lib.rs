@@ -17,6 +17,7 @@ mod ops;
 mod tensor;
 
 pub use dtype::{DType, Element, Scalar};
+pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};
 pub use graph::operation::{CpuRun, Meta, Operation, Refusal};
 pub use shape::Shape;
@@ -31,6 +32,8 @@ pub use tensor::operand::Operand;
 #[cfg(feature = "ndarray")]
 pub use tensor::read::ToNdarray;
 pub use tensor::read::{Item, NonZero, Shown, ToVec};
+pub use tensor::record::Recording;
+pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
 pub use view::{Parallel, View, ViewMut};

@@ -10,10 +10,12 @@ use super::cpu::memory::Memory;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
+use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
-use crate::graph::program::{Code, Program};
+use crate::graph::program::{Arg, Code, Program};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::kernels::cpu::elementwise::{From, One};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
 use crate::view::{Parallel, View, ViewMut};
@@ -105,7 +107,9 @@ fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Resul
     match catch_unwind(AssertUnwindSafe(kernel)) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(refusal)) => Err(node.fail(refusal.kind, refusal.message)),
-        Err(panic) => Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic)))),
+        Err(panic) => {
+            Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic))))
+        }
     }
 }
 
@@ -130,7 +134,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     if group.inputs.iter().any(|input| input.value().is_none()) {
         taint(program.to_mut(), &group.inputs, &mut errors);
     }
-    let error_of = |member: u8| {
+    let error_of = |errors: &SmallVec<[Option<Error>; 4]>, member: u8| {
         let reg = group.members[member as usize].1 as usize;
         errors.get(reg).and_then(|e| e.clone())
     };
@@ -159,7 +163,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     let mut outputs: SmallVec<[u8; 2]> = SmallVec::new();
     for &member in written {
         let (node, reg) = &group.members[member as usize];
-        if let Some(error) = error_of(member) {
+        if let Some(error) = error_of(&errors, member) {
             results.push(Err(error));
             continue;
         }
@@ -173,7 +177,13 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
                 // Filled in below, unless the kernel fails.
                 results.push(Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))));
             }
-            Err(error) => results.push(Err(error)),
+            Err(error) => {
+                // No memory: what is made from this one fails with it, though it could be computed.
+                errors.resize(program.instrs.len(), None);
+                errors[*reg as usize] = Some(error.clone());
+                spread(&program, &mut errors);
+                results.push(Err(error));
+            }
         }
     }
 
@@ -196,7 +206,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
         }
     }
     if let Some((node, member)) = end {
-        results.push(match error_of(member) {
+        results.push(match error_of(&errors, member) {
             Some(error) => Err(error),
             None => run_reduction_of(group, &program, member, node, &views, host),
         });
@@ -248,23 +258,38 @@ fn taint<N: Deref<Target = Node>>(
     inputs: &[N],
     errors: &mut SmallVec<[Option<Error>; 4]>,
 ) {
-    use crate::graph::program::Arg;
     for i in 0..program.instrs.len() {
-        let of = |arg: Arg| match arg {
-            Arg::Reg(reg) => errors[reg as usize].clone(),
-            Arg::Scalar(_) => None,
-        };
         let error = match program.instrs[i].code {
             Code::Input(k) => inputs[k as usize].error().cloned(),
-            Code::Unary(_, a) | Code::Cast(a) => of(a),
-            Code::Binary(_, a, b) => of(a).or_else(|| of(b)),
-            Code::Where(c, a, b) => of(c).or_else(|| of(a)).or_else(|| of(b)),
-            _ => None,
+            code => inherited(code, errors),
         };
         if error.is_some() {
             program.instrs[i].code = Code::Fill(crate::dtype::Scalar::Int(0));
         }
         errors.push(error);
+    }
+}
+
+/// Gives each instruction the error of its operands, if it has none of its own.
+fn spread(program: &Program, errors: &mut [Option<Error>]) {
+    for i in 0..program.instrs.len() {
+        if errors[i].is_none() {
+            errors[i] = inherited(program.instrs[i].code, errors);
+        }
+    }
+}
+
+/// The error of an instruction's operands.
+fn inherited(code: Code, errors: &[Option<Error>]) -> Option<Error> {
+    let of = |arg: Arg| match arg {
+        Arg::Reg(reg) => errors[reg as usize].clone(),
+        Arg::Scalar(_) => None,
+    };
+    match code {
+        Code::Unary(_, a) | Code::Cast(a) => of(a),
+        Code::Binary(_, a, b) => of(a).or_else(|| of(b)),
+        Code::Where(c, a, b) => of(c).or_else(|| of(a)).or_else(|| of(b)),
+        _ => None,
     }
 }
 
@@ -285,8 +310,10 @@ fn overwritable<N: Deref<Target = Node> + Clone>(
         let input = &group.inputs[i];
         let value = input.value()?;
         let Storage::Shared(buffer) = &value.storage else { return None };
-        let fits = input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
-        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1).then(|| buffer.clone())
+        let fits =
+            input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
+        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
+            .then(|| buffer.clone())
     })
 }
 
@@ -336,7 +363,8 @@ pub(crate) fn run_node(
             guarded(node, || {
                 let mut strides = Strides::new();
                 let from = view(&inputs[0], value(0), &mut strides);
-                let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+                let out =
+                    ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
                 reduce::reduce(reduction.op, reduce::Source::View(from), &reduction.dims, &out, host.parallel);
                 Ok(())
             })?;
@@ -360,7 +388,18 @@ pub(crate) fn run_node(
                 }
                 let output =
                     ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
-                op.run_cpu(&mut CpuRun { inputs: &views, output, parallel: host.parallel, in_place })
+                let keep = |i: usize| match &value(i).storage {
+                    Storage::Shared(buffer) => buffer.keep(),
+                    Storage::Inline(_) => None,
+                };
+                let keeps: SmallVec<[_; 4]> = (0..inputs.len()).map(keep).collect();
+                op.run_cpu(&mut CpuRun {
+                    inputs: &views,
+                    output,
+                    parallel: host.parallel,
+                    in_place,
+                    keeps: &keeps,
+                })
             })?;
             Ok(place.into_value())
         }
@@ -373,4 +412,54 @@ pub(crate) fn run_node(
         }
         _ => unreachable!("elementwise nodes run in groups, sources and markers never run"),
     }
+}
+
+/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory; `None` where
+/// it is not as simple as that. This is what most small eager ops are, and half of their cost would be
+/// the views and the program around them.
+pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Option<Value> {
+    let n = node.numel();
+    if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
+        return None;
+    }
+    let operand = |i: usize, on: DType| -> Option<From> {
+        let input: &Node = &inputs[i];
+        let value = input.value()?;
+        if input.dtype != on {
+            return None;
+        }
+        if input.numel() == 1 {
+            return Some(From::Same(first(value, on)));
+        }
+        let plain = value.placed.is_none() && input.shape == node.shape;
+        plain.then(|| From::Each(first(value, on)))
+    };
+    let mut words = [0u64; INLINE_BYTES / 8];
+    let (op, on, a, b) = match node.op {
+        Op::WithScalar { op, scalar, left } => {
+            let on = infer::with_scalar(op, inputs[0].dtype, scalar).ok()?.on;
+            let (x, s) = (operand(0, on)?, From::Number(scalar));
+            if left { (One::Binary(op), on, s, x) } else { (One::Binary(op), on, x, s) }
+        }
+        Op::Binary(op) => {
+            let on = infer::binary(
+                op,
+                (inputs[0].dtype, inputs[0].shape.rank()),
+                (inputs[1].dtype, inputs[1].shape.rank()),
+            )
+            .ok()?
+            .on;
+            (One::Binary(op), on, operand(0, on)?, operand(1, on)?)
+        }
+        Op::Unary(op) => {
+            let on = infer::unary(op, inputs[0].dtype).ok()?.on;
+            let x = operand(0, on)?;
+            (One::Unary(op), on, x, x)
+        }
+        _ => return None,
+    };
+    // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
+    // kernels of the table do not panic.
+    let done = unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) };
+    done.then(|| Value::contiguous(Storage::Inline(words)))
 }

@@ -17,6 +17,7 @@ use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{NodeLink, Op, free};
+use crate::graph::program::OUTPUTS_MAX;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -255,7 +256,13 @@ impl Machine {
                     Some(i) => i,
                     None => match self.add(input.clone(), epoch) {
                         Some(i) => {
-                            stack.push(i);
+                            if let Op::Source(_) = input.op {
+                                // Nobody held it when it came in: the driver is to poll it now.
+                                self.entry(i).stage = Stage::Outside;
+                                self.port.look(input.clone());
+                            } else {
+                                stack.push(i);
+                            }
                             i
                         }
                         None => match self.outside_entry(input.clone(), epoch) {
@@ -348,7 +355,8 @@ impl Machine {
                 free(inputs);
             }
         }
-        let open: Vec<u32> = (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
+        let open: Vec<u32> =
+            (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
         let (mut ops, mut weight) = (0, 0);
         for e in open {
             let node = self.entry(e).node.clone();
@@ -554,15 +562,15 @@ impl Machine {
         let mut chain = None;
         // SAFETY: pending in our books.
         for input in unsafe { node.inputs() } {
-            if let Some(i) = input.entry() {
-                if let Stage::Submitted(at) = self.entry(i).stage {
-                    let tail = self.streams[at.stream as usize].submitted == at.point;
-                    if tail || chain.is_none() {
-                        chain = Some(at.stream);
-                    }
-                    if tail {
-                        break;
-                    }
+            if let Some(i) = input.entry()
+                && let Stage::Submitted(at) = self.entry(i).stage
+            {
+                let tail = self.streams[at.stream as usize].submitted == at.point;
+                if tail || chain.is_none() {
+                    chain = Some(at.stream);
+                }
+                if tail {
+                    break;
                 }
             }
         }
@@ -646,6 +654,18 @@ impl Machine {
         } else {
             entries.push(e);
         }
+        if fusible && self.written(&group, end.as_ref(), &node).len() > OUTPUTS_MAX {
+            // Too many of them are observed: a shorter group, cut where it fits. (The old one goes first:
+            // its links would count.)
+            drop(std::mem::replace(&mut group, Group::new()));
+            let cut = (1..entries.len()).rev().find(|&cut| {
+                let part = self.regroup(&entries[..cut]);
+                self.written(&part, None, &node).len() <= OUTPUTS_MAX
+            });
+            entries.truncate(cut.unwrap_or(1));
+            group = self.regroup(&entries);
+            end = None;
+        }
         let at = At { stream, point: self.streams[stream as usize].submitted + 1 };
         self.streams[stream as usize].submitted = at.point;
 
@@ -653,12 +673,13 @@ impl Machine {
         let mut waits: SmallVec<[At; 2]> = SmallVec::new();
         let mut wait_for = |machine: &mut Machine, input: &NodeLink| {
             let Some(i) = input.entry() else { return };
-            if let Stage::Submitted(on) = machine.entry(i).stage {
-                if on.stream != stream && machine.streams[on.stream as usize].completed < on.point {
-                    match waits.iter_mut().find(|w| w.stream == on.stream) {
-                        Some(wait) => wait.point = wait.point.max(on.point),
-                        None => waits.push(on),
-                    }
+            if let Stage::Submitted(on) = machine.entry(i).stage
+                && on.stream != stream
+                && machine.streams[on.stream as usize].completed < on.point
+            {
+                match waits.iter_mut().find(|w| w.stream == on.stream) {
+                    Some(wait) => wait.point = wait.point.max(on.point),
+                    None => waits.push(on),
                 }
             }
         };
@@ -679,13 +700,7 @@ impl Machine {
         // Who else wants a member's value decides whether it is written out.
         let mut written: SmallVec<[u8; 2]> = SmallVec::new();
         if fusible {
-            for k in 0..group.members.len() {
-                let inside = self.edges_inside(k, &group, end.as_ref());
-                let borrowed = (group.members[k].0.address() == node.address()) as u32;
-                if self.is_observed(&group.members[k].0, inside + borrowed) {
-                    written.push(k as u8);
-                }
-            }
+            written = self.written(&group, end.as_ref(), &node);
             let regs = written.iter().map(|&k| group.members[k as usize].1).collect();
             group.program.outputs = regs;
         }
@@ -718,6 +733,31 @@ impl Machine {
         counters.fused.fetch_add(entries.len() as u64 - 1, Relaxed);
         let work = if fusible { Work::Group { group, written, end } } else { Work::Node(node) };
         Step { at, waits, work, entries, bytes, cost_ns }
+    }
+
+    /// The members whose values anybody may look at. `borrowed` is a member that the caller holds a link
+    /// on beside the books and the group.
+    fn written(
+        &self,
+        group: &Group<NodeLink>,
+        end: Option<&(NodeLink, u8)>,
+        borrowed: &NodeLink,
+    ) -> SmallVec<[u8; 2]> {
+        let observed = |k: &usize| {
+            let node = &group.members[*k].0;
+            let inside = self.edges_inside(*k, group, end) + (node.address() == borrowed.address()) as u32;
+            is_observed(node, inside)
+        };
+        (0..group.members.len()).filter(observed).map(|k| k as u8).collect()
+    }
+
+    /// The group of these entries alone, in their order.
+    fn regroup(&mut self, entries: &[u32]) -> Group<NodeLink> {
+        let mut group = Group::new();
+        for &e in entries {
+            self.include(e, &mut group, &mut SmallVec::new());
+        }
+        group
     }
 
     /// Adds an entry's node to the group.
@@ -813,15 +853,15 @@ impl Machine {
         }
         edges + end.is_some_and(|&(_, m)| m as usize == k) as u32
     }
+}
 
-    /// True where anybody but the group's own members may look at this value, now or later.
-    fn is_observed(&mut self, node: &NodeLink, edges_inside: u32) -> bool {
-        let counts = node.counts();
-        // Read after the counts: without handles, a link of the queue can only go away.
-        let state = node.completion.state();
-        let queued = state.has(QUEUED) as u32;
-        // Ours: the link of the books and that of the group.
-        let ours = 2;
-        counts.handles > 0 || state.has(DETACHED) || counts.links - queued > ours + edges_inside
-    }
+/// True where anybody but the group's own members may look at this value, now or later.
+fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
+    let counts = node.counts();
+    // Read after the counts: without handles, a link of the queue can only go away.
+    let state = node.completion.state();
+    let queued = state.has(QUEUED) as u32;
+    // Ours: the link of the books and that of the group.
+    let ours = 2;
+    counts.handles > 0 || state.has(DETACHED) || counts.links - queued > ours + edges_inside
 }

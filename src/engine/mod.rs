@@ -5,6 +5,8 @@ pub(crate) mod intake;
 pub(crate) mod machine;
 pub(crate) mod port;
 pub(crate) mod pressure;
+pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod simulation;
 pub(crate) mod small;
 pub(crate) mod step;

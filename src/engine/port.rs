@@ -5,15 +5,18 @@
 //! run the intake, the counters, the generator's position and the log of detached errors. What the
 //! engine does with them stands elsewhere.
 
+#![allow(unsafe_code)]
+
 use super::intake::{Attendance, Intake, Linked};
 use super::pressure::Pressure;
+use super::record::Tape;
 use crate::backend::cpu::memory::Memory;
 use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::Inner;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Home, Node, NodeHandle, NodeLink};
-use crate::graph::value::{Storage, Value};
+use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
+use crate::graph::value::Value;
 use crate::shape::Shape;
 use crate::sync::{AtomicPtr, Mutex, lock};
 use std::any::Any;
@@ -77,6 +80,7 @@ pub(crate) struct Port {
     pub memory: Arc<Memory>,
     pub driver: Box<dyn Driver>,
     pub generator: Mutex<(u64, u64)>,
+    pub tape: Tape,
     errors: Mutex<ErrorLog>,
     /// Set once the device is lost or shut down: every value that is still pending, or asked for
     /// later, fails with it.
@@ -126,6 +130,7 @@ impl Port {
             memory,
             driver,
             generator: Mutex::new((seed, 0)),
+            tape: Tape::default(),
             errors: Mutex::new(ErrorLog::default()),
             ended: AtomicBool::new(false),
             end: Mutex::new(None),
@@ -137,8 +142,10 @@ impl Port {
 
     /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
-        if self.ended.load(Relaxed) {
-            if let Some(error) = self.end_error(node.op.name(), node.at) {
+        if self.ended.load(Relaxed)
+            && let Some(error) = self.end_error(node.op.name(), node.at)
+        {
+            {
                 let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
                 drop_unrun(node);
                 return self.given(shape, dtype, at, Err(error));
@@ -225,7 +232,8 @@ impl Port {
     }
 
     /// Adds what small steps have done to the counters.
-    pub fn settle(&self, tally: &super::small::Tally) {
+    pub fn settle(&self, tally: &mut super::small::Tally) {
+        free(tally.freed.drain(..));
         if tally.ended > 0 {
             self.counters.started.fetch_add(tally.started, Relaxed);
             if tally.fused > 0 {
@@ -263,19 +271,24 @@ impl Home for Port {
         match node.completion.state().phase() {
             // Its queued work may now be cancelled.
             Phase::Pending => self.look(node),
-            Phase::Done if node.value().is_some_and(|v| v.shared_bytes() >= FREED_BY_CALLER) => {
-                if node.is_only_owner() {
-                    self.look(node);
-                }
+            Phase::Done
+                if node.value().is_some_and(|v| v.shared_bytes() >= FREED_BY_CALLER)
+                    && node.is_only_owner() =>
+            {
+                self.look(node);
             }
             // Running work is never torn down: who runs it lets it go.
             _ => {}
         }
     }
 
-    fn skipped(&'static self, shape: &Shape, dtype: DType) {
+    fn skipped(&'static self, node: &Node) {
+        if self.tape.is_on() {
+            // SAFETY: the node is being freed: nobody else has it.
+            unsafe { self.tape.skip(node) };
+        }
         self.counters.skipped.fetch_add(1, Relaxed);
-        self.pressure.finished(1, shape.numel().saturating_mul(dtype.size()));
+        self.pressure.finished(1, node.bytes());
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -38,6 +38,10 @@ pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
 
 /// Completes a step's nodes with their results, and lets go of what they were made from.
 pub(crate) fn publish(step: &Step, results: Results, port: &Port) {
+    if port.tape.is_on() {
+        // SAFETY: we run the step.
+        unsafe { port.tape.step(step) };
+    }
     let mut freed = Inputs::new();
     let mut results = results.into_iter();
     let mut complete = |node: &NodeLink, written: bool| {

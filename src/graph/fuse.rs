@@ -89,7 +89,8 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
                 self.program.push(Code::Unary(op, a), on, out)
             }
             Op::Binary(op) => {
-                let (a, b) = (dtype(&regs, 0, &self.program), dtype(&regs, 1, &self.program));
+                let (a, b) =
+                    ((inputs[0].dtype, inputs[0].shape.rank()), (inputs[1].dtype, inputs[1].shape.rank()));
                 let on = infer::binary(op, a, b).map_or(out, |t| t.on);
                 let (a, b) = (Arg::Reg(self.cast(regs[0], on)), Arg::Reg(self.cast(regs[1], on)));
                 self.program.push(Code::Binary(op, a, b), on, out)
@@ -123,4 +124,3 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         reg
     }
 }
-

@@ -46,8 +46,9 @@ fn joined(op: BinaryOp, promoted: DType) -> Result<Types, Refusal> {
     })
 }
 
-pub(crate) fn binary(op: BinaryOp, a: DType, b: DType) -> Result<Types, Refusal> {
-    joined(op, if a == b { a } else { a.promote(b) })
+/// Each operand as type and rank: a 0-d tensor counts less than one with dimensions.
+pub(crate) fn binary(op: BinaryOp, a: (DType, usize), b: (DType, usize)) -> Result<Types, Refusal> {
+    joined(op, if a.0 == b.0 { a.0 } else { a.0.promote_ranked(a.1, b.0, b.1) })
 }
 
 pub(crate) fn with_scalar(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
@@ -92,9 +93,9 @@ mod tests {
         use DType::*;
         assert_eq!(unary(UnaryOp::Exp, I64).unwrap(), Types { on: F32, out: F32 });
         assert!(unary(UnaryOp::Neg, Bool).is_err());
-        assert_eq!(binary(BinaryOp::Div, I32, U8).unwrap().out, F32);
-        assert_eq!(binary(BinaryOp::Lt, I32, F16).unwrap(), Types { on: F16, out: Bool });
-        assert!(binary(BinaryOp::BitwiseAnd, F32, I32).is_err());
+        assert_eq!(binary(BinaryOp::Div, (I32, 1), (U8, 1)).unwrap().out, F32);
+        assert_eq!(binary(BinaryOp::Lt, (I32, 1), (F16, 1)).unwrap(), Types { on: F16, out: Bool });
+        assert!(binary(BinaryOp::BitwiseAnd, (F32, 0), (I32, 1)).is_err());
         assert_eq!(with_scalar(BinaryOp::Add, U8, Scalar::Int(300)).unwrap().out, U8);
     }
 

@@ -22,7 +22,7 @@ pub(crate) trait Home: Sync {
     /// Its last handle is gone; the link may be the last owner.
     fn unobserved(&'static self, node: Link<Node>);
     /// A pending node was freed: nobody could observe it any more.
-    fn skipped(&'static self, shape: &Shape, dtype: DType);
+    fn skipped(&'static self, node: &Node);
     /// For the engine, which knows its own.
     fn as_any(&self) -> &dyn Any;
 }
@@ -174,7 +174,7 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
             return op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype });
         }
     };
-    20 + if heavy { n.saturating_mul(2) } else { n / 4 }
+    20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
 }
 
 /// Few inputs lie in the node.
@@ -328,7 +328,7 @@ thread_local! {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.completion.state().phase() == Phase::Pending && !matches!(self.op, Op::Marker) {
-            self.home.skipped(&self.shape, self.dtype);
+            self.home.skipped(self);
         }
         // SAFETY: `&mut self`: nobody else has the node.
         let inputs = unsafe { self.let_go() };
@@ -339,21 +339,45 @@ impl Drop for Node {
 }
 
 /// Drops links without recursion: a link's last drop may free a node, which lets go of its inputs.
+/// Runs of links to one node are released at once.
 pub(crate) fn free(links: impl IntoIterator<Item = Link<Node>>) {
+    let mut run: Option<(Link<Node>, u32)> = None;
+    for link in links {
+        run = match run {
+            Some((first, more)) if first.address() == link.address() => {
+                link.defer();
+                Some((first, more + 1))
+            }
+            before => {
+                release(before);
+                Some((link, 0))
+            }
+        };
+    }
+    release(run);
+}
+
+/// Drops a link, and `more` deferred ones to the same node.
+fn release(run: Option<(Link<Node>, u32)>) {
+    let Some((link, more)) = run else { return };
+    link.drop_deferred(more);
+    if !link.is_only_owner() {
+        return;
+    }
     match FREEING.take() {
         Some(mut outer) => {
-            outer.extend(links);
+            outer.push(link);
             FREEING.set(Some(outer));
         }
         None => {
             FREEING.set(Some(Vec::new()));
-            links.into_iter().for_each(drop);
-            while let Some(link) = FREEING.take().and_then(|mut list| {
+            drop(link);
+            while let Some(next) = FREEING.take().and_then(|mut list| {
                 let next = list.pop();
                 FREEING.set(next.is_some().then_some(list));
                 next
             }) {
-                drop(link);
+                drop(next);
             }
             FREEING.set(None);
         }

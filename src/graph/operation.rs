@@ -3,6 +3,7 @@
 //! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
 //! backends call it without knowing who is behind it.
 
+use super::value::Keep;
 use crate::dtype::DType;
 use crate::error::ErrorKind;
 use crate::shape::Shape;
@@ -85,6 +86,8 @@ pub struct CpuRun<'a> {
     pub(crate) output: ViewMut<'a>,
     pub(crate) parallel: &'a dyn Parallel,
     pub(crate) in_place: bool,
+    /// What kernels keep beside each input's elements.
+    pub(crate) keeps: &'a [Option<&'a Keep>],
 }
 
 impl<'a> CpuRun<'a> {
@@ -96,6 +99,12 @@ impl<'a> CpuRun<'a> {
     /// Where the result goes. Its memory is not initialised.
     pub fn output(&mut self) -> &mut ViewMut<'a> {
         &mut self.output
+    }
+
+    /// The output once more, for a kernel that sees it in another shape.
+    pub(crate) fn output_again(&self) -> ViewMut<'a> {
+        let ViewMut { ptr, dtype, shape, life } = self.output;
+        ViewMut { ptr, dtype, shape, life }
     }
 
     /// A way to use several threads.
@@ -133,8 +142,8 @@ pub trait Operation: Send + Sync + 'static {
     /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
     /// or written, since nobody else knows what an op does.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        let read: usize = inputs.iter().map(|m| m.shape.numel()).sum();
-        10_000 + read.saturating_add(output.shape.numel()) as u64
+        let all = inputs.iter().copied().chain([output]).map(|m| m.shape.numel() as u64);
+        all.fold(10_000, u64::saturating_add)
     }
 
     /// An input (of the output's shape and type) whose memory the result may take over when this op is

@@ -1,7 +1,10 @@
 //! What can be asked beside the table: one op a file, each behind the one trait.
 
+pub(crate) mod arrange;
 pub(crate) mod cat;
 pub(crate) mod custom;
 pub(crate) mod matmul;
 pub(crate) mod nonzero;
+pub(crate) mod pick;
+pub(crate) mod rows;
 pub(crate) mod slice_assign;

@@ -1,29 +1,17 @@
 //! `nonzero`: where a value is not zero. Its length depends on the data, so it is a read.
 
-use crate::dtype::{Element, with_dtype};
-use crate::view::{Parallel, View};
+use crate::dtype::DType;
+use crate::kernels::cpu::index;
+use crate::view::{Parallel, View, ViewMut};
+use std::marker::PhantomData;
 
-/// Indices of the elements that are not zero, one after the other in row-major order; for a 0-d value,
-/// one number where it is not zero.
-pub(crate) fn nonzero(view: View<'_>, _: &dyn Parallel) -> Vec<i64> {
-    with_dtype!(view.dtype, T => of::<T>(view))
-}
-
-fn of<T: Element>(view: View<'_>) -> Vec<i64> {
-    let values = view.to_vec::<T>().unwrap_or_default();
-    let mut found = Vec::new();
-    let mut index = vec![0i64; view.shape.len()];
-    for x in values {
-        if x != T::default() {
-            if index.is_empty() { found.push(0) } else { found.extend_from_slice(&index) }
-        }
-        for d in (0..index.len()).rev() {
-            index[d] += 1;
-            if (index[d] as usize) < view.shape[d] {
-                break;
-            }
-            index[d] = 0;
-        }
-    }
-    found
+/// How many elements are not zero, and their indices one after the other in row-major order.
+pub(crate) fn nonzero(view: View<'_>, parallel: &dyn Parallel) -> (usize, Vec<i64>) {
+    let counts = index::count_nonzero(view, parallel);
+    let (rows, rank) = (counts.iter().sum(), view.shape.len());
+    let mut found = vec![0i64; rows * rank];
+    let shape = [rows, rank];
+    let out = ViewMut { ptr: found.as_mut_ptr().cast(), dtype: DType::I64, shape: &shape, life: PhantomData };
+    index::nonzero(view, &counts, &out, parallel);
+    (rows, found)
 }

@@ -62,7 +62,8 @@ impl Operation for SliceAssign {
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
         // In place, as a rule; but a large one may have to be copied, which is no small step.
         let whole = inputs[0].shape.numel() as u64;
-        100 + inputs[1].shape.numel() as u64 + if whole > 16 << 10 { whole / 4 } else { 0 }
+        let copied = if whole > 16 << 10 { whole / 4 } else { 0 };
+        copied.saturating_add(inputs[1].shape.numel() as u64).saturating_add(100)
     }
 
     fn reuses(&self) -> Option<usize> {

@@ -71,7 +71,7 @@ pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {
 pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> TensorFuture {
     let rule = || {
         let shape = infer::broadcast(a.shape(), b.shape())?;
-        Ok(Meta { shape, dtype: infer::binary(op, a.dtype(), b.dtype())?.out })
+        Ok(Meta { shape, dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out })
     };
     apply(Op::Binary(op), &[a, b], rule, at)
 }
@@ -104,6 +104,8 @@ pub(crate) fn reduce(
     let mut wrong = None;
     for &dim in dims.unwrap_or(&[]) {
         match x.shape().dim(dim) {
+            // A 0-d tensor counts as a row of one, as in PyTorch.
+            None if x.rank() == 0 && matches!(dim, 0 | -1) => {}
             Some(d) if gone[d] => wrong = Some(Refusal::argument(format!("dimension {dim} is named twice"))),
             Some(d) => gone[d] = true,
             None => wrong = Some(dim_refusal(dim, x.shape())),

@@ -101,7 +101,8 @@ impl Device {
         let whole = [start, end, step].iter().all(|s| !matches!(s, Scalar::Float(_)));
         let dtype = if whole { DType::I64 } else { DType::F32 };
         let (from, to, by) = (start.as_f64(), end.as_f64(), step.as_f64());
-        let wrong = by == 0.0 || !by.is_finite() || !from.is_finite() || !to.is_finite() || (to - from) * by < 0.0;
+        let wrong =
+            by == 0.0 || !by.is_finite() || !from.is_finite() || !to.is_finite() || (to - from) * by < 0.0;
         if wrong {
             let text = format!("no range leads from {start} to {end} in steps of {step}");
             return self.refused("arange", ErrorKind::Argument, text, dtype, at);

@@ -140,10 +140,11 @@ impl TensorFuture {
     /// ```
     pub fn detach(&self) {
         let before = self.node.completion.set(DETACHED);
-        if before.phase() == Phase::Failed && !before.has(DETACHED) {
-            if let Some(error) = self.node.error() {
-                self.port().log(error);
-            }
+        if before.phase() == Phase::Failed
+            && !before.has(DETACHED)
+            && let Some(error) = self.node.error()
+        {
+            self.port().log(error);
         }
     }
 
@@ -179,8 +180,7 @@ impl TensorFuture {
             return Poll::Ready(());
         }
         budget::rest();
-        let waiting =
-            self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
+        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
         let before = node.completion.set(AWAITED);
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_done(cx);
@@ -206,7 +206,7 @@ impl TensorFuture {
         let bench = Bench { port, host: &host, limit_ns: budget::INLINE_NS, look_again: true };
         let mut tally = Tally::default();
         let done = bench.run(Held::Handle(node), &mut tally);
-        port.settle(&tally);
+        port.settle(&mut tally);
         if tally.started > 0 {
             port.counters.inline.fetch_add(tally.started, std::sync::atomic::Ordering::Relaxed);
         }

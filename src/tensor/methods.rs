@@ -168,7 +168,8 @@ impl TensorFuture {
                 return Err(Refusal::dtype(format!("the condition is {}, not bool", self.dtype())));
             }
             let shape = infer::broadcast(&infer::broadcast(self.shape(), a.shape())?, b.shape())?;
-            Ok(Meta { shape, dtype: a.dtype().promote(b.dtype()) })
+            let dtype = a.dtype().promote_ranked(a.rank(), b.dtype(), b.rank());
+            Ok(Meta { shape, dtype })
         };
         build::apply(Op::Where, &[self, &a, &b], rule, at)
     }

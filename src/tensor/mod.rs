@@ -12,8 +12,11 @@ mod display;
 pub(crate) mod future;
 pub(crate) mod generator;
 mod methods;
+mod more;
 pub(crate) mod operand;
 pub(crate) mod read;
+pub(crate) mod record;
+pub(crate) mod simulated;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
 pub(crate) mod views;

@@ -23,7 +23,7 @@ pub enum OperandRef<'a> {
     Scalar(Scalar),
 }
 
-/// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 bool`.
+/// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32 usize bool`.
 ///
 /// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x + 2.0`
 /// makes it float32. Sealed.
@@ -58,7 +58,7 @@ macro_rules! scalar_operands {
         }
     )*};
 }
-scalar_operands!(f32, f64, i32, i64, u8, bool);
+scalar_operands!(f32, f64, i32, i64, u8, u32, usize, bool);
 impl sealed::Sealed for Scalar {}
 impl Operand for Scalar {
     fn operand(&self) -> OperandRef<'_> {

@@ -309,7 +309,9 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
     }
     let values = match view.dtype {
         DType::Bool => display::Values::Bool(each(view, &offsets, |x: bool| x)),
-        d if d.is_int() => crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64))),
+        d if d.is_int() => {
+            crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64)))
+        }
         d => crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64))),
     };
     display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)
@@ -331,7 +333,7 @@ impl Future for Shown {
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
 pub struct NonZero {
-    reading: Reading<Vec<i64>>,
+    reading: Reading<(usize, Vec<i64>)>,
     rank: usize,
     at: build::At,
 }
@@ -339,12 +341,9 @@ pub struct NonZero {
 impl Future for NonZero {
     type Output = Result<Tensor>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
-        let indices = ready!(self.reading.poll(cx))?;
+        let (rows, indices) = ready!(self.reading.poll(cx))?;
         let (rank, at, device) = (self.rank, self.at, self.reading.step.device());
-        // A 0-d tensor has rows without columns: one if it is not zero, none if it is.
-        let rows = if rank == 0 { indices.len() } else { indices.len() / rank };
-        let data = if rank == 0 { Vec::new() } else { indices };
-        Poll::Ready(device.handed_at(data, [rows, rank].into(), at).outcome())
+        Poll::Ready(device.handed_at(indices, [rows, rank].into(), at).outcome())
     }
 }
 

@@ -37,13 +37,15 @@ impl TensorFuture {
         let numel = self.numel();
         let rule = || {
             let refusal = || Refusal::shape(format!("{} elements do not fit {wanted:?}", self.numel()));
-            let known: usize =
-                wanted.iter().filter(|&&d| d != -1).try_fold(1usize, |a, &d| a.checked_mul(usize::try_from(d).ok()?))
-                    .ok_or_else(refusal)?;
+            let known: usize = wanted
+                .iter()
+                .filter(|&&d| d != -1)
+                .try_fold(1usize, |a, &d| a.checked_mul(usize::try_from(d).ok()?))
+                .ok_or_else(refusal)?;
             let open = wanted.iter().filter(|&&d| d == -1).count();
             let fits = match open {
                 0 => known == numel,
-                1 => known != 0 && numel % known == 0,
+                1 => known != 0 && numel.is_multiple_of(known),
                 _ => false,
             };
             if !fits {
@@ -57,6 +59,9 @@ impl TensorFuture {
     /// Two dimensions changed places.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> TensorFuture {
+        if self.rank() == 0 && matches!((a, b), (0 | -1, 0 | -1)) {
+            return self.clone();
+        }
         let order = dim_of(self, a).and_then(|a| {
             let b = dim_of(self, b)?;
             let mut order: SmallVec<[isize; 8]> = (0..self.rank() as isize).collect();
@@ -132,6 +137,9 @@ impl TensorFuture {
     #[track_caller]
     pub fn squeeze(&self, dims: impl Dims) -> TensorFuture {
         let named = dims.dims();
+        if self.rank() == 0 && named.iter().all(|d| matches!(d, 0 | -1)) {
+            return self.clone();
+        }
         let mut gone: Result<SmallVec<[usize; 8]>, Refusal> = named.iter().map(|&d| dim_of(self, d)).collect();
         if named.is_empty() {
             gone = Ok((0..self.rank()).collect());
@@ -206,6 +214,20 @@ impl TensorFuture {
         }
     }
 
+    /// Dimensions walked backwards.
+    pub(crate) fn reversed(&self, dims: &[isize], at: At) -> TensorFuture {
+        let mut x = self.clone();
+        for &dim in dims {
+            let n = dim_of(self, dim).map(|d| (d, self.dims()[d]));
+            x = match n {
+                Ok((_, 0)) => x,
+                Ok((d, n)) => x.sliced(Ok(d), n - 1, n, -1, at),
+                Err(refusal) => return self.sliced(Err(refusal), 0, 0, 1, at),
+            };
+        }
+        x
+    }
+
     /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple of them for
     /// the first dimensions. [`Index::step`] takes every nth; negative steps walk backwards.
     ///
@@ -275,7 +297,7 @@ impl TensorFuture {
 }
 
 /// Tensors put one after the other along a dimension that they have. All other sizes agree; types are
-/// those of the first.
+/// promoted to the common one.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -290,8 +312,22 @@ impl TensorFuture {
 #[track_caller]
 pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     assert!(!tensors.is_empty(), "cat needs at least one tensor");
-    let operands: Vec<&TensorFuture> = tensors.iter().map(|t| t.as_ref()).collect();
-    build::custom(Arc::new(Cat { dim }), &operands, Location::caller())
+    joined(tensors.iter().map(|t| t.as_ref().clone()).collect(), dim, Location::caller())
+}
+
+/// Casts to the common type, then puts together.
+fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
+    let dtype = tensors.iter().map(|t| t.dtype()).reduce(|a, b| a.promote(b));
+    let cast = |t: TensorFuture| match dtype {
+        Some(dtype) if dtype != t.dtype() => {
+            let rule = || Ok(Meta { shape: t.shape().clone(), dtype });
+            build::apply(Op::Cast, &[&t], rule, at)
+        }
+        _ => t,
+    };
+    let tensors: Vec<TensorFuture> = tensors.into_iter().map(cast).collect();
+    let operands: Vec<&TensorFuture> = tensors.iter().collect();
+    build::custom(Arc::new(Cat { dim }), &operands, at)
 }
 
 /// Tensors of one shape put side by side along a new dimension.
@@ -313,7 +349,5 @@ pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
         let rule = || Err(Refusal::shape(text));
         return build::apply(Op::View(ViewOp::Reshape), &[first], rule, Location::caller());
     }
-    let raised: Vec<TensorFuture> = tensors.iter().map(|t| t.as_ref().unsqueeze(dim)).collect();
-    let operands: Vec<&TensorFuture> = raised.iter().collect();
-    build::custom(Arc::new(Cat { dim }), &operands, Location::caller())
+    joined(tensors.iter().map(|t| t.as_ref().unsqueeze(dim)).collect(), dim, Location::caller())
 }

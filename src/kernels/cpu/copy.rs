@@ -35,11 +35,16 @@ pub(crate) fn copy_into(src: View<'_>, dst: &Window<'_>, par: &dyn Parallel) {
         return;
     }
     let nest = Nest::new(src.shape, [dst.strides, src.strides]);
-    match src.dtype.size() {
-        1 => copy_sized::<u8>(nest, dst.ptr, src.ptr, par),
-        2 => copy_sized::<u16>(nest, dst.ptr, src.ptr, par),
-        4 => copy_sized::<u32>(nest, dst.ptr, src.ptr, par),
-        _ => copy_sized::<u64>(nest, dst.ptr, src.ptr, par),
+    copy_nest(nest, src.dtype.size(), dst.ptr, src.ptr, par);
+}
+
+/// Copies elements of a size over a nest of destination and source, which is not empty.
+pub(super) fn copy_nest(nest: Nest<2>, size: usize, dst: *mut u8, src: *const u8, par: &dyn Parallel) {
+    match size {
+        1 => copy_sized::<u8>(nest, dst, src, par),
+        2 => copy_sized::<u16>(nest, dst, src, par),
+        4 => copy_sized::<u32>(nest, dst, src, par),
+        _ => copy_sized::<u64>(nest, dst, src, par),
     }
 }
 
@@ -248,6 +253,6 @@ mod tests {
         assert_eq!(filled::<f32>(&[300_000], |o| fill(Scalar::Float(2.5), o, &par)), vec![2.5; 300_000]);
         assert_eq!(filled::<bool>(&[2, 3], |o| fill(Scalar::Int(3), o, &par)), vec![true; 6]);
         assert_eq!(filled::<i64>(&[], |o| fill(Scalar::Float(-2.5), o, &par)), vec![-2]);
-        assert_eq!(filled::<u8>(&[0, 3], |o| fill(Scalar::Int(3), o, &par)), vec![]);
+        assert_eq!(filled::<u8>(&[0, 3], |o| fill(Scalar::Int(3), o, &par)), Vec::<u8>::new());
     }
 }

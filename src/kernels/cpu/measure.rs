@@ -1,7 +1,8 @@
 //! Measurements of single kernels, run by hand:
 //! `cargo test --release --lib measure -- --ignored --nocapture --test-threads 1 <name>`.
 //!
-//! They print medians and promise nothing. Two threads, held ready by spinning.
+//! They print and promise nothing. One thread is timed by its own clock; with `PAIR=1` two threads too, held
+//! ready by spinning and timed by the wall.
 
 use super::super::{Parallel, Serial, View, ViewMut};
 use super::reduce::{Source, reduce};
@@ -83,7 +84,10 @@ impl Parallel for Pair {
         let s = &self.shared;
         let _one = s.one.lock();
         // SAFETY: the helper is between epochs, and is waited for before this returns.
-        unsafe { *s.work.get() = Some(std::mem::transmute::<&(dyn Fn(usize) + Sync), _>(part)) };
+        unsafe {
+            *s.work.get() =
+                Some(std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part))
+        };
         s.parts.store(parts, Relaxed);
         s.next.store(0, Relaxed);
         let epoch = s.epoch.fetch_add(1, Release) + 1;
@@ -101,22 +105,42 @@ impl Drop for Pair {
     }
 }
 
-/// Median seconds of a call, over about 0.4 s.
-pub(super) fn seconds(mut f: impl FnMut()) -> f64 {
+/// Seconds that this thread has run: what others do on a busy machine counts less.
+#[allow(unsafe_code)]
+fn own_time() -> f64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the structure that it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+/// Seconds of a call, by a clock: a low quartile over about 0.2 s of work.
+fn sampled(clock: impl Fn() -> f64, f: &mut dyn FnMut()) -> f64 {
+    let mut times = vec![];
+    let mut sum = 0.0;
     f();
-    let start = Instant::now();
-    f();
-    let once = start.elapsed().as_secs_f64();
-    let runs = (0.4 / once).clamp(5.0, 2000.0) as usize;
-    let mut times: Vec<f64> = (0..runs)
-        .map(|_| {
-            let start = Instant::now();
-            f();
-            start.elapsed().as_secs_f64()
-        })
-        .collect();
+    while times.len() < 3 || sum < 0.2 && times.len() < 2000 {
+        let start = clock();
+        f();
+        times.push(clock() - start);
+        sum += times[times.len() - 1];
+    }
     times.sort_by(f64::total_cmp);
-    times[runs / 2]
+    times[times.len() / 4]
+}
+
+/// Seconds of a call on this thread alone.
+pub(super) fn alone(f: &mut dyn FnMut(&dyn Parallel)) -> f64 {
+    sampled(own_time, &mut || f(&Serial))
+}
+
+/// Seconds of a call on two threads by the wall; not measured unless `PAIR` is set.
+pub(super) fn paired(f: &mut dyn FnMut(&dyn Parallel)) -> f64 {
+    if std::env::var_os("PAIR").is_none() {
+        return f64::NAN;
+    }
+    let (pair, start) = (Pair::new(), Instant::now());
+    sampled(move || start.elapsed().as_secs_f64(), &mut || f(&pair))
 }
 
 pub(super) fn out<'a, T>(data: &'a mut [T], dtype: DType, shape: &'a [usize]) -> ViewMut<'a> {
@@ -131,13 +155,10 @@ fn reduce_line(name: &str, op: ReduceOp, x: View<'_>, dims: &[bool], out_dtype: 
     let kept: Vec<usize> = x.shape.iter().zip(dims).filter(|(_, d)| !**d).map(|(&n, _)| n).collect();
     let mut result = vec![0u64; kept.iter().product()];
     let bytes = (x.numel() * x.dtype.size()) as f64;
-    let pair = Pair::new();
-    let mut at = |par: &dyn Parallel| {
-        let t = seconds(|| reduce(op, Source::View(x), dims, &out(&mut result, out_dtype, &kept), par));
-        bytes / t / 1e9
-    };
-    let (one, two) = (at(&Serial), at(&pair));
-    println!("{name:40} {one:8.1} GB/s with one thread {two:8.1} with two");
+    let mut call =
+        |par: &dyn Parallel| reduce(op, Source::View(x), dims, &out(&mut result, out_dtype, &kept), par);
+    let (one, two) = (alone(&mut call), paired(&mut call));
+    println!("{name:40} {:8.1} GB/s alone {:8.1} with two", bytes / one / 1e9, bytes / two / 1e9);
 }
 
 #[test]
@@ -147,24 +168,19 @@ fn measure_reduce() {
     let x: Vec<f32> = (0..1 << 24).map(|i| (i % 97) as f32).collect();
     let n = 4096;
     let (s, ni) = ([n, n], n as isize);
-    let pair = Pair::new();
-    let to = std::sync::Mutex::new(());
-    let read = |par: &dyn Parallel| {
-        let t = seconds(|| {
-            par.run(2, &|i| {
-                let half = &x[i * (1 << 23)..(i + 1) * (1 << 23)];
-                let sum = half.as_chunks::<64>().0.iter().fold([0u32; 64], |mut a, c| {
-                    (0..64).for_each(|l| a[l] ^= c[l].to_bits());
-                    a
-                });
-                let _hold = to.lock();
-                std::hint::black_box(sum);
-            })
-        });
-        (4 << 24) as f64 / t / 1e9
+    let mut plain = |par: &dyn Parallel| {
+        par.run(par.threads(), &|i| {
+            let part = &x[super::nest::slice_of(1 << 24, par.threads(), i)];
+            let sum = part.as_chunks::<64>().0.iter().fold([0u32; 64], |mut a, c| {
+                (0..64).for_each(|l| a[l] ^= c[l].to_bits());
+                a
+            });
+            std::hint::black_box(sum);
+        })
     };
-    println!("{:40} {:8.1} GB/s with one thread {:8.1} with two", "plain reading", read(&Serial), read(&pair));
-    drop(pair);
+    let (one, two) = (alone(&mut plain), paired(&mut plain));
+    let bytes = (4 << 24) as f64;
+    println!("{:40} {:8.1} GB/s alone {:8.1} with two", "plain reading", bytes / one / 1e9, bytes / two / 1e9);
     let (along, across) = ([ni, 1], [1, ni]);
     let v = view(&x, F32, &s, &along);
     let t = view(&x, F32, &s, &across);
@@ -219,9 +235,8 @@ fn measure_reduce() {
 #[ignore = "a measurement"]
 fn measure_matmul() {
     use super::matmul::{matmul, matmul_packed, pack};
-    let pair = Pair::new();
     let line = |name: &str, flops: f64, f: &mut dyn FnMut(&dyn Parallel)| {
-        let (one, two) = (seconds(|| f(&Serial)), seconds(|| f(&pair)));
+        let (one, two) = (alone(f), paired(f));
         let us = |t: f64| t * 1e6;
         println!(
             "{name:34} {:9.1} us {:6.1} GF/s alone, {:9.1} us {:6.1} GF/s with two",
@@ -268,4 +283,100 @@ fn measure_matmul() {
             line(name, flops, &mut |par| matmul(a, b, &out(&mut result, dtype, &so), par).unwrap());
         }
     }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_copy_and_rows() {
+    use super::index::{cumsum, sort, topk};
+    use super::{copy, softmax};
+    use DType::*;
+    let n = 4096usize;
+    let x: Vec<f32> = (0..n * n).map(|i| (i % 97) as f32 / 7.0).collect();
+    let mut y = vec![0f32; n * n];
+    let line = |name: &str, bytes: f64, f: &mut dyn FnMut(&dyn Parallel)| {
+        let (one, two) = (alone(f), paired(f));
+        let gb = |t: f64| bytes / t / 1e9;
+        println!("{name:40} {:8.2} GB/s alone ({:.0} us) {:8.2} with two", gb(one), one * 1e6, gb(two));
+    };
+    let bytes = 8.0 * (n * n) as f64;
+    let (s, ni) = ([n, n], n as isize);
+    let (along, across) = ([ni, 1], [1, ni]);
+    line("memcpy of 64 MiB", bytes, &mut |par| {
+        let to = super::nest::Shared::<f32>::new(y.as_mut_ptr());
+        par.run(par.threads(), &|i| {
+            let half = super::nest::slice_of(n * n, par.threads(), i);
+            // SAFETY: each part writes its own.
+            #[allow(unsafe_code)]
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    x.as_ptr().add(half.start),
+                    to.at(half.start as isize),
+                    half.len(),
+                );
+            }
+        });
+    });
+    let v = view(&x, F32, &s, &along);
+    let t = view(&x, F32, &s, &across);
+    line("copy [4096, 4096]", bytes, &mut |par| copy::copy(v, &out(&mut y, F32, &s), par));
+    line("fill (bytes written)", bytes / 2.0, &mut |par| copy::fill(1.5.into(), &out(&mut y, F32, &s), par));
+    line("copy transposed f32", bytes, &mut |par| copy::copy(t, &out(&mut y, F32, &s), par));
+    let h = [n, 2 * n];
+    let ht = [1, ni];
+    line("copy transposed f16", bytes, &mut |par| {
+        copy::copy(view(&x, F16, &h, &ht), &out(&mut y, F16, &h), par)
+    });
+    let d = [n, n / 2];
+    line("copy transposed f64", bytes, &mut |par| {
+        copy::copy(view(&x, F64, &d, &ht), &out(&mut y, F64, &d), par)
+    });
+    let odd = [4095, 4095];
+    line("copy transposed [4095, 4095]", bytes, &mut |par| {
+        copy::copy(view(&x, F32, &odd, &[1, 4095]), &out(&mut y, F32, &odd), par)
+    });
+    let heads = [8, 64, 512, 64];
+    line("copy [8, 512, 64, 64] -> heads first", bytes, &mut |par| {
+        let st = [512 * 64 * 64, 64, 64 * 64, 1];
+        copy::copy(view(&x, F32, &heads, &st), &out(&mut y, F32, &heads), par)
+    });
+    line("copy of every second column", bytes / 2.0, &mut |par| {
+        copy::copy(view(&x, F32, &[n, n / 2], &[ni, 2]), &out(&mut y, F32, &[n, n / 2]), par)
+    });
+    line("softmax over 1", bytes, &mut |par| softmax::softmax(v, 1, false, &out(&mut y, F32, &s), par));
+    line("log_softmax over 1", bytes, &mut |par| softmax::softmax(v, 1, true, &out(&mut y, F32, &s), par));
+    line("softmax over 0", bytes, &mut |par| softmax::softmax(v, 0, false, &out(&mut y, F32, &s), par));
+    line("softmax bf16 over 1", bytes, &mut |par| {
+        softmax::softmax(view(&x, BF16, &h, &[2 * ni, 1]), 1, false, &out(&mut y, BF16, &h), par)
+    });
+    line("softmax [1 Mi, 16]", bytes, &mut |par| {
+        let s = [1 << 20, 16];
+        softmax::softmax(view(&x, F32, &s, &[16, 1]), 1, false, &out(&mut y, F32, &s), par)
+    });
+    line("logsumexp over 1 (read)", bytes / 2.0, &mut |par| {
+        softmax::logsumexp(v, 1, &out(&mut y, F32, &[n]), par)
+    });
+    line("logsumexp over 0 (read)", bytes / 2.0, &mut |par| {
+        softmax::logsumexp(v, 0, &out(&mut y, F32, &[n]), par)
+    });
+    let wide = [n];
+    let w = view(&x, F32, &wide, &[1]);
+    line("layer_norm", bytes, &mut |par| {
+        softmax::layer_norm(v, 1, Some(w), Some(w), 1e-5, &out(&mut y, F32, &s), par)
+    });
+    line("rms_norm", bytes, &mut |par| softmax::rms_norm(v, 1, Some(w), 1e-5, &out(&mut y, F32, &s), par));
+    line("cumsum over 1", bytes, &mut |par| cumsum(v, 1, &out(&mut y, F32, &s), par));
+    line("cumsum over 0", bytes, &mut |par| cumsum(v, 0, &out(&mut y, F32, &s), par));
+    let mut places = vec![0i64; 1 << 20];
+    let shape = [256, 4096];
+    let z: Vec<f32> = (0..1u64 << 20).map(|i| ((i * 2654435761) >> 7 & 0xfffff) as f32).collect();
+    let v = view(&z, F32, &shape, &[4096, 1]);
+    line("sort 256 rows of 4096", 4e6, &mut |par| {
+        sort(v, 1, false, None, Some(&out(&mut places, I64, &shape)), par)
+    });
+    line("topk 50 of 256 rows of 4096", 4e6, &mut |par| {
+        topk(v, 1, 50, true, None, Some(&out(&mut places, I64, &[256, 50])), par)
+    });
+    let v = view(&z, F32, &[1 << 20], &[1]);
+    line("sort 1 Mi", 4e6, &mut |par| sort(v, 0, false, None, Some(&out(&mut places, I64, &[1 << 20])), par));
 }

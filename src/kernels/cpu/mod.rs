@@ -5,6 +5,8 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod copy;
+pub(crate) mod elementwise;
+#[allow(unsafe_code)]
 pub(crate) mod index;
 mod isa;
 mod load;
@@ -12,11 +14,11 @@ pub(crate) mod math;
 #[allow(unsafe_code)]
 pub(crate) mod matmul;
 mod nest;
+pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
-pub(crate) mod elementwise;
-pub(crate) mod random;
 pub(crate) mod simd;
+#[allow(unsafe_code)]
 pub(crate) mod softmax;
 
 #[cfg(test)]

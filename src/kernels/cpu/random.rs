@@ -33,10 +33,16 @@ use crate::kernels::cpu::simd::{Level, Simd, multiversion};
 use crate::kernels::philox::blocks;
 use std::mem::MaybeUninit;
 
-/// Blocks a step: 16 lanes of 32 bits fill the widest registers.
-const STEP: usize = 16;
+/// Blocks a step: enough for long loops, few enough to stay in the first cache.
+const STEP: usize = 64;
 /// Words a step.
 const WORDS: usize = 4 * STEP;
+
+/// 2^-22, 2^-24, 2^-32, 2^-53.
+const UNIT22: f32 = 1.0 / 4194304.0;
+const UNIT24: f32 = 1.0 / 16777216.0;
+const UNIT32: f32 = 1.0 / 4294967296.0;
+const UNIT53: f64 = 1.0 / 9007199254740992.0;
 
 /// Coefficients of `(log(1 + x) - x + x^2/2) / x^3`, lowest first.
 const LOG: [f32; 9] = [
@@ -66,10 +72,16 @@ fn horner<const N: usize>(x: f32, c: [f32; N]) -> f32 {
     y
 }
 
+/// Changes the sign where bit 1 is set.
+#[inline(always)]
+fn flip(x: f32, quarters: u32) -> f32 {
+    f32::from_bits(x.to_bits() ^ ((quarters & 2) << 30))
+}
+
 /// Two normal numbers of two words: see the head of the file.
 #[inline(always)]
 fn box_muller(a: u32, b: u32) -> (f32, f32) {
-    let u = a as f32 * 2f32.powi(-32) + 2f32.powi(-33);
+    let u = a as f32 * UNIT32 + UNIT32 / 2.0;
     let k = u.to_bits().wrapping_sub(0x3f35_04f3).cast_signed() >> 23;
     let x = f32::from_bits(u.to_bits().wrapping_sub(k.cast_unsigned() << 23)) - 1.0;
     let k = k as f32;
@@ -79,14 +91,13 @@ fn box_muller(a: u32, b: u32) -> (f32, f32) {
 
     let v = b >> 8;
     let q = (v + (1 << 21)) >> 22;
-    let f = v.wrapping_sub(q << 22).cast_signed() as f32 * 2f32.powi(-22);
+    let f = v.wrapping_sub(q << 22).cast_signed() as f32 * UNIT22;
     let z = f * f;
     let sin = 1.5 * f + f * horner(z, SIN);
     let cos = 1.0 + z * horner(z, COS);
     let odd = q & 1 != 0;
     let (s, c) = if odd { (cos, sin) } else { (sin, cos) };
-    let flip = |x: f32, bit: u32| f32::from_bits(x.to_bits() ^ (bit >> 1 << 31));
-    (r * flip(c, (q + 1) & 2), r * flip(s, q & 2))
+    (r * flip(c, q + 1), r * flip(s, q))
 }
 
 /// Two f64 normal numbers of a block.
@@ -107,70 +118,52 @@ fn box_muller_f64(words: [u32; 4]) -> [f64; 2] {
     [r * cos, r * sin]
 }
 
-/// Writes elements `start..start + dst.len()` of a sequence of which a step of blocks gives `N`. The ends
-/// that do not fill a step go through a buffer.
-#[inline(always)]
-fn steps<T: Copy + Default, const N: usize>(
-    dst: &mut [MaybeUninit<T>],
-    seed: u64,
-    block: u64,
-    start: u64,
-    fill: impl Fn([[u32; STEP]; 4], &mut [MaybeUninit<T>; N]),
-) {
-    let per_block = (N / STEP) as u64;
-    let mut block = block.wrapping_add(start / per_block);
-    let mut skip = (start % per_block) as usize;
-    let mut rest = dst;
-    while !rest.is_empty() {
-        let words = blocks::<STEP>(seed, block);
-        let taken = match rest.first_chunk_mut::<N>() {
-            Some(whole) if skip == 0 => {
-                fill(words, whole);
-                N
+/// A distribution: how the words of a step become `N` elements. A trait, since a closure would not be compiled
+/// for the level of the loop around it.
+trait Draw<const N: usize> {
+    type Out: Copy + Default;
+    fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<Self::Out>; N]);
+}
+
+/// Uniform f32; bits outside of the mask are cut off.
+struct Uniform32 {
+    mask: u32,
+}
+
+impl Draw<WORDS> for Uniform32 {
+    type Out = f32;
+    #[inline(always)]
+    fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<f32>; WORDS]) {
+        for j in 0..STEP {
+            for lane in 0..4 {
+                let x = (words[lane][j] >> 8).cast_signed() as f32 * UNIT24;
+                out[4 * j + lane].write(f32::from_bits(x.to_bits() & self.mask));
             }
-            _ => {
-                let mut buffer = [MaybeUninit::new(T::default()); N];
-                fill(words, &mut buffer);
-                let taken = rest.len().min(N - skip);
-                rest[..taken].copy_from_slice(&buffer[skip..skip + taken]);
-                taken
-            }
-        };
-        // After a first step that skipped some, the next block is the one after it: all of it was used,
-        // or nothing is left to do.
-        rest = &mut rest[taken..];
-        block = block.wrapping_add(STEP as u64);
-        skip = 0;
+        }
     }
 }
 
-#[inline(always)]
-fn uniform_f32<S: Simd>(dst: &mut [MaybeUninit<f32>], seed: u64, offset: u64, start: u64, mask: u32) {
-    steps::<f32, WORDS>(dst, seed, offset / 4, start, |words, out| {
-        for j in 0..STEP {
-            for lane in 0..4 {
-                let x = (words[lane][j] >> 8).cast_signed() as f32 * 2f32.powi(-24);
-                out[4 * j + lane].write(f32::from_bits(x.to_bits() & mask));
-            }
-        }
-    });
-}
+struct Uniform64;
 
-#[inline(always)]
-fn uniform_f64<S: Simd>(dst: &mut [MaybeUninit<f64>], seed: u64, offset: u64, start: u64) {
-    steps::<f64, { WORDS / 2 }>(dst, seed, offset / 4, start, |words, out| {
+impl Draw<{ WORDS / 2 }> for Uniform64 {
+    type Out = f64;
+    #[inline(always)]
+    fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<f64>; WORDS / 2]) {
         for j in 0..STEP {
             for pair in 0..2 {
                 let bits = (words[2 * pair + 1][j] as u64) << 32 | words[2 * pair][j] as u64;
-                out[2 * j + pair].write((bits >> 11).cast_signed() as f64 * 2f64.powi(-53));
+                out[2 * j + pair].write((bits >> 11).cast_signed() as f64 * UNIT53);
             }
         }
-    });
+    }
 }
 
-#[inline(always)]
-fn normal_f32<S: Simd>(dst: &mut [MaybeUninit<f32>], seed: u64, offset: u64, start: u64) {
-    steps::<f32, WORDS>(dst, seed, offset / 4, start, |words, out| {
+struct Normal32;
+
+impl Draw<WORDS> for Normal32 {
+    type Out = f32;
+    #[inline(always)]
+    fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<f32>; WORDS]) {
         let mut z = [[0f32; STEP]; 4];
         for pair in [0, 2] {
             for j in 0..STEP {
@@ -182,24 +175,84 @@ fn normal_f32<S: Simd>(dst: &mut [MaybeUninit<f32>], seed: u64, offset: u64, sta
                 out[4 * j + lane].write(z[lane][j]);
             }
         }
-    });
+    }
 }
 
-#[inline(always)]
-fn normal_f64<S: Simd>(dst: &mut [MaybeUninit<f64>], seed: u64, offset: u64, start: u64) {
-    steps::<f64, { WORDS / 2 }>(dst, seed, offset / 4, start, |words, out| {
+struct Normal64;
+
+impl Draw<{ WORDS / 2 }> for Normal64 {
+    type Out = f64;
+    #[inline(always)]
+    fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<f64>; WORDS / 2]) {
         for j in 0..STEP {
             let pair = box_muller_f64([words[0][j], words[1][j], words[2][j], words[3][j]]);
             out[2 * j].write(pair[0]);
             out[2 * j + 1].write(pair[1]);
         }
-    });
+    }
 }
 
-multiversion! { fn uniform_f32_at(dst: &mut [MaybeUninit<f32>], seed: u64, offset: u64, start: u64, mask: u32) = uniform_f32 }
-multiversion! { fn uniform_f64_at(dst: &mut [MaybeUninit<f64>], seed: u64, offset: u64, start: u64) = uniform_f64 }
-multiversion! { fn normal_f32_at(dst: &mut [MaybeUninit<f32>], seed: u64, offset: u64, start: u64) = normal_f32 }
-multiversion! { fn normal_f64_at(dst: &mut [MaybeUninit<f64>], seed: u64, offset: u64, start: u64) = normal_f64 }
+/// Writes elements `start..start + dst.len()` of a sequence. The ends that do not fill a step go through a
+/// buffer.
+#[inline(always)]
+fn steps<D: Draw<N>, const N: usize>(
+    draw: D,
+    dst: &mut [MaybeUninit<D::Out>],
+    seed: u64,
+    offset: u64,
+    start: u64,
+) {
+    let per_block = (N / STEP) as u64;
+    let mut block = (offset / 4).wrapping_add(start / per_block);
+    let mut skip = (start % per_block) as usize;
+    let mut rest = dst;
+    let mut words = [[0; STEP]; 4];
+    while !rest.is_empty() {
+        blocks(seed, block, &mut words);
+        let taken = match rest.first_chunk_mut::<N>() {
+            Some(whole) if skip == 0 => {
+                draw.draw(&words, whole);
+                N
+            }
+            _ => {
+                let mut buffer = [MaybeUninit::new(D::Out::default()); N];
+                draw.draw(&words, &mut buffer);
+                let taken = rest.len().min(N - skip);
+                rest[..taken].copy_from_slice(&buffer[skip..skip + taken]);
+                taken
+            }
+        };
+        // A step that was begun in the middle was used to its end, or nothing is left to do.
+        rest = &mut rest[taken..];
+        block = block.wrapping_add(STEP as u64);
+        skip = 0;
+    }
+}
+
+type Out32<'a> = &'a mut [MaybeUninit<f32>];
+type Out64<'a> = &'a mut [MaybeUninit<f64>];
+
+#[inline(always)]
+fn uniform_f32<S: Simd>(dst: Out32<'_>, seed: u64, offset: u64, start: u64, mask: u32) {
+    steps(Uniform32 { mask }, dst, seed, offset, start);
+}
+#[inline(always)]
+fn uniform_f64<S: Simd>(dst: Out64<'_>, seed: u64, offset: u64, start: u64) {
+    steps(Uniform64, dst, seed, offset, start);
+}
+#[inline(always)]
+fn normal_f32<S: Simd>(dst: Out32<'_>, seed: u64, offset: u64, start: u64) {
+    steps(Normal32, dst, seed, offset, start);
+}
+#[inline(always)]
+fn normal_f64<S: Simd>(dst: Out64<'_>, seed: u64, offset: u64, start: u64) {
+    steps(Normal64, dst, seed, offset, start);
+}
+
+multiversion! { fn uniform_f32_at(dst: Out32<'_>, seed: u64, offset: u64, start: u64, mask: u32) = uniform_f32 }
+multiversion! { fn uniform_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start: u64) = uniform_f64 }
+multiversion! { fn normal_f32_at(dst: Out32<'_>, seed: u64, offset: u64, start: u64) = normal_f32 }
+multiversion! { fn normal_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start: u64) = normal_f64 }
 
 /// Writes elements `start..start + n` of a tensor of uniform numbers in [0, 1) whose sequence begins at word
 /// `offset`. 16-bit types are written as f32 that they can hold.

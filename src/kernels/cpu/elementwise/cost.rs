@@ -56,6 +56,6 @@ pub(crate) fn estimate_ns(program: &Program, numel: usize) -> u64 {
         bytes += program.dtype(r).size() as u64;
     }
     // In the caches moving is hidden behind computing; from memory it is not.
-    let per_byte = if bytes * numel as u64 > 2 << 20 { 100 } else { 10 };
-    40 + 5 * program.instrs.len() as u64 + (ps.max(1) + bytes * per_byte) * numel as u64 / 1000
+    let per_byte = if bytes.saturating_mul(numel as u64) > 2 << 20 { 100 } else { 10 };
+    40 + 5 * program.instrs.len() as u64 + (ps.max(1) + bytes * per_byte).saturating_mul(numel as u64) / 1000
 }

@@ -1,18 +1,16 @@
 //! The loops: every op of the table over arrays of every type that it takes, at every SIMD level.
 //!
 //! [`unary`], [`binary`], [`select`], [`cast`] and their like look a loop up by op and type; the planner calls
-//! them once per instruction. A loop knows neither tiles nor programs. Its destination never overlaps its
-//! operands. 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
+//! them once per instruction. A loop knows neither tiles nor programs. Its destination overlaps
+//! no operand, unless it is the very same memory (and then the loop is not vectorised). 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
 
 #![allow(unsafe_code)]
 
 use crate::dtype::DType;
 use crate::kernels::cpu::math::{self, Lane, Number, Real, Value};
 use crate::kernels::cpu::simd::{Body, LEVELS, Level, Loop, Simd, instances};
-use crate::op::{BinaryOp, UnaryOp, for_each_binary, for_each_unary};
+use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// How a register holds a type: 16-bit floats as f32 that are rounded after each instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,26 +53,6 @@ impl Rep {
 
 type Instances = [Loop; LEVELS];
 
-/// The destination of a loop, which may be uninitialised.
-///
-/// # Safety
-/// `dst` is valid for writes of `n` elements and nobody else's for as long as the slice lives.
-#[inline(always)]
-unsafe fn out<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<T>] {
-    // SAFETY: the caller's promise.
-    unsafe { from_raw_parts_mut(dst.cast(), n) }
-}
-
-/// An operand of a loop.
-///
-/// # Safety
-/// `a` points to `n` initialised elements that nobody writes while the slice lives.
-#[inline(always)]
-unsafe fn arg<'a, T>(a: *const u8, n: usize) -> &'a [T] {
-    // SAFETY: the caller's promise.
-    unsafe { from_raw_parts(a.cast(), n) }
-}
-
 /// A function of one element.
 trait Fn1<A> {
     type Out;
@@ -93,10 +71,10 @@ struct Map<F, A>(PhantomData<(F, A)>);
 impl<A: Copy, F: Fn1<A>> Body for Map<F, A> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: the planner passes places of n elements of these types.
-        let (dst, a) = unsafe { (out(dst, n), arg::<A>(a, n)) };
-        for (y, &x) in dst.iter_mut().zip(a) {
-            y.write(F::eval::<S>(x));
+        let (dst, a) = (dst.cast::<F::Out>(), a.cast::<A>());
+        for i in 0..n {
+            // SAFETY: the planner passes places of n elements of these types.
+            unsafe { dst.add(i).write(F::eval::<S>(*a.add(i))) }
         }
     }
 }
@@ -112,25 +90,25 @@ const FIRST: u8 = 2;
 impl<A: Copy, F: Fn2<A>, const SPLAT: u8> Body for Zip<F, A, SPLAT> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        let (dst, a, b) = (dst.cast::<F::Out>(), a.cast::<A>(), b.cast::<A>());
         // SAFETY: the planner passes places of n elements of these types, of one where it is a splat.
         unsafe {
-            let dst = out(dst, n);
             match SPLAT {
                 SECOND => {
-                    let b = *b.cast::<A>();
-                    for (y, &a) in dst.iter_mut().zip(arg::<A>(a, n)) {
-                        y.write(F::eval::<S>(a, b));
+                    let b = *b;
+                    for i in 0..n {
+                        dst.add(i).write(F::eval::<S>(*a.add(i), b));
                     }
                 }
                 FIRST => {
-                    let a = *a.cast::<A>();
-                    for (y, &b) in dst.iter_mut().zip(arg::<A>(b, n)) {
-                        y.write(F::eval::<S>(a, b));
+                    let a = *a;
+                    for i in 0..n {
+                        dst.add(i).write(F::eval::<S>(a, *b.add(i)));
                     }
                 }
                 _ => {
-                    for ((y, &a), &b) in dst.iter_mut().zip(arg::<A>(a, n)).zip(arg::<A>(b, n)) {
-                        y.write(F::eval::<S>(a, b));
+                    for i in 0..n {
+                        dst.add(i).write(F::eval::<S>(*a.add(i), *b.add(i)));
                     }
                 }
             }
@@ -284,42 +262,74 @@ struct Trig<const WHICH: u8>;
 impl<const WHICH: u8> Body for Trig<WHICH> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: the planner passes places of n floats.
-        let (dst, a) = unsafe { (out::<f32>(dst, n), arg::<f32>(a, n)) };
-        let mut rare = false;
-        for (y, &x) in dst.iter_mut().zip(a) {
-            y.write(match WHICH {
-                0 => math::sin_fast::<S>(x),
-                1 => math::cos_fast::<S>(x),
-                _ => math::tan_fast::<S>(x),
-            });
-            rare |= math::is_rare(x);
+        let (dst, a) = (dst.cast::<f32>(), a.cast::<f32>());
+        if std::ptr::eq(dst, a) {
+            // The second pass would read what the first has written: one careful pass instead.
+            for i in 0..n {
+                // SAFETY: the place of n floats.
+                unsafe {
+                    let x = Lane::<S, f32>::new(*a.add(i));
+                    *dst.add(i) = match WHICH {
+                        0 => x.sin(),
+                        1 => x.cos(),
+                        _ => x.tan(),
+                    }
+                    .0;
+                }
+            }
+            return;
         }
-        if rare {
-            for (y, &x) in dst.iter_mut().zip(a).filter(|(_, x)| math::is_rare(**x)) {
-                y.write(match WHICH {
-                    0 => math::sin_rare(x),
-                    1 => math::cos_rare(x),
-                    _ => math::tan_rare(x),
+        let mut rare = false;
+        // SAFETY: the planner passes places of n floats.
+        unsafe {
+            for i in 0..n {
+                let x = *a.add(i);
+                dst.add(i).write(match WHICH {
+                    0 => math::sin_fast::<S>(x),
+                    1 => math::cos_fast::<S>(x),
+                    _ => math::tan_fast::<S>(x),
                 });
+                rare |= math::is_rare(x);
+            }
+            for i in if rare { 0..n } else { 0..0 } {
+                let x = *a.add(i);
+                if math::is_rare(x) {
+                    dst.add(i).write(match WHICH {
+                        0 => math::sin_rare(x),
+                        1 => math::cos_rare(x),
+                        _ => math::tan_rare(x),
+                    });
+                }
             }
         }
     }
 }
 
-/// The loop of a unary op, if it has one for this type: `real` ops of integers are copies.
+/// The loop of a unary op. Rounding of integers is a copy: they are whole.
 #[inline]
-pub(super) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Option<Loop> {
-    UNARY[op as usize][rep as usize].as_ref().map(|i| i[level as usize])
+pub(super) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Loop {
+    match &UNARY[op as usize][rep as usize] {
+        Some(instances) => instances[level as usize],
+        None => copy_of_whole(op, rep),
+    }
+}
+
+#[cold]
+fn copy_of_whole(op: UnaryOp, rep: Rep) -> Loop {
+    assert!(op.class() == Class::real, "{} has no loop for {rep:?}", op.name());
+    super::moves::copy(rep.size())
 }
 
 /// The loop of a binary op. An operand marked as a splat is one element.
 #[inline]
-pub(super) fn binary(level: Level, op: BinaryOp, rep: Rep, splat: (bool, bool)) -> Option<Loop> {
+pub(super) fn binary(level: Level, op: BinaryOp, rep: Rep, splat: (bool, bool)) -> Loop {
     let variant = match splat {
         (_, true) => SECOND,
         (true, false) => FIRST,
         _ => NONE,
     };
-    BINARY[op as usize][rep as usize].as_ref().map(|i| i[variant as usize][level as usize])
+    match &BINARY[op as usize][rep as usize] {
+        Some(variants) => variants[variant as usize][level as usize],
+        None => panic!("{} has no loop for {rep:?}", op.name()),
+    }
 }

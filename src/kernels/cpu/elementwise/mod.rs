@@ -5,7 +5,8 @@
 //! instruction is one vectorised loop over a tile. Every instruction rounds to its own type and nothing is
 //! contracted, so results are bitwise the same fused or not, and however a range is cut.
 //!
-//! In here: `loops` and `moves` are the loops, `plan` turns a program into steps, `gather` reads what does
+//! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns others into
+//! steps, `gather` reads what does
 //! not lie row by row, `stream` writes around the cache, `cost` guesses times. None of it knows nodes,
 //! devices or the engine.
 //!
@@ -15,8 +16,11 @@
 #![allow(unsafe_code)]
 
 mod cost;
+mod direct;
 mod gather;
 mod loops;
+#[cfg(test)]
+mod measure;
 mod moves;
 mod plan;
 mod stream;
@@ -31,6 +35,7 @@ use crate::kernels::cpu::math::narrow_odd;
 use crate::kernels::cpu::random;
 use crate::kernels::cpu::simd::{Level, level};
 use crate::kernels::{Parallel, View, ViewMut};
+pub(crate) use direct::{From, One, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -134,6 +139,20 @@ unsafe fn execute(call: &Call<'_>, range: Range<usize>) {
     if range.is_empty() {
         return;
     }
+    // SAFETY: the caller's promise.
+    if unsafe { direct::run(call, &range) } {
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { tiled(call, range) }
+}
+
+/// Runs a call tile by tile.
+///
+/// # Safety
+/// As for [`execute`].
+#[inline(never)]
+unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     let slots = Slots::take();
     let mut plan = Plan::new(slots.ptr);
     // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this function.
@@ -148,11 +167,11 @@ unsafe fn execute(call: &Call<'_>, range: Range<usize>) {
     {
         tile -= tile % period;
     }
-    let mut gathers = std::mem::take(&mut plan.gathers);
+    let (steps, gathers) = plan.parts();
     let mut position = range.start;
     while position < range.end {
         let n = tile.min(range.end - position);
-        for step in plan.steps() {
+        for step in steps {
             // SAFETY: places are valid for n elements from `position` on: inputs and outputs by the caller's
             // promise, slots because a tile fits them.
             unsafe {

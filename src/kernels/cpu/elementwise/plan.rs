@@ -32,19 +32,36 @@ const STEPS: usize = 3 * INSTRS_MAX + 2 * OUTPUTS_MAX;
 /// Three immediates or conversions and a result an instruction, one store an output.
 const CELLS: usize = 5 * INSTRS_MAX + OUTPUTS_MAX;
 
-/// Where an operand lies: `ptr` at position 0, and so many bytes further at each next one. Slots and cells
+/// Where an operand lies: `ptr` at position 0, and `scale` bytes further at each next one. Slots and cells
 /// do not move.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub ptr: *mut u8,
-    pub scale: usize,
+    scale: u8,
+    /// The same at every position, and there already. Only meant while the plan is made.
+    uniform: bool,
+    /// The slot that it occupies, or [`NO_SLOT`]. Only meant while the plan is made.
+    slot: u8,
 }
 
+const NO_SLOT: u8 = u8::MAX;
+const NOWHERE: Place = Place { ptr: std::ptr::null_mut(), scale: 0, uniform: true, slot: NO_SLOT };
+
 impl Place {
+    /// Memory of the caller's: one element after the other.
+    fn memory(ptr: *mut u8, size: usize) -> Place {
+        Place { ptr, scale: size as u8, uniform: false, slot: NO_SLOT }
+    }
+
+    /// One element that is there already.
+    fn one(ptr: *mut u8) -> Place {
+        Place { ptr, ..NOWHERE }
+    }
+
     /// The address for a tile that begins at `position`.
     #[inline(always)]
     pub fn at(self, position: usize) -> *mut u8 {
-        self.ptr.wrapping_add(self.scale.wrapping_mul(position))
+        self.ptr.wrapping_add((self.scale as usize).wrapping_mul(position))
     }
 }
 
@@ -56,16 +73,6 @@ pub(super) enum Step {
     Arange { dtype: DType, start: Scalar, step: Scalar, dst: Place },
     Random { normal: bool, dtype: DType, seed: u64, offset: u64, dst: Place },
     Stream { dst: Place, a: Place, size: usize },
-}
-
-/// A register while the plan is made.
-#[derive(Clone, Copy)]
-struct Reg {
-    place: Place,
-    /// The same at every position, and computed.
-    uniform: bool,
-    /// The slot that it occupies.
-    slot: Option<u8>,
 }
 
 /// What a call is about.
@@ -94,10 +101,6 @@ pub(super) struct Plan {
     slots: *mut u8,
 }
 
-const NOWHERE: Place = Place { ptr: std::ptr::null_mut(), scale: 0 };
-/// "Read at the end of the tile."
-const END: u8 = u8::MAX;
-
 impl Plan {
     /// An empty plan whose slots lie at `slots`.
     #[inline(always)]
@@ -121,6 +124,15 @@ impl Plan {
         unsafe { std::slice::from_raw_parts(self.steps.as_ptr().cast(), self.count) }
     }
 
+    /// The steps, and the inputs that they gather.
+    #[inline(always)]
+    pub fn parts(&mut self) -> (&[Step], &mut [Gather]) {
+        // SAFETY: the first `count` are initialised.
+        let steps = unsafe { std::slice::from_raw_parts(self.steps.as_ptr().cast(), self.count) };
+        (steps, &mut self.gathers)
+    }
+
+    #[inline]
     fn push(&mut self, step: Step) {
         self.steps[self.count].write(step);
         self.count += 1;
@@ -130,39 +142,42 @@ impl Plan {
     fn cell(&mut self) -> Place {
         let i = self.cells_used;
         self.cells_used += 1;
-        // SAFETY of later use: the plan does not move between its making and its last step.
-        Place { ptr: (&raw mut self.cells[i]).cast(), scale: 0 }
+        Place::one((&raw mut self.cells[i]).cast())
     }
 
-    fn slot(&mut self) -> (Place, u8) {
+    /// A place for a tile.
+    fn slot(&mut self) -> Place {
         let i = self.slots_free.trailing_zeros();
         self.slots_free &= !(1 << i);
-        (Place { ptr: self.slots.wrapping_add(i as usize * SLOT_STEP), scale: 0 }, i as u8)
+        let ptr = self.slots.wrapping_add(i as usize * SLOT_STEP);
+        Place { ptr, scale: 0, uniform: false, slot: i as u8 }
     }
 
-    fn release(&mut self, slot: Option<u8>) {
-        if let Some(i) = slot {
-            self.slots_free |= 1 << i;
+    /// A place for a value that is the same everywhere, or for a tile of one that is not.
+    fn room(&mut self, uniform: bool) -> Place {
+        if uniform { self.cell() } else { self.slot() }
+    }
+
+    /// Gives a slot back, if the place is one.
+    fn release(&mut self, place: Place) {
+        if place.slot != NO_SLOT {
+            self.slots_free |= 1 << place.slot;
         }
     }
 
     /// An immediate of a type, as a register holds it.
+    #[inline]
     fn immediate(&mut self, x: Scalar, dtype: DType) -> Place {
         let cell = self.cell();
         // SAFETY: a cell has room for any element.
-        unsafe {
-            match dtype {
-                DType::F16 => cell.ptr.cast::<f32>().write(half::f16::from_scalar(x).to_f32()),
-                DType::BF16 => cell.ptr.cast::<f32>().write(half::bf16::from_scalar(x).to_f32()),
-                _ => with_dtype!(dtype, T => cell.ptr.cast::<T>().write(T::from_scalar(x))),
-            }
-        }
+        unsafe { write_immediate(x, dtype, cell.ptr) };
         cell
     }
 
     /// A loop over a tile, or, where nothing depends on the position, at once over one element.
-    fn run(&mut self, uniform: bool, run: Loop, dst: Place, [a, b, c]: [Place; 3]) {
-        if uniform {
+    #[inline]
+    fn run(&mut self, run: Loop, dst: Place, [a, b, c]: [Place; 3]) {
+        if dst.uniform {
             // SAFETY: all operands are cells that hold an element, or single elements of inputs.
             unsafe { run(dst.ptr, a.ptr, b.ptr, c.ptr, 1) }
         } else {
@@ -171,7 +186,25 @@ impl Plan {
     }
 }
 
-fn is_half(dtype: DType) -> bool {
+/// Writes an immediate of a type as a register holds it: 16-bit floats as f32.
+///
+/// # Safety
+/// `ptr` has room for any element and is aligned to 8.
+#[inline]
+pub(super) unsafe fn write_immediate(x: Scalar, dtype: DType, ptr: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::F32 => ptr.cast::<f32>().write(f32::from_scalar(x)),
+            DType::F16 => ptr.cast::<f32>().write(half::f16::from_scalar(x).to_f32()),
+            DType::BF16 => ptr.cast::<f32>().write(half::bf16::from_scalar(x).to_f32()),
+            _ => with_dtype!(dtype, T => ptr.cast::<T>().write(T::from_scalar(x))),
+        }
+    }
+}
+
+#[inline]
+pub(super) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
@@ -189,215 +222,176 @@ fn is_exact(code: Code) -> bool {
     }
 }
 
-fn operands(code: &Code) -> [Option<Arg>; 3] {
-    match *code {
-        Code::Unary(_, a) | Code::Cast(a) => [Some(a), None, None],
-        Code::Binary(_, a, b) => [Some(a), Some(b), None],
-        Code::Where(a, b, c) => [Some(a), Some(b), Some(c)],
-        _ => [None; 3],
-    }
-}
-
 /// Makes the steps of a call.
 ///
 /// # Safety
 /// Inputs may be read at every position of the shape. What the steps do is safe while inputs, outputs, slots
 /// and `plan` stay where they are.
 pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
-    let instrs = &call.program.instrs;
-    let outputs = &call.program.outputs;
-    let mut last: [MaybeUninit<u8>; INSTRS_MAX] = [const { MaybeUninit::uninit() }; INSTRS_MAX];
+    let instrs = &call.program.instrs[..];
+    // The last instruction that reads each register, itself if none does.
+    let mut last = [0u8; INSTRS_MAX];
     for (i, instr) in instrs.iter().enumerate() {
-        last[i].write(i as u8);
-        for arg in operands(&instr.code).into_iter().flatten() {
+        last[i] = i as u8;
+        let mut read = |arg: Arg| {
             if let Arg::Reg(r) = arg {
-                last[r as usize].write(i as u8);
+                last[r as usize] = i as u8;
             }
+        };
+        match instr.code {
+            Code::Unary(_, a) | Code::Cast(a) => read(a),
+            Code::Binary(_, a, b) => [a, b].into_iter().for_each(read),
+            Code::Where(a, b, c) => [a, b, c].into_iter().for_each(read),
+            _ => {}
         }
         plan.widest = plan.widest.max(Rep::of(instr.dtype).size());
     }
-    // Which output each register may be computed in.
-    let mut direct: [MaybeUninit<Option<u8>>; INSTRS_MAX] = [const { MaybeUninit::uninit() }; INSTRS_MAX];
-    direct[..instrs.len()].fill(MaybeUninit::new(None));
-    for (k, &r) in outputs.iter().enumerate() {
-        last[r as usize].write(END);
+    // Which registers are written out, and which of them are computed in the output itself.
+    let (mut written, mut direct) = (0u64, [NO_OUTPUT; INSTRS_MAX]);
+    for (k, &r) in call.program.outputs.iter().enumerate() {
+        written |= 1 << r;
         let shares = call.inputs.iter().any(|v| v.ptr == call.outputs[k]);
         if !call.stream && !shares && !is_half(call.program.dtype(r)) {
-            direct[r as usize].write(Some(k as u8));
+            direct[r as usize] = k as u8;
         }
     }
-    // SAFETY: initialised above for every instruction.
-    let last = |r: usize| unsafe { last[r].assume_init() };
-    // SAFETY: as above.
-    let direct = |r: usize| unsafe { direct[r].assume_init() };
 
-    let mut regs: [MaybeUninit<Reg>; INSTRS_MAX] = [const { MaybeUninit::uninit() }; INSTRS_MAX];
+    let mut regs = [NOWHERE; INSTRS_MAX];
     for (i, instr) in instrs.iter().enumerate() {
-        let rep = Rep::of(instr.dtype);
-        let mut args = [Reg { place: NOWHERE, uniform: true, slot: None }; 3];
-        for (k, arg) in operands(&instr.code).into_iter().enumerate() {
-            match arg {
-                // SAFETY: a program reads only registers of earlier instructions.
-                Some(Arg::Reg(r)) => args[k] = unsafe { regs[r as usize].assume_init() },
-                Some(Arg::Scalar(x)) => {
-                    let condition = k == 0 && matches!(instr.code, Code::Where(..));
-                    args[k].place = plan.immediate(x, if condition { DType::Bool } else { instr.on });
-                }
-                None => {}
+        let take = |plan: &mut Plan, arg: Arg, dtype: DType| match arg {
+            Arg::Reg(r) => regs[r as usize],
+            Arg::Scalar(x) => plan.immediate(x, dtype),
+        };
+        let args = match instr.code {
+            Code::Unary(_, a) | Code::Cast(a) => [take(plan, a, instr.on), NOWHERE, NOWHERE],
+            Code::Binary(_, a, b) => [take(plan, a, instr.on), take(plan, b, instr.on), NOWHERE],
+            Code::Where(a, b, c) => {
+                [take(plan, a, DType::Bool), take(plan, b, instr.on), take(plan, c, instr.on)]
             }
-        }
+            _ => [NOWHERE; 3],
+        };
         let reg = match instr.code {
             // SAFETY: the caller's promise about inputs.
             Code::Input(k) => unsafe { input(plan, call, k, instr.dtype) },
-            Code::Fill(x) => Reg { place: plan.immediate(x, instr.dtype), uniform: true, slot: None },
+            Code::Fill(x) => plan.immediate(x, instr.dtype),
             _ => {
-                let generated =
+                let placed =
                     matches!(instr.code, Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. });
-                let uniform = !generated && args.iter().all(|a| a.uniform);
-                // A 16-bit result that is only stored is rounded by the store.
-                let rounds =
-                    is_half(instr.dtype) && !is_exact(instr.code) && (uniform || read_again(call.program, i));
-                let place = |plan: &mut Plan, direct: Option<u8>| match direct {
-                    _ if uniform => (plan.cell(), None),
-                    Some(k) => (Place { ptr: call.outputs[k as usize], scale: rep.size() }, None),
-                    None => {
-                        let (place, slot) = plan.slot();
-                        (place, Some(slot))
+                let uniform = !placed && args.iter().all(|a| a.uniform);
+                let dst = match direct[i] {
+                    k if k != NO_OUTPUT && !uniform => {
+                        Place::memory(call.outputs[k as usize], instr.dtype.size())
                     }
+                    _ => plan.room(uniform),
                 };
-                let (mut dst, mut slot) = place(plan, if rounds { None } else { direct(i) });
-                let extra = compute(plan, call, i, uniform, dst, &args);
-                if rounds {
-                    let (rounded, rounded_slot) = place(plan, None);
-                    plan.run(uniform, moves::round(call.level, instr.dtype), rounded, [dst, NOWHERE, NOWHERE]);
-                    plan.release(slot);
-                    (dst, slot) = (rounded, rounded_slot);
+                compute(plan, call, i, dst, args);
+                // A 16-bit result that is only stored is rounded by the store.
+                if is_half(instr.dtype) && !is_exact(instr.code) && (uniform || last[i] > i as u8) {
+                    let rounded = plan.room(uniform);
+                    plan.run(moves::round(call.level, instr.dtype), rounded, [dst, NOWHERE, NOWHERE]);
+                    plan.release(dst);
+                    rounded
+                } else {
+                    dst
                 }
-                extra.into_iter().for_each(|slot| plan.release(slot));
-                Reg { place: dst, uniform, slot }
             }
         };
-        regs[i].write(reg);
-        for (k, arg) in operands(&instr.code).into_iter().enumerate() {
-            if let Some(Arg::Reg(r)) = arg
-                && last(r as usize) == i as u8
+        regs[i] = reg;
+        let mut done = |arg: Arg| {
+            if let Arg::Reg(r) = arg
+                && last[r as usize] == i as u8
+                && written >> r & 1 == 0
             {
-                plan.release(args[k].slot);
+                plan.release(regs[r as usize]);
             }
+        };
+        match instr.code {
+            Code::Unary(_, a) | Code::Cast(a) => done(a),
+            Code::Binary(_, a, b) => [a, b].into_iter().for_each(done),
+            Code::Where(a, b, c) => [a, b, c].into_iter().for_each(done),
+            _ => {}
         }
     }
-    for (k, &r) in outputs.iter().enumerate() {
-        // SAFETY: every register of the program is initialised now.
-        let reg = unsafe { regs[r as usize].assume_init() };
-        store(plan, call, k, call.program.dtype(r), reg);
+    for (k, &r) in call.program.outputs.iter().enumerate() {
+        store(plan, call, k, call.program.dtype(r), regs[r as usize]);
     }
 }
 
-/// True where an instruction after `i` reads its register.
-fn read_again(program: &Program, i: usize) -> bool {
-    program.instrs[i + 1..]
-        .iter()
-        .any(|instr| operands(&instr.code).into_iter().flatten().any(|arg| arg == Arg::Reg(i as u8)))
-}
+/// "Not computed in an output."
+const NO_OUTPUT: u8 = u8::MAX;
 
 /// The register of an input.
 ///
 /// # Safety
 /// The input may be read at every position.
-unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Reg {
+unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place {
     let view = &call.inputs[k as usize];
     debug_assert_eq!((view.dtype, view.shape), (dtype, call.shape));
     let size = dtype.size();
-    let own = view.ptr.cast_mut();
-    let widen = |plan: &mut Plan, a: Place, uniform: bool| {
-        let (place, slot) = if uniform { (plan.cell(), None) } else { plan.slot_of() };
-        plan.run(uniform, moves::widen(call.level, dtype), place, [a, NOWHERE, NOWHERE]);
-        Reg { place, uniform, slot }
-    };
-    let lie =
-        if view.is_contiguous() { Lie::Contiguous } else { lie(view.ptr, size, view.shape, view.strides) };
-    match lie {
-        Lie::Contiguous if is_half(dtype) => widen(plan, Place { ptr: own, scale: size }, false),
-        Lie::Contiguous => Reg { place: Place { ptr: own, scale: size }, uniform: false, slot: None },
-        Lie::Uniform if is_half(dtype) => widen(plan, Place { ptr: own, scale: 0 }, true),
-        Lie::Uniform => Reg { place: Place { ptr: own, scale: 0 }, uniform: true, slot: None },
+    let raw = match how(view) {
+        Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
+        Lie::Uniform => Place::one(view.ptr.cast_mut()),
         Lie::Strided(gather) => {
             // What repeats is kept in its slot from tile to tile, so the slot is never given back.
             let keeps = gather.period.is_some();
-            let which = plan.gathers.len() as u8;
+            let mut dst = plan.slot();
+            plan.push(Step::Gather { which: plan.gathers.len() as u8, dst });
             plan.gathers.push(gather);
-            let (place, slot) = plan.slot_of();
-            plan.push(Step::Gather { which, dst: place });
-            let slot = if keeps { None } else { slot };
-            if is_half(dtype) {
-                let reg = widen(plan, place, false);
-                plan.release(slot);
-                reg
-            } else {
-                Reg { place, uniform: false, slot }
+            if keeps {
+                dst.slot = NO_SLOT;
             }
+            dst
         }
+    };
+    if !is_half(dtype) {
+        return raw;
+    }
+    let wide = plan.room(raw.uniform);
+    plan.run(moves::widen(call.level, dtype), wide, [raw, NOWHERE, NOWHERE]);
+    plan.release(raw);
+    wide
+}
+
+/// How an input lies.
+#[inline]
+pub(super) fn how(view: &View<'_>) -> Lie {
+    if view.is_contiguous() {
+        Lie::Contiguous
+    } else {
+        lie(view.ptr, view.dtype.size(), view.shape, view.strides)
     }
 }
 
-/// The steps of one instruction into `dst`. Returns the slots that it used on the way.
-fn compute(
-    plan: &mut Plan,
-    call: &Call<'_>,
-    i: usize,
-    uniform: bool,
-    dst: Place,
-    args: &[Reg; 3],
-) -> [Option<u8>; 2] {
+/// The steps of one instruction into `dst`.
+fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place; 3]) {
     let instr = &call.program.instrs[i];
     let (level, on) = (call.level, Rep::of(instr.on));
-    let [a, b, c] = args.map(|a| a.place);
-    let mut extra = [None; 2];
+    let [a, b, _] = args;
     match instr.code {
-        Code::Unary(op, _) => {
-            // Rounding to whole numbers has no loop for integers: they are whole.
-            let run = loops::unary(level, op, on).unwrap_or(moves::copy(on.size()));
-            plan.run(uniform, run, dst, [a, NOWHERE, NOWHERE]);
+        Code::Unary(op, _) => plan.run(loops::unary(level, op, on), dst, args),
+        Code::Binary(op, _, _) if op.class() == Class::logic && on != Rep::Bool => {
+            let truths = [a, b].map(|x| {
+                let truth = plan.room(x.uniform);
+                plan.run(moves::cast(level, on, Rep::Bool), truth, [x, NOWHERE, NOWHERE]);
+                truth
+            });
+            binary(plan, level, op, Rep::Bool, dst, truths);
+            truths.into_iter().for_each(|truth| plan.release(truth));
         }
-        Code::Binary(op, _, _) => {
-            let (mut operands, mut on) = ([a, b], on);
-            if op.class() == Class::logic && on != Rep::Bool {
-                for (k, operand) in operands.iter_mut().enumerate() {
-                    let (place, slot) = if args[k].uniform { (plan.cell(), None) } else { plan.slot_of() };
-                    plan.run(
-                        args[k].uniform,
-                        moves::cast(level, on, Rep::Bool),
-                        place,
-                        [*operand, NOWHERE, NOWHERE],
-                    );
-                    (*operand, extra[k]) = (place, slot);
-                }
-                on = Rep::Bool;
-            }
-            let splat = (args[0].uniform && !uniform, args[1].uniform && !uniform);
-            let run = loops::binary(level, op, on, splat)
-                .unwrap_or_else(|| panic!("{} has no loop for {}", op.name(), instr.on));
-            plan.run(uniform, run, dst, [operands[0], operands[1], NOWHERE]);
-        }
-        Code::Where(..) if args[0].uniform => {
+        Code::Binary(op, _, _) => binary(plan, level, op, on, dst, [a, b]),
+        Code::Where(..) if a.uniform => {
             // SAFETY: a uniform register holds its element already.
-            let chosen = if unsafe { *a.ptr.cast::<bool>() } { &args[1] } else { &args[2] };
-            let rep = Rep::of(instr.dtype);
-            let run = if chosen.uniform { moves::fill(level, rep.size()) } else { moves::copy(rep.size()) };
-            plan.run(uniform, run, dst, [chosen.place, NOWHERE, NOWHERE]);
+            let chosen = if unsafe { *a.ptr.cast::<bool>() } { args[1] } else { args[2] };
+            let size = Rep::of(instr.dtype).size();
+            let run = if chosen.uniform { moves::fill(level, size) } else { moves::copy(size) };
+            plan.run(run, dst, [chosen, NOWHERE, NOWHERE]);
         }
         Code::Where(..) => {
             let run = moves::select(level, Rep::of(instr.dtype), (args[1].uniform, args[2].uniform));
-            plan.run(uniform, run, dst, [a, b, c]);
+            plan.run(run, dst, args);
         }
-        Code::Cast(_) => {
-            let run = if is_half(instr.dtype) {
-                moves::cast_odd(level, on) // and rounded next
-            } else {
-                moves::cast(level, on, Rep::of(instr.dtype))
-            };
-            plan.run(uniform, run, dst, [a, NOWHERE, NOWHERE]);
-        }
+        Code::Cast(_) if is_half(instr.dtype) => plan.run(moves::cast_odd(level, on), dst, args), // rounded next
+        Code::Cast(_) => plan.run(moves::cast(level, on, Rep::of(instr.dtype)), dst, args),
         Code::Arange { start, step } => plan.push(Step::Arange { dtype: instr.dtype, start, step, dst }),
         Code::Uniform { seed, offset } => {
             plan.push(Step::Random { normal: false, dtype: instr.dtype, seed, offset, dst });
@@ -407,37 +401,36 @@ fn compute(
         }
         Code::Input(_) | Code::Fill(_) => unreachable!("read in place"),
     }
-    extra
+}
+
+/// The step of a binary op.
+#[inline]
+fn binary(plan: &mut Plan, level: Level, op: BinaryOp, on: Rep, dst: Place, [a, b]: [Place; 2]) {
+    let splat = (a.uniform && !dst.uniform, b.uniform && !dst.uniform);
+    plan.run(loops::binary(level, op, on, splat), dst, [a, b, NOWHERE]);
 }
 
 /// Writes a register to output `k`, unless it was computed there.
-fn store(plan: &mut Plan, call: &Call<'_>, k: usize, dtype: DType, reg: Reg) {
+fn store(plan: &mut Plan, call: &Call<'_>, k: usize, dtype: DType, reg: Place) {
     let size = dtype.size();
-    let dst = Place { ptr: call.outputs[k], scale: size };
-    if reg.place.ptr == dst.ptr && reg.place.scale == size && !reg.uniform {
+    let dst = Place::memory(call.outputs[k], size);
+    if reg.ptr == dst.ptr && reg.scale == dst.scale {
         return; // computed there, or an input that shares its memory
     }
-    let step = |run: Loop, a: Place| Step::Loop { run, dst, a, b: NOWHERE, c: NOWHERE };
     let narrow = moves::narrow(call.level, dtype);
-    if reg.uniform {
-        let mut one = reg.place;
+    let (run, a) = if reg.uniform {
+        let mut one = reg;
         if is_half(dtype) {
             one = plan.cell();
-            plan.run(true, narrow, one, [reg.place, NOWHERE, NOWHERE]);
+            plan.run(narrow, one, [reg, NOWHERE, NOWHERE]);
         }
-        plan.push(step(moves::fill(call.level, size), one));
+        (moves::fill(call.level, size), one)
     } else if is_half(dtype) {
-        plan.push(step(narrow, reg.place));
+        (narrow, reg)
     } else if call.stream {
-        plan.push(Step::Stream { dst, a: reg.place, size });
+        return plan.push(Step::Stream { dst, a: reg, size });
     } else {
-        plan.push(step(moves::copy(size), reg.place));
-    }
-}
-
-impl Plan {
-    fn slot_of(&mut self) -> (Place, Option<u8>) {
-        let (place, slot) = self.slot();
-        (place, Some(slot))
-    }
+        (moves::copy(size), reg)
+    };
+    plan.push(Step::Loop { run, dst, a, b: NOWHERE, c: NOWHERE });
 }

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 /// Elements of any type, aligned, with guards that catch a write past the end.
 #[derive(Clone)]
-struct Buffer {
+pub(super) struct Buffer {
     dtype: DType,
     numel: usize,
     words: Vec<u64>,
@@ -21,7 +21,7 @@ struct Buffer {
 const GUARD: u64 = 0x5aa5_0ff0_1234_8001;
 
 impl Buffer {
-    fn new(dtype: DType, numel: usize) -> Buffer {
+    pub fn new(dtype: DType, numel: usize) -> Buffer {
         let words = (numel * dtype.size()).div_ceil(8);
         Buffer { dtype, numel, words: vec![GUARD; words + 1] }
     }
@@ -38,11 +38,11 @@ impl Buffer {
         // SAFETY: that many elements of this type were written.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.numel) }
     }
-    fn view<'a>(&'a self, shape: &'a [usize], strides: &'a [isize], offset: usize) -> View<'a> {
+    pub fn view<'a>(&'a self, shape: &'a [usize], strides: &'a [isize], offset: usize) -> View<'a> {
         let ptr = self.words.as_ptr().cast::<u8>().wrapping_add(offset * self.dtype.size());
         View { ptr, dtype: self.dtype, shape, strides }
     }
-    fn view_mut<'a>(&'a mut self, shape: &'a [usize]) -> ViewMut<'a> {
+    pub fn view_mut<'a>(&'a mut self, shape: &'a [usize]) -> ViewMut<'a> {
         ViewMut { ptr: self.words.as_mut_ptr().cast(), dtype: self.dtype, shape, life: PhantomData }
     }
     /// Equal bits, all NaN being equal: which NaN comes out of `a + b` is the machine's choice.
@@ -82,11 +82,26 @@ fn run_on(
 }
 
 /// A program of one instruction over inputs of the given types.
-fn single(dtypes: &[DType], code: impl Fn(&[Arg]) -> Code, on: DType, dtype: DType) -> Program {
+pub(super) fn single(dtypes: &[DType], code: impl Fn(&[Arg]) -> Code, on: DType, dtype: DType) -> Program {
     let mut program = Program::default();
     let args: Vec<Arg> =
         dtypes.iter().enumerate().map(|(k, &d)| Arg::Reg(program.push(Code::Input(k as u8), d, d))).collect();
     let r = program.push(code(&args), on, dtype);
+    program.outputs.push(r);
+    program
+}
+
+/// `relu((x * 2 + 1) * x - 0.5)`.
+pub(super) fn chain() -> Program {
+    let mut program = Program::default();
+    let scalar = |x| Arg::Scalar(Scalar::Float(x));
+    let x = Arg::Reg(program.push(Code::Input(0), F32, F32));
+    let mut binary = |op, a, b| Arg::Reg(program.push(Code::Binary(op, a, b), F32, F32));
+    let y = binary(BinaryOp::Mul, x, scalar(2.0));
+    let y = binary(BinaryOp::Add, y, scalar(1.0));
+    let y = binary(BinaryOp::Mul, y, x);
+    let y = binary(BinaryOp::Sub, y, scalar(0.5));
+    let r = program.push(Code::Unary(UnaryOp::Relu, y), F32, F32);
     program.outputs.push(r);
     program
 }
@@ -414,7 +429,7 @@ fn check<T: Element>(
     }
 }
 
-fn takes(class: Class, dtype: DType) -> bool {
+pub(super) fn takes(class: Class, dtype: DType) -> bool {
     match class {
         Class::float => dtype.is_float(),
         Class::number | Class::real => dtype != Bool,
@@ -423,7 +438,7 @@ fn takes(class: Class, dtype: DType) -> bool {
     }
 }
 
-fn result(class: Class, dtype: DType) -> DType {
+pub(super) fn result(class: Class, dtype: DType) -> DType {
     if matches!(class, Class::test | Class::compare | Class::logic) { Bool } else { dtype }
 }
 
@@ -843,6 +858,26 @@ fn an_output_may_be_the_memory_of_an_input() {
     drop(out);
     for (i, &x) in values.iter().enumerate() {
         assert_eq!((shared.get::<f32>()[i], other.get::<f32>()[i]), (x + 1.0, x * (x + 1.0)));
+    }
+}
+
+#[test]
+fn every_unary_op_may_overwrite_its_operand() {
+    let x: Vec<f32> = edges::<f32>().into_iter().cycle().take(3000).collect();
+    for &op in UnaryOp::ALL.iter().filter(|op| op.class() != Class::test) {
+        let program = single(&[F32], |a| Code::Unary(op, a[0]), F32, F32);
+        for n in [1, 7, 16, 17, 3000] {
+            let (input, shape) = (Buffer::of(&x[..n]), [n]);
+            for level in Level::available() {
+                let expected = run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &[]).remove(0);
+                let mut shared = input.clone();
+                let out = [shared.view_mut(&shape)];
+                let view = View { ptr: out[0].ptr, dtype: F32, shape: &shape, strides: &[1] };
+                run_at(level, &program, &shape, &[view], &out, 0..n);
+                drop(out);
+                assert!(shared.same(&expected), "{} of {n} at {level:?}", op.name());
+            }
+        }
     }
 }
 

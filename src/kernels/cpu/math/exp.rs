@@ -28,8 +28,13 @@ fn exp_core<S: Simd>(r: f32) -> f32 {
 #[inline(always)]
 fn scale(p: f32, n: i32) -> f32 {
     let half = n >> 1;
-    let power = |n: i32| f32::from_bits((n + 127).cast_unsigned() << 23);
     p * power(half) * power(n - half)
+}
+
+/// `2^n` for a normal result.
+#[inline(always)]
+fn power(n: i32) -> f32 {
+    f32::from_bits((n + 127).cast_unsigned() << 23)
 }
 
 /// `x` kept within bounds; NaN stays.

@@ -5,173 +5,216 @@
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
-use super::super::nest::{Nest, Shared, in_parts, slice_of};
-use super::fold::{BLOCK, Fold, Max, Min, Wide, fold_block};
-use super::rows::{chunk_of, tiles};
-use super::{Input, Task, least};
+use super::super::nest::{Shared, in_parts};
+use super::columns::Columns;
+use super::fold::{BLOCK, Wide};
+use super::gather::Tiles;
+use super::kernel::Kernel;
+use super::rows::{blocks, chunk_of};
+use super::{Scratch, Task, least};
 use crate::dtype::DType;
 use half::{bf16, f16};
 use std::ops::Range;
 
-pub(super) fn by_dtype<const MAX: bool>(task: &Task<'_>) {
-    match task.dtype {
-        DType::F32 => all::<f32, f32, MAX>(task),
-        DType::F64 => all::<f64, f64, MAX>(task),
-        DType::F16 => all::<f16, f32, MAX>(task),
-        DType::BF16 => all::<bf16, f32, MAX>(task),
-        DType::I32 => all::<i32, i32, MAX>(task),
-        DType::I64 => all::<i64, i64, MAX>(task),
-        DType::U8 | DType::Bool => all::<u8, u8, MAX>(task),
+/// What finding a position needs beyond a fold: once for each type and direction.
+struct Finder {
+    /// Whether the value `a`, which comes later, takes the place of `b`.
+    beats: fn(u64, u64) -> bool,
+    /// The first of `n` elements with a value.
+    ///
+    /// # Safety
+    /// The elements are valid for reads.
+    first: unsafe fn(*const u8, n: usize, value: u64) -> usize,
+    /// Looks at rows of neighbouring results, the first of which has a number; if it has none yet, it is
+    /// the best so far.
+    ///
+    /// # Safety
+    /// Each row is valid for `n` elements, as are values and places.
+    look: unsafe fn(rows: &[*const u8], n: usize, first: u32, start: bool, values: *mut u8, places: *mut u32),
+    /// A value as a word.
+    ///
+    /// # Safety
+    /// There is one at the address.
+    word: unsafe fn(*const u8) -> u64,
+}
+
+impl Finder {
+    const fn of<T: Load<W>, W: Wide, const MAX: bool>() -> Finder {
+        Finder {
+            beats: |a, b| beats::<W, MAX>(W::of_bits(a), W::of_bits(b)),
+            first: first::<T, W>,
+            look: look::<T, W, MAX>,
+            // SAFETY: by the caller's promise.
+            word: |at| unsafe { *at.cast::<W>() }.into_bits(),
+        }
     }
 }
 
-/// A candidate: its value and its position among the elements of its result.
-type Best<W> = (W, usize);
-
-/// Whether `a`, which comes later, takes the place of `b`.
 #[inline(always)]
 fn beats<W: Wide, const MAX: bool>(a: W, b: W) -> bool {
     (if MAX { a > b } else { a < b }) | (a.is_nan() & !b.is_nan())
 }
 
-/// The best of candidates in the order of their positions.
-fn first_best<W: Wide, const MAX: bool>(candidates: impl Iterator<Item = Best<W>>) -> i64 {
-    let best = candidates.reduce(|b, a| if beats::<W, MAX>(a.0, b.0) { a } else { b });
-    best.map_or(0, |(_, at)| at as i64)
+unsafe fn first<T: Load<W>, W: Wide>(x: *const u8, n: usize, value: u64) -> usize {
+    let value = W::of_bits(value);
+    // SAFETY: by the caller's promise.
+    let x = unsafe { std::slice::from_raw_parts(x.cast::<T>(), n) };
+    x.iter().position(|x| x.load() == value || value.is_nan() && x.load().is_nan()).unwrap_or(0)
 }
 
-fn all<T: Load<W>, W: Wide, const MAX: bool>(task: &Task<'_>) {
-    if task.kept.numel() == 0 || task.count == 0 {
-        return;
+unsafe fn look<T: Load<W>, W: Wide, const MAX: bool>(
+    rows: &[*const u8],
+    n: usize,
+    first: u32,
+    start: bool,
+    values: *mut u8,
+    places: *mut u32,
+) {
+    vectorize(|| {
+        // SAFETY: by the caller's promise.
+        let (values, places) = unsafe {
+            (std::slice::from_raw_parts_mut(values.cast::<W>(), n), std::slice::from_raw_parts_mut(places, n))
+        };
+        for (r, row) in rows.iter().enumerate() {
+            // SAFETY: as above.
+            let row = unsafe { std::slice::from_raw_parts(row.cast::<T>(), n) };
+            let (fresh, place) = (start && r == 0, first + r as u32);
+            for ((&x, value), at) in row.iter().zip(&mut *values).zip(&mut *places) {
+                let x = x.load();
+                let better = fresh | beats::<W, MAX>(x, *value);
+                *value = if better { x } else { *value };
+                *at = if better { place } else { *at };
+            }
+        }
+    });
+}
+
+fn finder(dtype: DType, max: bool) -> &'static Finder {
+    macro_rules! by_type {
+        ($($dtype:pat => $T:ident in $W:ident;)*) => {
+            match (dtype, max) {
+                $(($dtype, true) => const { &Finder::of::<$T, $W, true>() },
+                ($dtype, false) => const { &Finder::of::<$T, $W, false>() },)*
+            }
+        };
     }
+    by_type! {
+        DType::F32 => f32 in f32;
+        DType::F64 => f64 in f64;
+        DType::F16 => f16 in f32;
+        DType::BF16 => bf16 in f32;
+        DType::I32 => i32 in i32;
+        DType::I64 => i64 in i64;
+        DType::U8 | DType::Bool => u8 in u8;
+    }
+}
+
+/// A candidate: its value and its position among the elements of its result.
+type Best = (u64, usize);
+
+pub(super) fn find(task: &Task<'_>, kernel: &Kernel, max: bool) {
+    let finder = finder(task.dtype, max);
     match task.column() {
-        Some(column) if task.count < u32::MAX as usize => columns::<T, W, MAX>(task, column),
-        _ => rows::<T, W, MAX>(task),
+        _ if task.count == 0 => {}
+        Some(column) if task.count < u32::MAX as usize => columns(task, kernel, finder, column),
+        _ => rows(task, kernel, finder),
     }
 }
 
-fn rows<T: Load<W>, W: Wide, const MAX: bool>(task: &Task<'_>) {
+/// Writes a position.
+fn write(task: &Task<'_>, at: isize, position: usize) {
+    // SAFETY: `at` is an index of the output, which is of int64.
+    unsafe { task.result(at).cast::<i64>().write(position as i64) }
+}
+
+/// The best of candidates in the order of their positions.
+fn first_best(finder: &Finder, candidates: impl Iterator<Item = Best>) -> usize {
+    let best = candidates.reduce(|b, a| if (finder.beats)(a.0, b.0) { a } else { b });
+    best.map_or(0, |(_, at)| at)
+}
+
+fn rows(task: &Task<'_>, kernel: &Kernel, finder: &Finder) {
     let (results, count) = (task.kept.numel(), task.count);
-    let (input, output) = (task.input::<T>(), task.output.cast::<i64>());
-    let chunk = chunk_of(count, results, least::<T>(), task.par.threads());
-    let row = |offset, range| match MAX {
-        true => vectorize(|| one_row::<T, W, Max<T, W, T>, MAX>(&task.reduced, input, offset, range)),
-        false => vectorize(|| one_row::<T, W, Min<T, W, T>, MAX>(&task.reduced, input, offset, range)),
-    };
+    let chunk = chunk_of(count, results, least(kernel.size), task.par.threads());
     if chunk >= count {
-        in_parts(results, (least::<T>() / count).max(1), task.par, &|part| {
+        in_parts(results, (least(kernel.size) / count).max(1), task.par, &|part| {
             task.kept.each(part, |_, [at, offset]| {
-                // SAFETY: `at` is an index of the output.
-                unsafe { output.at(at).write(row(offset, 0..count).1 as i64) };
+                write(task, at, one_row(task, kernel, finder, offset, 0..count).1);
             });
         });
         return;
     }
     let chunks = count.div_ceil(chunk);
-    let mut partials = vec![(W::ZERO, 0); results * chunks];
-    let to = Shared::<Best<W>>::new(partials.as_mut_ptr());
+    let mut partials: Vec<Best> = vec![(0, 0); results * chunks];
+    let to = Shared::<Best>::new(partials.as_mut_ptr());
     task.par.run(results * chunks, &|i| {
         let first = (i % chunks) * chunk;
-        let best = row(task.kept.at(i / chunks)[1], first..(first + chunk).min(count));
+        let [_, offset] = task.kept.at(i / chunks);
+        let best = one_row(task, kernel, finder, offset, first..(first + chunk).min(count));
         // SAFETY: each part writes its own.
         unsafe { to.at(i as isize).write(best) };
     });
     task.kept.each(0..results, |p, [at, _]| {
-        let best = first_best::<W, MAX>(partials[p * chunks..(p + 1) * chunks].iter().copied());
-        // SAFETY: `at` is an index of the output.
-        unsafe { output.at(at).write(best) };
+        write(task, at, first_best(finder, partials[p * chunks..(p + 1) * chunks].iter().copied()));
     });
 }
 
 /// The best of the elements `range` of one result. There is one.
-#[inline(always)]
-fn one_row<T: Load<W>, W: Wide, F: Fold<In = T, Acc = W>, const MAX: bool>(
-    reduced: &Nest<1>,
-    input: Input<'_, T>,
-    offset: isize,
-    range: Range<usize>,
-) -> Best<W> {
-    let mut best: Option<Best<W>> = None;
-    tiles(reduced, input, offset, range.clone(), |first, tile| {
-        for (i, block) in tile.chunks(BLOCK).enumerate() {
-            let value = fold_block::<F>(block);
-            if best.is_none_or(|(b, _)| beats::<W, MAX>(value, b)) {
-                best = Some((value, first + i * BLOCK));
-            }
+fn one_row(task: &Task<'_>, kernel: &Kernel, finder: &Finder, offset: isize, range: Range<usize>) -> Best {
+    let mut best: Option<Best> = None;
+    blocks(task, kernel, offset, range.clone(), |first, value| {
+        if best.is_none_or(|(b, _)| (finder.beats)(value, b)) {
+            best = Some((value, first));
         }
     });
-    let (value, first) = best.unwrap_or((W::ZERO, range.start));
-    let mut at = first;
-    tiles(reduced, input, offset, first..(first + BLOCK).min(range.end), |_, block| {
-        let is_it = |x: &T| x.load() == value || value.is_nan() && x.load().is_nan();
-        at = first + block.iter().position(is_it).unwrap_or(0);
-    });
-    (value, at)
+    let (value, first) = best.unwrap_or((0, range.start));
+    let mut block = Tiles::new(task, kernel.size, offset, first..(first + BLOCK).min(range.end));
+    // SAFETY: the tile has `n` elements.
+    let within = block.next().map_or(0, |(_, x, n)| unsafe { (finder.first)(x, n, value) });
+    (value, first + within)
 }
 
-/// Results that are looked at side by side.
-const WIDTH: usize = 1024;
-
-fn columns<T: Load<W>, W: Wide, const MAX: bool>(task: &Task<'_>, column: usize) {
-    let mut outer = task.kept.clone();
-    let along = outer.dims.remove(column);
-    let cuts = along.size.div_ceil(WIDTH);
-    let units = outer.numel() * cuts;
-    let (input, output, count) = (task.input::<T>(), task.output.cast::<i64>(), task.count);
-    let width = along.size.div_ceil(cuts);
-    let strip = |unit: usize| {
-        let ([at, offset], cut) = (outer.at(unit / cuts), slice_of(along.size, cuts, unit % cuts));
-        (at + cut.start as isize * along.step[0], offset + cut.start as isize, cut.len())
-    };
-    let chunk = chunk_of(count, units, least::<T>() / width, task.par.threads());
+fn columns(task: &Task<'_>, kernel: &Kernel, finder: &Finder, column: usize) {
+    let columns = Columns::new(task, column, kernel.size);
+    let (units, width, count) = (columns.units(), columns.width(), task.count);
+    let least = (least(kernel.size) / width).max(1);
+    let chunk = chunk_of(count, units, least, task.par.threads());
     let chunks = count.div_ceil(chunk);
-    let mut partials = vec![(W::ZERO, 0u32); if chunks == 1 { 0 } else { units * chunks * width }];
-    let to = Shared::<(W, u32)>::new(partials.as_mut_ptr());
+    let mut partials: Vec<Best> = vec![(0, 0); if chunks == 1 { 0 } else { units * chunks * width }];
+    let to = Shared::<Best>::new(partials.as_mut_ptr());
     let part = |range: Range<usize>| {
-        let (mut values, mut places) = (vec![W::ZERO; width], vec![0u32; width]);
-        let mut evaluated = Vec::<T>::with_capacity(if input.read.is_some() { width } else { 0 });
+        let (mut values, mut places) = (Scratch::new(width * kernel.acc), vec![0u32; width]);
+        let values = values.ptr();
         for i in range {
-            let (at, offset, n) = strip(i / chunks);
+            let (at, offset, n) = columns.strip(i / chunks);
             let first = (i % chunks) * chunk;
-            let rows = first..(first + chunk).min(count);
-            vectorize(|| {
-                task.reduced.each(rows, |r, [row]| {
-                    // SAFETY: `n` elements of the input, for which there is room.
-                    let row = unsafe {
-                        std::slice::from_raw_parts(input.run(offset + row, n, evaluated.as_mut_ptr()), n)
-                    };
-                    let (values, places) = (&mut values[..n], &mut places[..n]);
-                    for ((&x, value), place) in row.iter().zip(values).zip(places) {
-                        let x = x.load();
-                        let better = (r == first) | beats::<W, MAX>(x, *value);
-                        *value = if better { x } else { *value };
-                        *place = if better { r as u32 } else { *place };
-                    }
-                });
+            columns.blocks(kernel.size, offset, n, first..(first + chunk).min(count), |r, rows| {
+                // SAFETY: rows of `n` elements; there is room for `width` values and places.
+                unsafe { (finder.look)(rows, n, r as u32, r == first, values, places.as_mut_ptr()) };
             });
-            for w in 0..n {
-                // SAFETY: an index of the output, or this part's own place among the partial results.
-                unsafe {
-                    match chunks {
-                        1 => output.at(at + w as isize * along.step[0]).write(places[w] as i64),
-                        _ => to.at((i * width + w) as isize).write((values[w], places[w])),
+            for (w, &place) in places[..n].iter().enumerate() {
+                if chunks == 1 {
+                    write(task, at + w as isize * columns.step(), place as usize);
+                } else {
+                    // SAFETY: a value that was written, and this part's own place among the partial results.
+                    unsafe {
+                        let value = (finder.word)(values.add(w * kernel.acc));
+                        to.at((i * width + w) as isize).write((value, place as usize));
                     }
                 }
             }
         }
     };
     if chunks == 1 {
-        in_parts(units, (least::<T>() / (width * count)).max(1), task.par, &part);
+        in_parts(units, (least / count).max(1), task.par, &part);
         return;
     }
     task.par.run(units * chunks, &|i| part(i..i + 1));
     for unit in 0..units {
-        let (at, _, n) = strip(unit);
+        let (at, _, n) = columns.strip(unit);
         for w in 0..n {
             let of = |c: usize| partials[(unit * chunks + c) * width + w];
-            let best = first_best::<W, MAX>((0..chunks).map(|c| (of(c).0, of(c).1 as usize)));
-            // SAFETY: an index of the output.
-            unsafe { output.at(at + w as isize * along.step[0]).write(best) };
+            write(task, at + w as isize * columns.step(), first_best(finder, (0..chunks).map(of)));
         }
     }
 }

@@ -10,30 +10,59 @@ use super::super::load::Load;
 use std::marker::PhantomData;
 
 /// Elements of a block.
-pub(super) const BLOCK: usize = 512;
+pub(in super::super) const BLOCK: usize = 512;
 /// Lanes of a block: four 512-bit registers of f32.
-pub(super) const LANES: usize = 64;
+pub(in super::super) const LANES: usize = 64;
 
 /// A reduction of elements of one type. Joining with `start` changes nothing.
 pub(in super::super) trait Fold: 'static {
     /// What is read.
-    type In: Copy + Send + Sync;
+    type In: Copy;
     /// In what it is computed.
-    type Acc: Copy + Send + Sync;
+    type Acc: Bits;
     /// What is written.
-    type Out: Copy + Send + Sync;
+    type Out: Copy;
     /// The result of nothing.
     fn start() -> Self::Acc;
     /// One element.
     fn lift(x: Self::In) -> Self::Acc;
     /// The result of two neighbours, `a` before `b`.
     fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    /// What is written for `count` elements.
-    fn end(acc: Self::Acc, count: usize) -> Self::Out;
+    /// What is written: for a mean, the sum over the count.
+    fn end(acc: Self::Acc, mean: Option<usize>) -> Self::Out;
+    /// The result of a block.
+    #[inline(always)]
+    fn block(x: &[Self::In]) -> Self::Acc {
+        fold_lanes_of::<Self>(x)
+    }
+}
+
+/// What fits a word, so that walks need not know it.
+pub(in super::super) trait Bits: Copy {
+    fn into_bits(self) -> u64;
+    fn of_bits(bits: u64) -> Self;
+}
+macro_rules! bits {
+    ($($t:ident |$x:ident| $into:expr, |$b:ident| $of:expr;)*) => {$(
+        impl Bits for $t {
+            #[inline(always)] fn into_bits(self) -> u64 { let $x = self; $into }
+            #[inline(always)] fn of_bits($b: u64) -> $t { $of }
+        }
+    )*};
+}
+bits! {
+    f32 |x| x.to_bits() as u64, |b| f32::from_bits(b as u32);
+    f64 |x| x.to_bits(), |b| f64::from_bits(b);
+    i64 |x| x as u64, |b| b as i64;
+    i32 |x| x as u64, |b| b as i32;
+    u8 |x| x as u64, |b| b as u8;
+    u16 |x| x as u64, |b| b as u16;
+    u32 |x| x as u64, |b| b as u32;
+    u64 |x| x, |b| b;
 }
 
 /// A type that numbers are computed in.
-pub(super) trait Wide: Copy + Send + Sync + PartialOrd + 'static {
+pub(in super::super) trait Wide: Bits + Send + Sync + PartialOrd + 'static {
     const ZERO: Self;
     const ONE: Self;
     const LEAST: Self;
@@ -87,15 +116,13 @@ macro_rules! folds {
             #[inline(always)] fn start() -> W { $start }
             #[inline(always)] fn lift(x: T) -> W { x.load() }
             #[inline(always)] fn join(a: W, b: W) -> W { ($join)(a, b) }
-            #[inline(always)] fn end(acc: W, count: usize) -> O { O::store(($end)(acc, count)) }
+            #[inline(always)] fn end(acc: W, mean: Option<usize>) -> O { O::store(($end)(acc, mean)) }
         }
     )*};
 }
 folds! {
-    /// Sum.
-    Sum: W::ZERO, W::add, |acc, _| acc;
-    /// Sum over count.
-    Mean: W::ZERO, W::add, W::over;
+    /// Sum, or mean.
+    Sum: W::ZERO, W::add, |acc: W, mean: Option<usize>| mean.map_or(acc, |count| acc.over(count));
     /// Product.
     Prod: W::ONE, W::mul, |acc, _| acc;
     /// Largest, or NaN.
@@ -104,35 +131,90 @@ folds! {
     Min: W::MOST, W::smaller, |acc, _| acc;
 }
 
-/// Whether any (or, by `ALL`, every) element is not zero.
-pub(in super::super) struct Test<T, W, const ALL: bool>(PhantomData<(T, W)>);
-impl<T: Load<W>, W: Wide, const ALL: bool> Fold for Test<T, W, ALL> {
-    type In = T;
-    type Acc = u8;
-    type Out = u8;
+/// Sum of bytes: a block's fits 32 bits.
+pub(in super::super) struct SumBytes;
+impl Fold for SumBytes {
+    type In = u8;
+    type Acc = i64;
+    type Out = i64;
     #[inline(always)]
-    fn start() -> u8 {
-        ALL as u8
+    fn start() -> i64 {
+        0
     }
     #[inline(always)]
-    fn lift(x: T) -> u8 {
-        (x.load() != W::ZERO) as u8
+    fn lift(x: u8) -> i64 {
+        x as i64
     }
     #[inline(always)]
-    fn join(a: u8, b: u8) -> u8 {
-        if ALL { a & b } else { a | b }
+    fn join(a: i64, b: i64) -> i64 {
+        a.wrapping_add(b)
     }
     #[inline(always)]
-    fn end(acc: u8, _: usize) -> u8 {
+    fn end(acc: i64, _: Option<usize>) -> i64 {
         acc
     }
+    #[inline(always)]
+    fn block(x: &[u8]) -> i64 {
+        x.iter().map(|&x| x as u32).sum::<u32>() as i64
+    }
+}
+
+/// An element as bits, for questions about zero.
+pub(in super::super) trait Raw: Bits + Ord {
+    const NONE: Self;
+    const ALL: Self;
+    fn or(self, other: Self) -> Self;
+    /// Without the sign: -0 is zero too.
+    fn magnitude(self) -> Self;
+}
+macro_rules! raw {
+    ($($t:ident)*) => {$(
+        impl Raw for $t {
+            const NONE: $t = 0;
+            const ALL: $t = $t::MAX;
+            #[inline(always)] fn or(self, other: $t) -> $t { self | other }
+            #[inline(always)] fn magnitude(self) -> $t { self << 1 }
+        }
+    )*};
+}
+raw! { u8 u16 u32 u64 }
+
+macro_rules! tests {
+    ($($(#[$doc:meta])* $Name:ident: $start:expr, $join:expr;)*) => {$(
+        $(#[$doc])*
+        pub(in super::super) struct $Name<T, const FLOAT: bool>(PhantomData<T>);
+        impl<T: Raw + 'static, const FLOAT: bool> Fold for $Name<T, FLOAT> {
+            type In = T;
+            type Acc = T;
+            type Out = u8;
+            #[inline(always)] fn start() -> T { $start }
+            #[inline(always)] fn lift(x: T) -> T { if FLOAT { x.magnitude() } else { x } }
+            #[inline(always)] fn join(a: T, b: T) -> T { ($join)(a, b) }
+            #[inline(always)] fn end(acc: T, _: Option<usize>) -> u8 { (acc != T::NONE) as u8 }
+        }
+    )*};
+}
+tests! {
+    /// Whether any element is not zero: the union of their bits.
+    Any: T::NONE, T::or;
+    /// Whether no element is zero: the smallest of them as whole numbers.
+    All: T::ALL, T::min;
 }
 
 /// The value of one block, or of a shorter last one.
 #[inline(always)]
-pub(in super::super) fn fold_block<F: Fold>(x: &[F::In]) -> F::Acc {
-    if x.len() <= 8 {
-        return fold_few::<F, 8>(x);
+pub(in super::super) fn fold_block<F: Fold + ?Sized>(x: &[F::In]) -> F::Acc {
+    F::block(x)
+}
+
+#[inline(always)]
+fn fold_lanes_of<F: Fold + ?Sized>(x: &[F::In]) -> F::Acc {
+    // Lanes above the last element would change nothing.
+    match x.len() {
+        0..=8 => return fold_few::<F, 8>(x),
+        9..=16 => return fold_few::<F, 16>(x),
+        17..=32 => return fold_few::<F, 32>(x),
+        _ => {}
     }
     let mut lanes = [F::start(); LANES];
     let (turns, rest) = x.as_chunks::<LANES>();
@@ -147,9 +229,9 @@ pub(in super::super) fn fold_block<F: Fold>(x: &[F::In]) -> F::Acc {
     fold_lanes::<F, LANES>(lanes)
 }
 
-/// As [`fold_block`] where no element has a lane above `N`: the other lanes would change nothing.
+/// As [`fold_block`] where no element has a lane above `N`.
 #[inline(always)]
-fn fold_few<F: Fold, const N: usize>(x: &[F::In]) -> F::Acc {
+fn fold_few<F: Fold + ?Sized, const N: usize>(x: &[F::In]) -> F::Acc {
     let mut lanes = [F::start(); N];
     for (lane, &x) in lanes.iter_mut().zip(x) {
         *lane = F::join(*lane, F::lift(x));
@@ -157,8 +239,16 @@ fn fold_few<F: Fold, const N: usize>(x: &[F::In]) -> F::Acc {
     fold_lanes::<F, N>(lanes)
 }
 
+/// As [`fold_block`] for exactly `N` elements, at most eight.
 #[inline(always)]
-fn fold_lanes<F: Fold, const N: usize>(mut lanes: [F::Acc; N]) -> F::Acc {
+pub(super) fn fold_exactly<F: Fold, const N: usize>(x: &[F::In; N]) -> F::Acc {
+    let mut lanes = [F::start(); 8];
+    (0..N).for_each(|l| lanes[l] = F::join(lanes[l], F::lift(x[l])));
+    fold_lanes::<F, 8>(lanes)
+}
+
+#[inline(always)]
+fn fold_lanes<F: Fold + ?Sized, const N: usize>(mut lanes: [F::Acc; N]) -> F::Acc {
     let mut half = N / 2;
     while half > 0 {
         for l in 0..half {
@@ -170,41 +260,41 @@ fn fold_lanes<F: Fold, const N: usize>(mut lanes: [F::Acc; N]) -> F::Acc {
 }
 
 /// The binary tree over blocks, built from the left: entry `i` is the value of a run of `2^i` of them.
-pub(in super::super) struct Tree<F: Fold> {
-    runs: [F::Acc; 48],
+pub(in super::super) struct Tree<A> {
+    runs: [std::mem::MaybeUninit<A>; 48],
     count: usize,
 }
 
-impl<F: Fold> Tree<F> {
+impl<A: Copy> Tree<A> {
     #[inline(always)]
-    pub fn new() -> Tree<F> {
-        Tree { runs: [F::start(); 48], count: 0 }
+    pub fn new() -> Tree<A> {
+        Tree { runs: [const { std::mem::MaybeUninit::uninit() }; 48], count: 0 }
     }
 
     /// Adds the value of the next block, or of the next run when all before were of that length.
     #[inline(always)]
-    pub fn push(&mut self, mut acc: F::Acc) {
+    pub fn push(&mut self, mut acc: A, join: impl Fn(A, A) -> A) {
         let level = self.count.trailing_ones() as usize;
         for run in &self.runs[..level] {
-            acc = F::join(*run, acc);
+            // SAFETY: bit `i` of the count is set, so run `i` has been written.
+            acc = join(unsafe { run.assume_init() }, acc);
         }
-        self.runs[level] = acc;
+        self.runs[level].write(acc);
         self.count += 1;
     }
 
-    /// The value of all: what is left over joins from the right.
+    /// The value of all: what is left over joins from the right. None if there was nothing.
     #[inline(always)]
-    pub fn end(&self) -> F::Acc {
+    pub fn end(&self, join: impl Fn(A, A) -> A) -> Option<A> {
         let mut acc = None;
-        for level in 0..self.runs.len() {
-            if self.count >> level & 1 == 1 {
-                acc = Some(match acc {
-                    None => self.runs[level],
-                    Some(right) => F::join(self.runs[level], right),
-                });
-            }
+        let mut rest = self.count;
+        while rest != 0 {
+            // SAFETY: the bit is set, so the run has been written.
+            let run = unsafe { self.runs[rest.trailing_zeros() as usize].assume_init() };
+            acc = Some(acc.map_or(run, |right| join(run, right)));
+            rest &= rest - 1;
         }
-        acc.unwrap_or(F::start())
+        acc
     }
 }
 
@@ -214,7 +304,7 @@ pub(in super::super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
     if x.len() <= BLOCK {
         return fold_block::<F>(x);
     }
-    let mut tree = Tree::<F>::new();
-    x.chunks(BLOCK).for_each(|block| tree.push(fold_block::<F>(block)));
-    tree.end()
+    let mut tree = Tree::new();
+    x.chunks(BLOCK).for_each(|block| tree.push(fold_block::<F>(block), F::join));
+    tree.end(F::join).unwrap_or(F::start())
 }

@@ -7,16 +7,20 @@
 mod arg;
 mod columns;
 pub(super) mod fold;
+mod gather;
+mod kernel;
 mod rows;
 #[cfg(test)]
 mod tests;
 
-use super::super::{Parallel, View, ViewMut};
+use super::super::{Parallel, Serial, View, ViewMut};
 use super::nest::{Dim, Nest, Shared};
 use crate::dtype::DType;
 use crate::op::ReduceOp;
-use fold::{Fold, Max, Mean, Min, Prod, Sum, Test};
+use fold::{All, Any, LANES, Max, Min, Prod, Sum, SumBytes};
 use half::{bf16, f16};
+use kernel::Kernel;
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Writes the elements of a range of positions, row by row over the iteration shape, to an address.
@@ -34,54 +38,99 @@ pub(crate) enum Source<'a> {
 /// Reduces the dimensions that `dims` marks, writing one element for each index of the others, row by
 /// row. (So `keepdim` makes no difference here.)
 pub(crate) fn reduce(op: ReduceOp, input: Source<'_>, dims: &[bool], output: &ViewMut<'_>, par: &dyn Parallel) {
-    use DType::*;
-    let task = Task::new(input, dims, output.ptr, par);
+    let kernel = kernel_of(op, input.dtype());
+    let task = Task::new(op, kernel, input, dims, output, par);
     debug_assert_eq!(task.kept.numel(), output.numel());
+    if output.numel() == 0 {
+        return;
+    }
+    match op {
+        ReduceOp::ArgMax | ReduceOp::ArgMin => arg::find(&task, kernel, op == ReduceOp::ArgMax),
+        _ => match task.column() {
+            Some(column) if task.count > 0 => columns::fold_columns(&task, kernel, column),
+            _ => rows::fold_rows(&task, kernel),
+        },
+    }
+}
+
+/// The loops for an op and a type.
+fn kernel_of(op: ReduceOp, dtype: DType) -> &'static Kernel {
+    use DType::*;
     macro_rules! by_type {
-        ($($dtype:pat => $F:ty),* $(,)?) => {
-            match task.dtype { $($dtype => fold_all::<$F>(&task),)* other => unreachable!("{op:?} of {other}") }
+        ($($dtype:pat => $F:ty, $any_order:literal;)*) => {
+            match dtype {
+                $($dtype => const { &Kernel::of::<$F>($any_order) },)*
+                #[allow(unreachable_patterns)]
+                other => unreachable!("{op:?} of {other}"),
+            }
         };
     }
     match op {
-        ReduceOp::Sum => by_type! {
-            F32 => Sum<f32, f32, f32>, F64 => Sum<f64, f64, f64>, F16 => Sum<f16, f32, f16>, BF16 => Sum<bf16, f32, bf16>,
-            I32 => Sum<i32, i64, i64>, I64 => Sum<i64, i64, i64>, U8 | Bool => Sum<u8, i64, i64>,
+        ReduceOp::Sum | ReduceOp::Mean => by_type! {
+            F32 => Sum<f32, f32, f32>, false;
+            F64 => Sum<f64, f64, f64>, false;
+            F16 => Sum<f16, f32, f16>, false;
+            BF16 => Sum<bf16, f32, bf16>, false;
+            I32 => Sum<i32, i64, i64>, true;
+            I64 => Sum<i64, i64, i64>, true;
+            U8 | Bool => SumBytes, true;
         },
         ReduceOp::Prod => by_type! {
-            F32 => Prod<f32, f32, f32>, F64 => Prod<f64, f64, f64>, F16 => Prod<f16, f32, f16>, BF16 => Prod<bf16, f32, bf16>,
-            I32 => Prod<i32, i64, i64>, I64 => Prod<i64, i64, i64>, U8 | Bool => Prod<u8, i64, i64>,
+            F32 => Prod<f32, f32, f32>, false;
+            F64 => Prod<f64, f64, f64>, false;
+            F16 => Prod<f16, f32, f16>, false;
+            BF16 => Prod<bf16, f32, bf16>, false;
+            I32 => Prod<i32, i64, i64>, true;
+            I64 => Prod<i64, i64, i64>, true;
+            U8 | Bool => Prod<u8, i64, i64>, true;
         },
-        ReduceOp::Mean => by_type! {
-            F32 => Mean<f32, f32, f32>, F64 => Mean<f64, f64, f64>, F16 => Mean<f16, f32, f16>, BF16 => Mean<bf16, f32, bf16>,
+        ReduceOp::Max | ReduceOp::ArgMax => by_type! {
+            F32 => Max<f32, f32, f32>, true;
+            F64 => Max<f64, f64, f64>, true;
+            F16 => Max<f16, f32, f16>, true;
+            BF16 => Max<bf16, f32, bf16>, true;
+            I32 => Max<i32, i32, i32>, true;
+            I64 => Max<i64, i64, i64>, true;
+            U8 | Bool => Max<u8, u8, u8>, true;
         },
-        ReduceOp::Max => by_type! {
-            F32 => Max<f32, f32, f32>, F64 => Max<f64, f64, f64>, F16 => Max<f16, f32, f16>, BF16 => Max<bf16, f32, bf16>,
-            I32 => Max<i32, i32, i32>, I64 => Max<i64, i64, i64>, U8 | Bool => Max<u8, u8, u8>,
+        ReduceOp::Min | ReduceOp::ArgMin => by_type! {
+            F32 => Min<f32, f32, f32>, true;
+            F64 => Min<f64, f64, f64>, true;
+            F16 => Min<f16, f32, f16>, true;
+            BF16 => Min<bf16, f32, bf16>, true;
+            I32 => Min<i32, i32, i32>, true;
+            I64 => Min<i64, i64, i64>, true;
+            U8 | Bool => Min<u8, u8, u8>, true;
         },
-        ReduceOp::Min => by_type! {
-            F32 => Min<f32, f32, f32>, F64 => Min<f64, f64, f64>, F16 => Min<f16, f32, f16>, BF16 => Min<bf16, f32, bf16>,
-            I32 => Min<i32, i32, i32>, I64 => Min<i64, i64, i64>, U8 | Bool => Min<u8, u8, u8>,
+        ReduceOp::Any => by_type! {
+            F32 => Any<u32, true>, true;
+            F64 => Any<u64, true>, true;
+            F16 | BF16 => Any<u16, true>, true;
+            I32 => Any<u32, false>, true;
+            I64 => Any<u64, false>, true;
+            U8 | Bool => Any<u8, false>, true;
         },
-        ReduceOp::Any => test_all::<false>(&task),
-        ReduceOp::All => test_all::<true>(&task),
-        ReduceOp::ArgMax => arg::by_dtype::<true>(&task),
-        ReduceOp::ArgMin => arg::by_dtype::<false>(&task),
+        ReduceOp::All => by_type! {
+            F32 => All<u32, true>, true;
+            F64 => All<u64, true>, true;
+            F16 | BF16 => All<u16, true>, true;
+            I32 => All<u32, false>, true;
+            I64 => All<u64, false>, true;
+            U8 | Bool => All<u8, false>, true;
+        },
     }
 }
 
-fn test_all<const ALL: bool>(task: &Task<'_>) {
-    match task.dtype {
-        DType::F32 => fold_all::<Test<f32, f32, ALL>>(task),
-        DType::F64 => fold_all::<Test<f64, f64, ALL>>(task),
-        DType::F16 => fold_all::<Test<f16, f32, ALL>>(task),
-        DType::BF16 => fold_all::<Test<bf16, f32, ALL>>(task),
-        DType::I32 => fold_all::<Test<i32, i32, ALL>>(task),
-        DType::I64 => fold_all::<Test<i64, i64, ALL>>(task),
-        DType::U8 | DType::Bool => fold_all::<Test<u8, u8, ALL>>(task),
+impl Source<'_> {
+    fn dtype(&self) -> DType {
+        match self {
+            Source::View(view) => view.dtype,
+            Source::Fused { dtype, .. } => *dtype,
+        }
     }
 }
 
-/// A reduction as its loops see it. A fused input has the offsets of a contiguous value.
+/// A reduction as its walks see it. A fused input has the offsets of a contiguous value.
 struct Task<'a> {
     dtype: DType,
     /// Loops over the results: where the result lies, where its first element lies.
@@ -90,14 +139,23 @@ struct Task<'a> {
     reduced: Nest<1>,
     /// Elements of one result.
     count: usize,
+    mean: bool,
     input: Shared<u8>,
     read: Option<Reader<'a>>,
     output: Shared<u8>,
+    out_size: usize,
     par: &'a dyn Parallel,
 }
 
 impl<'a> Task<'a> {
-    fn new(input: Source<'a>, dims: &[bool], output: *mut u8, par: &'a dyn Parallel) -> Task<'a> {
+    fn new(
+        op: ReduceOp,
+        kernel: &Kernel,
+        input: Source<'a>,
+        dims: &[bool],
+        output: &ViewMut<'_>,
+        par: &'a dyn Parallel,
+    ) -> Task<'a> {
         let own;
         let (dtype, shape, strides, ptr, read) = match input {
             Source::View(v) => (v.dtype, v.shape, v.strides, v.ptr, None),
@@ -116,17 +174,22 @@ impl<'a> Task<'a> {
                 step *= size as isize;
             }
         }
+        let position = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
+        if kernel.any_order && !position && read.is_none() {
+            // Along memory, whatever the order of dimensions.
+            reduced.dims.sort_by_key(|d: &Dim<1>| std::cmp::Reverse(d.step[0].unsigned_abs()));
+        }
         let (kept, reduced) = (kept.merged(), reduced.merged());
         let count = reduced.numel();
-        let (input, output) = (Shared::new(ptr.cast_mut()), Shared::new(output));
-        Task { dtype, kept, reduced, count, input, read, output, par }
+        let (input, out_size) = (Shared::new(ptr.cast_mut()), output.dtype.size());
+        let (mean, output) = (op == ReduceOp::Mean, Shared::new(output.ptr));
+        Task { dtype, kept, reduced, count, mean, input, read, output, out_size, par }
     }
 
     /// Which of the kept loops runs along memory, when that is better than running along a result's
     /// own elements.
     fn column(&self) -> Option<usize> {
-        let own = self.reduced.dims.last().map_or(0, |d| d.step[0].unsigned_abs());
-        if own == 1 {
+        if !self.reduced.dims.is_empty() && self.inner().1.unsigned_abs() == 1 {
             return None;
         }
         // A fused input can only be read along its last dimension.
@@ -134,69 +197,91 @@ impl<'a> Task<'a> {
         self.kept.dims.iter().position(along)
     }
 
-    fn input<T>(&self) -> Input<'a, T> {
-        Input { at: self.input.cast(), read: self.read }
+    /// Length and step of the innermost loop over a result's elements.
+    fn inner(&self) -> (usize, isize) {
+        self.reduced.dims.last().map_or((1, 1), |d| (d.size, d.step[0]))
     }
-}
 
-/// The elements of a task by their offset.
-struct Input<'a, T> {
-    at: Shared<T>,
-    read: Option<Reader<'a>>,
-}
-impl<T> Clone for Input<'_, T> {
-    fn clone(&self) -> Self {
-        *self
+    /// True where a result's elements lie without gaps.
+    fn side_by_side(&self) -> bool {
+        self.reduced.dims.len() <= 1 && self.inner().1 == 1
     }
-}
-impl<T> Copy for Input<'_, T> {}
 
-impl<T: Copy> Input<'_, T> {
-    /// The address of `n` elements side by side from an offset: in memory, or in `scratch`, evaluated.
+    fn mean(&self) -> Option<usize> {
+        self.mean.then_some(self.count)
+    }
+
+    /// The address of a result.
+    fn result(&self, at: isize) -> *mut u8 {
+        self.output.at(at * self.out_size as isize)
+    }
+
+    /// The address of an element of an input in memory.
+    fn at(&self, offset: isize, size: usize) -> *const u8 {
+        self.input.at(offset * size as isize)
+    }
+
+    /// The address of `n` elements of a size side by side from an offset: in memory, or in `scratch`,
+    /// evaluated.
     ///
     /// # Safety
     /// The elements are the input's, and `scratch` has room for `n` where the input is fused.
-    #[inline(always)]
-    unsafe fn run(&self, offset: isize, n: usize, scratch: *mut T) -> *const T {
+    unsafe fn run(&self, offset: isize, n: usize, size: usize, scratch: *mut u8) -> *const u8 {
         match self.read {
-            None => self.at.at(offset),
+            None => self.at(offset, size),
             Some(read) => {
-                read(offset as usize..offset as usize + n, scratch.cast());
+                read(offset as usize..offset as usize + n, scratch);
                 scratch
             }
         }
     }
 }
 
-/// Elements that are evaluated or gathered at a time.
-const TILE: usize = 8 * fold::BLOCK;
+/// Bytes that are evaluated or gathered at a time, where it need not be more.
+const TILE_BYTES: usize = 16 << 10;
+/// Bytes that they are at most: half of a second-level cache.
+const TILE_BYTES_MAX: usize = 1 << 20;
+/// Results that one turn of the innermost loop of columns holds in registers.
+const STRIP: usize = 32;
+/// Levels of the tree within a block.
+const LEVELS: usize = LANES.ilog2() as usize;
 
-/// Room for a tile, on the stack, aligned for any vector.
-#[repr(align(64))]
-struct Scratch<T, const N: usize>([std::mem::MaybeUninit<T>; N]);
+/// Memory for a part's own use, aligned for any vector. A thread keeps what it had for the next time.
+struct Scratch(Vec<Line>);
 
-impl<T, const N: usize> Scratch<T, N> {
-    #[inline(always)]
-    fn new() -> Self {
-        Scratch([const { std::mem::MaybeUninit::uninit() }; N])
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Scratch {
+    fn new(bytes: usize) -> Scratch {
+        if bytes == 0 {
+            return Scratch(Vec::new());
+        }
+        let mut lines = SCRATCH.with_borrow_mut(|pool| pool.pop()).unwrap_or_default();
+        lines.reserve(bytes.div_ceil(size_of::<Line>()));
+        Scratch(lines)
     }
-    #[inline(always)]
-    fn ptr(&mut self) -> *mut T {
+    fn ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr().cast()
     }
 }
 
-fn fold_all<F: Fold>(task: &Task<'_>) {
-    if task.kept.numel() == 0 {
-        return;
-    }
-    match task.column() {
-        Some(column) if task.count > 0 => columns::fold_columns::<F>(task, column),
-        _ => rows::fold_rows::<F>(task),
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.0.capacity() > 0 {
+            let lines = std::mem::take(&mut self.0);
+            // A thread that is at its end has no pool any more.
+            let _ = SCRATCH.try_with(|pool| pool.borrow_mut().push(lines));
+        }
     }
 }
 
-/// Elements below which a further thread does not pay. Unoptimised tests cut small values, so as to cut often.
-fn least<T>() -> usize {
-    (if cfg!(all(test, debug_assertions)) { 8 << 10 } else { 256 << 10 }) / size_of::<T>()
+/// Elements of a size below which a further thread does not pay. Unoptimised tests cut small values, so as
+/// to cut often.
+fn least(size: usize) -> usize {
+    (if cfg!(all(test, debug_assertions)) { 8 << 10 } else { 256 << 10 }) / size
 }

@@ -1,0 +1,96 @@
+//! Question: what does the caller pay to queue one small op?
+//!
+//! Method: 10,000 ops `y = x + i` on a `[1, 2]` are one iteration; only the calls are timed, into a
+//! vector with room for them. The device works meanwhile, as it would. `waitall`, the check that all
+//! have run, the check of the values (once per sample) and the drops come after the clock has
+//! stopped. Also an op of two operands and a chain in which each op takes the one before. Peers:
+//! spawning an empty tokio task, and sending a boxed 100-byte message into an unbounded channel.
+//!
+//! `cargo bench --bench enqueue_cost`
+
+mod ledger;
+
+use futensor::{CpuOptions, Device, TensorFuture};
+use ledger::{assert_increments, assert_ran};
+use std::time::{Duration, Instant};
+
+const OPS: usize = 10_000;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Case {
+    Increment,
+    Sum,
+    Chain,
+}
+
+async fn enqueue(device: &Device, iterations: u64, case: Case) -> Duration {
+    let x: TensorFuture = device.ones([1, 2]).await.expect("ones").into();
+    let mut time = Duration::ZERO;
+    for iteration in 0..iterations {
+        let before = device.stats();
+        let mut held: Vec<TensorFuture> = Vec::with_capacity(OPS + 1);
+        let from = Instant::now();
+        match case {
+            Case::Increment => held.extend((0..OPS).map(|i| &x + i as f32)),
+            Case::Sum => held.extend((0..OPS).map(|_| &x + &x)),
+            Case::Chain => {
+                held.push(x.clone());
+                for i in 0..OPS {
+                    held.push(&held[i] + 1.0);
+                }
+            }
+        }
+        time += from.elapsed();
+        device.waitall().await.expect("no errors");
+        assert_ran(device, before, OPS);
+        if iteration == 0 && case != Case::Sum {
+            assert_increments(&held).await;
+        }
+    }
+    time
+}
+
+async fn spawn(iterations: u64) -> Duration {
+    let mut time = Duration::ZERO;
+    for _ in 0..iterations {
+        let mut held = Vec::with_capacity(OPS);
+        let from = Instant::now();
+        held.extend((0..OPS).map(|_| tokio::spawn(async {})));
+        time += from.elapsed();
+        for task in held {
+            task.await.expect("an empty task");
+        }
+    }
+    time
+}
+
+fn send(iterations: u64) -> Duration {
+    let mut time = Duration::ZERO;
+    for _ in 0..iterations {
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+        let from = Instant::now();
+        for i in 0..OPS {
+            sender.send(Box::new([i as u8; 100])).expect("the receiver is there");
+        }
+        time += from.elapsed();
+        while receiver.try_recv().is_ok() {}
+    }
+    time
+}
+
+fn main() {
+    ledger::run("enqueue_cost", |group, ledger| {
+        let runtime = ledger::runtime();
+        let device = Device::cpu_with(CpuOptions::default());
+        let cases = [("x + i", Case::Increment), ("x + x", Case::Sum), ("chain of + 1", Case::Chain)];
+        for (name, case) in cases {
+            ledger.bench(group, name, OPS as u64, |n| runtime.block_on(enqueue(&device, n, case)));
+        }
+        ledger.bench(group, "tokio spawn", OPS as u64, |n| runtime.block_on(spawn(n)));
+        ledger.bench(group, "channel send", OPS as u64, send);
+        for (name, _) in cases {
+            ledger.ratio(name, "tokio spawn");
+        }
+        ledger.ratio("x + i", "channel send");
+    });
+}

@@ -1,0 +1,136 @@
+//! Part 1: ten times `randn(1000, 1000)` and `matmul`.
+
+use crate::report::Report;
+use crate::setup::{Outcome, Setup, check, check_ran, cores};
+use futensor::{Benchmark, CpuOptions, Device, Generator, TensorFuture};
+use serde_json::json;
+use std::time::Duration;
+
+const TIMES: usize = 10;
+const SEED: u64 = 1;
+
+fn products(device: &Device, n: usize) -> Vec<TensorFuture> {
+    let generator = Generator::new(SEED);
+    (0..TIMES)
+        .map(|_| {
+            let a = generator.randn(device, [n, n]);
+            a.matmul(&a)
+        })
+        .collect()
+}
+
+pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
+    let n = setup.count(1000, 256);
+    let device = setup.own(CpuOptions::default());
+    // Memory and threads warm up.
+    let warm = products(&device, n);
+    device.waitall().await?;
+    drop(warm);
+
+    let before = device.stats();
+    let (held, issue) = Benchmark::new("issue").run(|| products(&device, n));
+    let (done, rest) = Benchmark::new("complete").run_async(device.waitall()).await;
+    done?;
+    let complete = issue.time + rest.time;
+    check_ran(&device, before, 2 * TIMES)?;
+
+    let each = async {
+        let generator = Generator::new(SEED);
+        let mut held = Vec::new();
+        for _ in 0..TIMES {
+            let a = generator.randn(&device, [n, n]);
+            held.push(a.matmul(&a).await?);
+        }
+        Ok::<_, futensor::Error>(held)
+    };
+    let (awaited, awaited_each) = Benchmark::new("awaited each").run_async(each).await;
+    let awaited = awaited?;
+
+    let (synchronous, last) = synchronous(&device, n).await?;
+
+    let (first, second) = (held[TIMES - 1].to_vec::<f32>().await?, awaited[TIMES - 1].to_vec::<f32>().await?);
+    check(first == second, "awaiting does not change a value")?;
+    let off = first.iter().zip(&last).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+    check(off < 1e-2, format!("the direct product is the same, off by {off}"))?;
+
+    report.part("ten times randn and matmul");
+    report.row("size", format!("[{n}, {n}]"));
+    report.time("until the calls return", issue.time);
+    report.time("until waitall is done", complete);
+    report.time("awaited one by one", awaited_each.time);
+    report.time("synchronously", synchronous);
+    report.note(
+        "Synchronously: the same generator run on the device with its caller blocked, and the same GEMM\n\
+         (crate gemm) called directly, a share of the rows on one thread a core.",
+    );
+    report.json(
+        "randn_mm",
+        json!({
+            "issue_s": issue.time.as_secs_f64(),
+            "complete_s": complete.as_secs_f64(),
+            "awaited_each_s": awaited_each.time.as_secs_f64(),
+            "synchronous_s": synchronous.as_secs_f64(),
+        }),
+    );
+    Ok(())
+}
+
+/// The generator and the GEMM without a queue, on a thread that may block: the time of both, and the last
+/// product. Bringing the numbers to the host is not counted.
+async fn synchronous(device: &Device, n: usize) -> Outcome<(Duration, Vec<f32>)> {
+    let device = device.clone();
+    let work = move || {
+        let generator = Generator::new(SEED);
+        let mut time = Duration::ZERO;
+        let mut c = vec![0.0f32; n * n];
+        for _ in 0..TIMES {
+            let draw = || futures::executor::block_on(generator.randn(&device, [n, n]));
+            let (a, draw) = Benchmark::new("randn").run(draw);
+            let a = futures::executor::block_on(a?.to_vec::<f32>())?;
+            let ((), product) = Benchmark::new("gemm").run(|| gemm(&a, &mut c, n));
+            time += draw.time + product.time;
+        }
+        Ok::<_, futensor::Error>((time, c))
+    };
+    Ok(tokio::task::spawn_blocking(work).await??)
+}
+
+/// `c = a a`, all row-major; each thread has some rows.
+fn gemm(a: &[f32], c: &mut [f32], n: usize) {
+    let rows = n.div_ceil(cores());
+    std::thread::scope(|scope| {
+        for (part, c) in c.chunks_mut(rows * n).enumerate() {
+            scope.spawn(move || {
+                let left = &a[part * rows * n..];
+                let m = c.len() / n;
+                assert!(left.len() >= m * n && a.len() == n * n);
+                // SAFETY: row-major, `left` is at least [m, n], `a` is [n, n] and `c` is [m, n] and
+                // this thread's alone.
+                #[allow(unsafe_code)]
+                unsafe {
+                    gemm::gemm(
+                        m,
+                        n,
+                        n,
+                        c.as_mut_ptr(),
+                        1,
+                        n as isize,
+                        false,
+                        left.as_ptr(),
+                        1,
+                        n as isize,
+                        a.as_ptr(),
+                        1,
+                        n as isize,
+                        0.0,
+                        1.0,
+                        false,
+                        false,
+                        false,
+                        gemm::Parallelism::None,
+                    );
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,211 @@
+//! What ran, in the order in which it ended: the trace of a device while somebody records.
+//!
+//! The places that end work (a submitted step, a small step, a skip) call the tape. While nobody
+//! records that costs them one relaxed load. The tape keeps no node alive and so changes nothing about
+//! what is skipped, fused or computed in place; it knows nothing of queues or threads.
+
+#![allow(unsafe_code)]
+
+use super::step::{At, Step, Work};
+use crate::dtype::DType;
+use crate::graph::node::{Node, NodeLink, Op};
+use crate::shape::Shape;
+use crate::sync::{Mutex, lock};
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Steps that one recording keeps.
+const STEPS_MAX: usize = 1 << 16;
+
+/// How a step came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ran {
+    /// As the `point`th step of a stream.
+    Stream {
+        /// Number of the stream.
+        stream: usize,
+        /// Position on the stream's timeline, from 1.
+        point: u64,
+    },
+    /// By the engine on the spot, as it took it up: too small for a stream.
+    TakeUp,
+    /// By the poll that awaited it.
+    Poll,
+    /// Not at all: nobody observed it any more.
+    Skipped,
+}
+
+/// An op of a recorded step.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecordedOp {
+    /// Number within the recording, in the order of ending, from 0.
+    pub number: usize,
+    /// The op's name.
+    pub name: String,
+    /// Shape of its value.
+    pub shape: Shape,
+    /// Element type of its value.
+    pub dtype: DType,
+    /// Where the caller asked for it.
+    pub location: &'static Location<'static>,
+    /// Numbers of the recorded ops that it was made from; `None` is a value that was there before.
+    pub inputs: Vec<Option<usize>>,
+    /// Its value was written out. A fused temporary's is not.
+    pub written: bool,
+}
+
+/// Ops that ran at once, or one that was skipped.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecordedStep {
+    /// In the order of the data; more than one where they were fused.
+    pub ops: Vec<RecordedOp>,
+    /// How it came to its end.
+    pub ran: Ran,
+    /// Points of other streams that it waited for, as (stream, point).
+    pub waits: Vec<(usize, u64)>,
+    /// When it ended, since the recording began.
+    pub ended: Duration,
+}
+
+/// One recording under way.
+struct Reel {
+    id: usize,
+    since: Instant,
+    steps: Vec<RecordedStep>,
+    /// The last op that was recorded at an address. Nodes come and go, so the location is compared too.
+    numbers: HashMap<usize, (usize, &'static Location<'static>)>,
+    ops: usize,
+}
+
+/// Where a device's recordings stand.
+#[derive(Default)]
+pub(crate) struct Tape {
+    open: AtomicUsize,
+    reels: Mutex<(usize, Vec<Reel>)>,
+}
+
+fn address(node: &Node) -> usize {
+    node as *const Node as usize
+}
+
+impl Tape {
+    /// Begins a recording and names it.
+    pub fn start(&self) -> usize {
+        let (next, reels) = &mut *lock(&self.reels);
+        *next += 1;
+        reels.push(Reel {
+            id: *next,
+            since: Instant::now(),
+            steps: Vec::new(),
+            numbers: HashMap::new(),
+            ops: 0,
+        });
+        self.open.store(reels.len(), Relaxed);
+        *next
+    }
+
+    /// Ends a recording.
+    pub fn stop(&self, id: usize) -> Vec<RecordedStep> {
+        let (_, reels) = &mut *lock(&self.reels);
+        let found = reels.iter().position(|r| r.id == id).map(|i| reels.swap_remove(i));
+        self.open.store(reels.len(), Relaxed);
+        found.map_or_else(Vec::new, |reel| reel.steps)
+    }
+
+    /// True while somebody records.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.open.load(Relaxed) != 0
+    }
+
+    /// A submitted step is about to be published.
+    ///
+    /// # Safety
+    /// The caller is the one that runs the step: nobody else lets its nodes' inputs go meanwhile.
+    #[cold]
+    pub unsafe fn step(&self, step: &Step) {
+        let written = |i: usize| match &step.work {
+            Work::Group { group, written, .. } => i >= group.members.len() || written.contains(&(i as u8)),
+            Work::Node(_) => true,
+        };
+        let nodes: Vec<(&NodeLink, bool)> = step.nodes().enumerate().map(|(i, n)| (n, written(i))).collect();
+        let At { stream, point } = step.at;
+        let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
+        let ran = Ran::Stream { stream: stream as usize, point };
+        // SAFETY: the caller's promise.
+        unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits) };
+    }
+
+    /// A small step is about to be published; its last node is written out.
+    ///
+    /// # Safety
+    /// The caller has claimed all of them.
+    #[cold]
+    pub unsafe fn small<'a>(&self, temporaries: impl Iterator<Item = &'a Node>, last: &'a Node, by_poll: bool) {
+        let nodes = temporaries.map(|n| (n, false)).chain([(last, true)]);
+        let ran = if by_poll { Ran::Poll } else { Ran::TakeUp };
+        // SAFETY: the caller's promise.
+        unsafe { self.add(nodes, ran, Vec::new()) };
+    }
+
+    /// A node that was never run is being freed.
+    ///
+    /// # Safety
+    /// The caller owns the node alone.
+    #[cold]
+    pub unsafe fn skip(&self, node: &Node) {
+        // SAFETY: the caller's promise.
+        unsafe { self.add([(node, false)].into_iter(), Ran::Skipped, Vec::new()) };
+    }
+
+    /// # Safety
+    /// Nobody lets the nodes' inputs go meanwhile.
+    unsafe fn add<'a>(
+        &self,
+        nodes: impl Iterator<Item = (&'a Node, bool)>,
+        ran: Ran,
+        waits: Vec<(usize, u64)>,
+    ) {
+        let nodes: Vec<(&Node, bool)> = nodes.filter(|(n, _)| !matches!(n.op, Op::Marker)).collect();
+        if nodes.is_empty() {
+            return;
+        }
+        let (_, reels) = &mut *lock(&self.reels);
+        for reel in reels.iter_mut().filter(|r| r.steps.len() < STEPS_MAX) {
+            // SAFETY: the caller's promise.
+            let ops = nodes.iter().map(|&(node, written)| unsafe { reel.op(node, written) }).collect();
+            let ended = reel.since.elapsed();
+            reel.steps.push(RecordedStep { ops, ran, waits: waits.clone(), ended });
+        }
+    }
+}
+
+impl Reel {
+    /// # Safety
+    /// Nobody lets the node's inputs go meanwhile.
+    unsafe fn op(&mut self, node: &Node, written: bool) -> RecordedOp {
+        let number_of = |input: &NodeLink| {
+            let number = self.numbers.get(&address(input))?;
+            (number.1 == input.at).then_some(number.0)
+        };
+        // SAFETY: the caller's promise.
+        let inputs = unsafe { node.inputs() }.iter().map(number_of).collect();
+        let number = self.ops;
+        self.ops += 1;
+        self.numbers.insert(address(node), (number, node.at));
+        RecordedOp {
+            number,
+            name: node.op.name().to_owned(),
+            shape: node.shape.clone(),
+            dtype: node.dtype,
+            location: node.at,
+            inputs,
+            written,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The simulated device's driver: the same machine, one event at a time, in an order that a seed
+//! chooses, on a clock that only the simulation moves.
+//!
+//! Streams are queues of which one runs at a time; values lie in host memory and are really computed.
+//! Faults come on demand. A seed replays: nothing here asks the machine that it runs on for anything.
+//! Tests drive it by hand, or leave it to a thread of its own.
+
+use super::intake::Batch;
+use super::machine::{Limits, Look, Machine};
+use super::port::{Driver, Port};
+use super::small::{Bench, Held, Tally};
+use super::step::Step;
+use crate::backend::cpu::memory::Memory;
+use crate::backend::host::{Host, Results};
+use crate::completion::Phase;
+use crate::error::ErrorKind;
+use crate::graph::node::{Node, NodeLink, Op};
+use crate::sync::{Mutex, lock};
+use crate::view::Serial;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll};
+
+/// What goes wrong, and when; counted in steps that have begun, from 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub kernel_at: Option<u64>,
+    pub loss_at: Option<u64>,
+    pub stuck_at: Option<u64>,
+}
+
+/// How the simulation behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script {
+    pub seed: u64,
+    pub faults: Faults,
+    /// Virtual nanoseconds after which a step that never ends takes the device with it.
+    pub watchdog_ns: Option<u64>,
+    /// Small steps run where they are taken up, as on the CPU; else everything goes through streams.
+    pub small: bool,
+    /// A thread of its own runs it; else tests do.
+    pub own_thread: bool,
+}
+
+struct World {
+    machine: Machine,
+    port: &'static Port,
+    batch: Batch<Node>,
+    streams: Vec<VecDeque<Step>>,
+    reached: Vec<u64>,
+    /// A step that never ends, a stream each, and when it began.
+    stuck: Vec<Option<(Step, u64)>>,
+    clock: u64,
+    random: u64,
+    begun: u64,
+    ended: bool,
+}
+
+pub(crate) struct SimDriver {
+    script: Script,
+    limits: Limits,
+    memory: Arc<Memory>,
+    world: Mutex<Option<World>>,
+    thread: Mutex<Option<std::thread::Thread>>,
+    abandoned: AtomicBool,
+}
+
+/// What can happen next.
+enum Event {
+    Look,
+    Run(usize),
+    Tick(u64),
+    Expire(u64),
+}
+
+impl SimDriver {
+    pub fn new(script: Script, limits: Limits, memory: Arc<Memory>) -> SimDriver {
+        SimDriver {
+            script,
+            limits,
+            memory,
+            world: Mutex::new(None),
+            thread: Mutex::new(None),
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets one thing happen, chosen by the seed; false where nothing can.
+    pub fn step(&self, port: &'static Port) -> bool {
+        let mut slot = lock(&self.world);
+        let world = slot.get_or_insert_with(|| World {
+            machine: Machine::new(port, self.limits),
+            port,
+            batch: Batch::empty(),
+            streams: (0..self.limits.streams).map(|_| VecDeque::new()).collect(),
+            reached: vec![0; self.limits.streams as usize],
+            stuck: (0..self.limits.streams).map(|_| None).collect(),
+            clock: 0,
+            random: self.script.seed,
+            begun: 0,
+            ended: false,
+        });
+        let mut events = Vec::new();
+        if !world.batch.is_empty() || !port.intake.is_empty() {
+            events.push(Event::Look);
+        }
+        for (s, stream) in world.streams.iter().enumerate() {
+            let free = world.stuck[s].is_none();
+            let ready = |step: &Step| step.waits.iter().all(|w| world.reached[w.stream as usize] >= w.point);
+            if free && stream.front().is_some_and(ready) {
+                events.push(Event::Run(s));
+            }
+        }
+        if let Some(deadline) = world.machine.deadline() {
+            events.push(Event::Tick(deadline));
+        }
+        if events.is_empty() {
+            // Time passes only where nothing else happens.
+            let first = world.stuck.iter().flatten().map(|(_, began)| *began).min();
+            if let (Some(began), Some(limit)) = (first, self.script.watchdog_ns) {
+                events.push(Event::Expire(began + limit));
+            }
+        }
+        if events.is_empty() {
+            return false;
+        }
+        let chosen = (world.next_random() % events.len() as u64) as usize;
+        match events.swap_remove(chosen) {
+            Event::Look => self.look(world),
+            Event::Run(stream) => self.run(world, stream),
+            Event::Tick(to) => {
+                world.clock = world.clock.max(to);
+                world.machine.tick(world.clock);
+            }
+            Event::Expire(to) => {
+                world.clock = world.clock.max(to);
+                port.end(
+                    ErrorKind::DeviceLost,
+                    "the device is lost: a step ran longer than the watchdog allows",
+                );
+                world.end();
+            }
+        }
+        let now = world.clock;
+        while let Some(step) = world.machine.next(now) {
+            world.streams[step.at.stream as usize].push_back(step);
+        }
+        true
+    }
+
+    fn host(&self) -> Host<'_> {
+        Host { memory: &self.memory, parallel: &Serial, inline_values: false }
+    }
+
+    fn look(&self, world: &mut World) {
+        if world.batch.is_empty() {
+            world.batch = world.port.intake.take();
+        }
+        let count = 1 + world.next_random() % 4;
+        let host = self.host();
+        let limit_ns = if self.script.small { 2_000 } else { 0 };
+        let bench = Bench { port: world.port, host: &host, limit_ns, look_again: false };
+        let mut tally = Tally::default();
+        if world.port.is_ended() && !world.ended {
+            world.end();
+        }
+        for _ in 0..count {
+            let Some(node) = world.batch.next() else { break };
+            let now = world.clock;
+            match world.machine.look(node, now) {
+                Look::Settled => {}
+                Look::New(node) | Look::Source(node) if world.ended => world.machine.refuse(node),
+                Look::New(node) => {
+                    if let Op::Source(_) = node.op {
+                        world.machine.enter_source(node.clone());
+                        poll_source(world, node);
+                    } else if !bench.run(Held::Link(&node), &mut tally) {
+                        let small = &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally);
+                        world.machine.enter(node, now, small);
+                    }
+                }
+                Look::Source(node) => poll_source(world, node),
+            }
+        }
+        world.port.settle(&mut tally);
+    }
+
+    fn run(&self, world: &mut World, stream: usize) {
+        let Some(step) = world.streams[stream].pop_front() else { return };
+        world.begun += 1;
+        let faults = self.script.faults;
+        let names: Vec<&str> = step.nodes().map(|n| n.op.name()).collect();
+        if faults.loss_at == Some(world.begun) {
+            let at = step.nodes().next().map(|n| n.at);
+            let place = at.map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
+            let text = format!("the device is lost: it failed while running {}{place}", names.join(", "));
+            world.port.end(ErrorKind::DeviceLost, text);
+            world.end();
+            return;
+        }
+        if faults.stuck_at == Some(world.begun) {
+            world.stuck[stream] = Some((step, world.clock));
+            return;
+        }
+        let host = self.host();
+        if faults.kernel_at == Some(world.begun) {
+            let count = match &step.work {
+                super::step::Work::Group { written, end, .. } => written.len() + end.is_some() as usize,
+                super::step::Work::Node(_) => 1,
+            };
+            let node = step.nodes().next();
+            let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
+            let results: Results = (0..count).filter_map(|_| error.clone().map(Err)).collect();
+            super::run::publish(&step, results, world.port);
+        } else {
+            super::run::run(&step, world.port, &host);
+        }
+        world.reached[stream] = step.at.point;
+        world.clock += step.cost_ns;
+        let now = world.clock;
+        world.machine.finished(step, now);
+    }
+
+    /// The life of the simulation's own thread.
+    fn live(&self, port: &'static Port) {
+        loop {
+            while self.step(port) {}
+            if self.abandoned.load(SeqCst) {
+                let mut thread = lock(&self.thread);
+                if port.intake.is_empty() {
+                    *thread = None;
+                    return;
+                }
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+impl World {
+    /// SplitMix64 (Steele et al., OOPSLA 2014).
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.machine.end();
+        self.streams.iter_mut().for_each(VecDeque::clear);
+        // A real device's stuck thread would keep its step; here it goes.
+        self.stuck.iter_mut().for_each(|s| *s = None);
+    }
+}
+
+fn poll_source(world: &mut World, node: NodeLink) {
+    let Op::Source(source) = &node.op else { return };
+    let waker = world.machine.waker(&node);
+    if let Poll::Ready(result) = source.poll(&mut Context::from_waker(&waker)) {
+        if node.completion.claim(Phase::Writing, 0) {
+            world.port.finish(&node, result);
+            world.port.pressure.finished(1, node.bytes());
+            world.port.counters.started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        let now = world.clock;
+        world.machine.source_done(&node, now);
+    }
+}
+
+impl Driver for SimDriver {
+    fn wake(&self, _: usize) {}
+
+    fn start(&self, port: &'static Port) {
+        if !self.script.own_thread {
+            return;
+        }
+        let mut slot = lock(&self.thread);
+        match &*slot {
+            Some(thread) => thread.unpark(),
+            None => {
+                let spawned =
+                    std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(move || {
+                        if let Some(driver) = port.driver.as_any().downcast_ref::<SimDriver>() {
+                            driver.live(port);
+                        }
+                    });
+                *slot = spawned.ok().map(|handle| handle.thread().clone());
+            }
+        }
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        if let Some(thread) = &*lock(&self.thread) {
+            thread.unpark();
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

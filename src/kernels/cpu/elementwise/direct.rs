@@ -1,0 +1,141 @@
+//! One op over inputs that lie row by row, or are one number: a single loop straight from memory to memory.
+//!
+//! Tried by the executor before a plan is made, for small eager ops are mostly this and a plan would take
+//! longer than they do. Knows no tiles.
+
+#![allow(unsafe_code)]
+
+use super::gather::Lie;
+use super::loops::{self, Rep};
+use super::plan::{Call, how, is_half, write_immediate};
+use crate::dtype::{DType, Scalar};
+use crate::graph::program::{Arg, Code};
+use crate::op::{BinaryOp, Class, UnaryOp};
+use std::ops::Range;
+
+/// An operand: where its first element is, and whether that is the only one.
+type Operand = (*const u8, bool);
+
+/// Computes the range if the program is simple enough; returns whether it was.
+///
+/// # Safety
+/// Inputs may be read, and outputs written, at every position of the range.
+#[inline]
+pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
+    let instrs = &call.program.instrs[..];
+    let [output] = call.program.outputs[..] else { return false };
+    let last = instrs.len() - 1;
+    if output as usize != last || last > 2 || call.stream {
+        return false;
+    }
+    let instr = &instrs[last];
+    if is_half(instr.on) || is_half(instr.dtype) {
+        return false;
+    }
+    let dst = call.outputs[0].wrapping_add(range.start * instr.dtype.size());
+    let mut cells = [0u64; 2];
+    let mut operand = |arg: Arg, cell: usize| -> Option<Operand> {
+        match arg {
+            Arg::Scalar(x) => {
+                let cell = (&raw mut cells[cell]).cast();
+                // SAFETY: a u64 has room for any element.
+                unsafe { write_immediate(x, instr.on, cell) };
+                Some((cell, true))
+            }
+            Arg::Reg(r) => {
+                let Code::Input(k) = instrs[r as usize].code else { return None };
+                let view = &call.inputs[k as usize];
+                match how(view) {
+                    // A long loop over its own operand would not be vectorised.
+                    Lie::Contiguous if view.ptr != call.outputs[0] || range.len() <= 16 => {
+                        Some((view.ptr.wrapping_add(range.start * view.dtype.size()), false))
+                    }
+                    Lie::Uniform => Some((view.ptr, true)),
+                    _ => None,
+                }
+            }
+        }
+    };
+    let rep = Rep::of(instr.on);
+    let (run, a, b) = match instr.code {
+        Code::Unary(op, a) => {
+            let Some((a, false)) = operand(a, 0) else { return false };
+            (loops::unary(call.level, op, rep), a, std::ptr::null())
+        }
+        Code::Binary(op, a, b) => {
+            let (Some(a), Some(b)) = (operand(a, 0), operand(b, 1)) else { return false };
+            if a.1 && b.1 || op.class() == Class::logic && rep != Rep::Bool {
+                return false;
+            }
+            (loops::binary(call.level, op, rep, (a.1, b.1)), a.0, b.0)
+        }
+        _ => return false,
+    };
+    // SAFETY: the caller's promise; operands are as many as the range, or one where the loop reads one.
+    unsafe { run(dst, a, b, std::ptr::null(), range.len()) };
+    true
+}
+
+/// An op of the table, alone.
+#[derive(Clone, Copy)]
+pub(crate) enum One {
+    Unary(UnaryOp),
+    Binary(BinaryOp),
+}
+
+/// Where an operand is: its elements one after the other, or one for all positions; or a number.
+#[derive(Clone, Copy)]
+pub(crate) enum From {
+    Each(*const u8),
+    Same(*const u8),
+    Number(Scalar),
+}
+
+/// Computes one op on a few elements, with nothing around it: no program, no views, no plan. `on` is the
+/// type of the operands and of the computation. Returns whether it was simple enough.
+///
+/// # Safety
+/// `Each` operands and `dst` are valid for `n` elements, `Same` for one.
+#[inline]
+pub(crate) unsafe fn one(op: One, on: DType, a: From, b: From, dst: *mut u8, n: usize) -> bool {
+    if is_half(on) {
+        return false;
+    }
+    let mut cells = [0u64; 2];
+    let mut place = |from: From, cell: usize| match from {
+        From::Each(ptr) => (ptr, n == 1),
+        From::Same(ptr) => (ptr, true),
+        From::Number(x) => {
+            let cell = (&raw mut cells[cell]).cast();
+            // SAFETY: a u64 has room for any element.
+            unsafe { write_immediate(x, on, cell) };
+            (cell.cast_const(), true)
+        }
+    };
+    let (rep, level) = (Rep::of(on), super::level());
+    let (a, mut b) = (place(a, 0), place(b, 1));
+    let run = match op {
+        One::Unary(op) => {
+            if a.1 && n != 1 {
+                return false;
+            }
+            loops::unary(level, op, rep)
+        }
+        One::Binary(op) => {
+            if op.class() == Class::logic && rep != Rep::Bool {
+                return false;
+            }
+            // There is no loop over two numbers; a lone element is as good as a row of one.
+            if a.1 && b.1 {
+                if n != 1 {
+                    return false;
+                }
+                b.1 = false;
+            }
+            loops::binary(level, op, rep, (a.1, b.1))
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(dst, a.0, b.0, std::ptr::null(), n) };
+    true
+}

@@ -1,0 +1,111 @@
+//! Kernels that choose elements: by index, by order, by value, by place.
+//!
+//! Called by the CPU kernels of those ops, which have checked shapes and types. What only the elements
+//! can tell, an index that is out of range, is an error value here: [`OutOfRange`]. Nothing outside is
+//! read or written then; what the output holds is of no use.
+
+mod nonzero;
+mod order;
+mod pick;
+mod place;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use nonzero::{count_nonzero, nonzero};
+pub(crate) use order::{sort, topk};
+pub(crate) use pick::{embedding, gather, index_select, one_hot, scatter_add};
+pub(crate) use place::{roll, tril, triu};
+pub(crate) use scan::cumsum;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An index that names no element. Negative ones never do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OutOfRange {
+    /// The index.
+    pub index: i64,
+    /// What it must be below.
+    pub size: usize,
+    /// Its place among the indices, row by row.
+    pub position: usize,
+}
+
+impl std::fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "index {} at position {} is out of range for size {}", self.index, self.position, self.size)
+    }
+}
+
+/// The first failure of several parts that work at once.
+struct Failure(AtomicUsize);
+
+impl Failure {
+    fn none() -> Failure {
+        Failure(AtomicUsize::new(usize::MAX))
+    }
+    /// Notes that the index at a position is out of range.
+    #[cold]
+    fn at(&self, position: usize) {
+        self.0.fetch_min(position, Ordering::Relaxed);
+    }
+    /// The failure at the lowest position, whose index is looked up again.
+    fn result(self, size: usize, index: impl FnOnce(usize) -> i64) -> Result<(), OutOfRange> {
+        match self.0.into_inner() {
+            usize::MAX => Ok(()),
+            position => Err(OutOfRange { index: index(position), size, position }),
+        }
+    }
+}
+
+/// The place that an index names in a dimension, if it names one.
+#[inline(always)]
+fn place(index: i64, size: usize) -> Option<isize> {
+    ((index as u64) < size as u64).then_some(index as isize)
+}
+
+/// Runs an expression with `$I` bound to the type of a view of indices.
+macro_rules! with_index {
+    ($dtype:expr, $I:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::I64 => {
+                type $I = i64;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $I = i32;
+                $body
+            }
+            other => unreachable!("indices of {other}"),
+        }
+    };
+}
+use with_index;
+
+/// Runs an expression with `$T` bound to the unsigned integer of an element's size: for moving elements.
+macro_rules! with_size {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype.size() {
+            1 => {
+                type $T = u8;
+                $body
+            }
+            2 => {
+                type $T = u16;
+                $body
+            }
+            4 => {
+                type $T = u32;
+                $body
+            }
+            _ => {
+                type $T = u64;
+                $body
+            }
+        }
+    };
+}
+use with_size;
+
+/// Elements below which a further thread does not pay.
+const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 16 << 10 };

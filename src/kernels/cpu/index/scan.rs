@@ -1,0 +1,77 @@
+//! Running sums along a dimension. Floats are summed in the next wider type and rounded at each element;
+//! integers and bool in int64.
+
+use super::super::super::{Parallel, View, ViewMut};
+use super::super::isa::vectorize;
+use super::super::load::Load;
+use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::LEAST;
+use crate::dtype::DType;
+use half::{bf16, f16};
+
+/// `out[.., i, ..] = input[.., 0, ..] + ... + input[.., i, ..]`; the output's type is the sum's.
+pub(crate) fn cumsum(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+    match input.dtype {
+        DType::F32 => sums::<f32, f64, f32>(input, dim, out, par, |s, x| s + x as f64, |s| s as f32),
+        DType::F64 => sums::<f64, f64, f64>(input, dim, out, par, |s, x| s + x, |s| s),
+        DType::F16 => sums::<f16, f32, f16>(input, dim, out, par, |s, x| s + Load::<f32>::load(x), Load::store),
+        DType::BF16 => {
+            sums::<bf16, f32, bf16>(input, dim, out, par, |s, x| s + Load::<f32>::load(x), Load::store)
+        }
+        DType::I32 => sums::<i32, i64, i64>(input, dim, out, par, |s, x| s.wrapping_add(x as i64), |s| s),
+        DType::I64 => sums::<i64, i64, i64>(input, dim, out, par, i64::wrapping_add, |s| s),
+        DType::U8 | DType::Bool => {
+            sums::<u8, i64, i64>(input, dim, out, par, |s, x| s.wrapping_add(x as i64), |s| s)
+        }
+    }
+}
+
+/// Columns that are summed side by side.
+const COLUMNS: usize = 64;
+
+fn sums<T: Copy, W: Copy + Default, O>(
+    x: View<'_>,
+    dim: usize,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+    add: impl Fn(W, T) -> W + Sync,
+    end: impl Fn(W) -> O + Sync,
+) {
+    if out.numel() == 0 {
+        return;
+    }
+    let (n, step) = (x.shape[dim], x.strides[dim]);
+    let inner: usize = x.shape[dim + 1..].iter().product();
+    let outer = Nest::new(&x.shape[..dim], [&x.strides[..dim]]).merged();
+    let columns = Nest::new(&x.shape[dim + 1..], [&x.strides[dim + 1..]]).merged();
+    let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<O>::new(out.ptr));
+    let cuts = inner.div_ceil(COLUMNS);
+    in_parts(outer.numel() * cuts, (LEAST * cuts / (n * inner)).max(1), par, &|units| {
+        for unit in units {
+            let (cut, [offset]) = (slice_of(inner, cuts, unit % cuts), outer.at(unit / cuts));
+            let first = unit / cuts * n * inner + cut.start;
+            let mut at = [0isize; COLUMNS];
+            columns.each(cut.clone(), |c, [o]| at[c - cut.start] = offset + o);
+            let at = &at[..cut.len()];
+            let together = at.windows(2).all(|w| w[1] == w[0] + 1);
+            vectorize(|| {
+                let mut sum = [W::default(); COLUMNS];
+                for r in 0..n {
+                    let row = r as isize * step;
+                    let out = to.at((first + r * inner) as isize);
+                    let mut next = |c: usize, at: isize| {
+                        // SAFETY: an element of the input, and the same index of the output.
+                        unsafe {
+                            sum[c] = add(sum[c], *from.at(at + row));
+                            out.add(c).write(end(sum[c]));
+                        }
+                    };
+                    match together {
+                        true => (0..at.len()).for_each(|c| next(c, at[0] + c as isize)),
+                        false => (0..at.len()).for_each(|c| next(c, at[c])),
+                    }
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,230 @@
+//! The loops of a reduction, once for each fold, behind plain function pointers.
+//!
+//! The walks in [`rows`](super::rows) and [`columns`](super::columns) are compiled once; what is compiled
+//! for every fold, element type and vector width is only here. Between the two an accumulator is a word.
+
+use super::super::isa::vectorize;
+use super::fold::{BLOCK, Bits, Fold, LANES, fold_exactly, fold_row};
+use super::{LEVELS, STRIP};
+
+/// Rows of `n` elements side by side.
+#[derive(Clone, Copy)]
+pub(super) struct RowsCall {
+    pub x: *const u8,
+    /// From one row to the next, in elements.
+    pub step: isize,
+    pub rows: usize,
+    pub n: usize,
+    pub to: To,
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(super) enum To {
+    /// Accumulators, one word each.
+    Words(*mut u64),
+    /// Finished results, so many elements apart. A mean divides by its count.
+    Results { out: *mut u8, step: isize, mean: Option<usize> },
+}
+
+/// One block of up to [`BLOCK`] rows of `n` neighbouring results.
+pub(super) struct BlockCall<'a> {
+    pub rows: &'a [*const u8],
+    pub n: usize,
+    /// Accumulators, level by level: first the lanes' tree, then the blocks'.
+    pub levels: *mut u8,
+    /// Accumulators of a level.
+    pub width: usize,
+    /// Blocks before this one.
+    pub blocks: usize,
+}
+
+/// A fold as the walks call it.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    /// Bytes of an element.
+    pub size: usize,
+    /// Bytes of an accumulator.
+    pub acc: usize,
+    /// True where the order of elements does not show in the result.
+    pub any_order: bool,
+    /// Folds rows.
+    ///
+    /// # Safety
+    /// The rows are valid for reads, the results for writes.
+    pub rows: unsafe fn(RowsCall),
+    /// Folds a block of neighbouring results.
+    ///
+    /// # Safety
+    /// Each row is valid for `n` elements, `n` is at most `width`, and there are levels enough.
+    pub block: unsafe fn(BlockCall<'_>),
+    /// Brings the first `n` of the levels after `blocks` blocks to an end.
+    ///
+    /// # Safety
+    /// The levels are those that `block` wrote, `to` is valid for `n` results.
+    pub finish: unsafe fn(levels: *const u8, width: usize, blocks: usize, n: usize, to: To),
+    /// Joins two accumulators.
+    pub join: fn(u64, u64) -> u64,
+    /// Writes the result of one accumulator, or of nothing.
+    ///
+    /// # Safety
+    /// The address is valid for a result.
+    pub end: unsafe fn(Option<u64>, *mut u8, Option<usize>),
+}
+
+impl Kernel {
+    pub const fn of<F: Fold>(any_order: bool) -> Kernel {
+        Kernel {
+            size: size_of::<F::In>(),
+            acc: size_of::<F::Acc>(),
+            any_order,
+            rows: rows::<F>,
+            block: block::<F>,
+            finish: finish::<F>,
+            join: |a, b| F::join(F::Acc::of_bits(a), F::Acc::of_bits(b)).into_bits(),
+            end: end::<F>,
+        }
+    }
+}
+
+unsafe fn end<F: Fold>(acc: Option<u64>, out: *mut u8, mean: Option<usize>) {
+    let acc = acc.map_or(F::start(), F::Acc::of_bits);
+    // SAFETY: by the caller's promise.
+    unsafe { out.cast::<F::Out>().write(F::end(acc, mean)) }
+}
+
+impl To {
+    /// Writes result `i`.
+    ///
+    /// # Safety
+    /// There is room for it.
+    #[inline(always)]
+    unsafe fn put<F: Fold>(self, i: usize, acc: F::Acc) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                To::Words(out) => out.add(i).write(acc.into_bits()),
+                To::Results { out, step, mean } => {
+                    out.cast::<F::Out>().offset(i as isize * step).write(F::end(acc, mean));
+                }
+            }
+        }
+    }
+}
+
+unsafe fn rows<F: Fold>(call: RowsCall) {
+    let RowsCall { x, step, rows, n, to } = call;
+    let x = x.cast::<F::In>();
+    vectorize(|| {
+        // SAFETY: by the caller's promise, in each loop.
+        macro_rules! short {
+            ($n:literal) => {
+                for r in 0..rows {
+                    unsafe {
+                        let row = &*x.offset(r as isize * step).cast::<[F::In; $n]>();
+                        to.put::<F>(r, fold_exactly::<F, $n>(row));
+                    }
+                }
+            };
+        }
+        match n {
+            1 => short!(1),
+            2 => short!(2),
+            3 => short!(3),
+            4 => short!(4),
+            8 => short!(8),
+            _ => {
+                for r in 0..rows {
+                    unsafe {
+                        let row = std::slice::from_raw_parts(x.offset(r as isize * step), n);
+                        to.put::<F>(r, fold_row::<F>(row));
+                    }
+                }
+            }
+        }
+    });
+}
+
+unsafe fn block<F: Fold>(call: BlockCall<'_>) {
+    let BlockCall { rows, n, levels, width, blocks } = call;
+    let levels = levels.cast::<F::Acc>();
+    vectorize(|| {
+        for i in 0..LANES {
+            let lane = i.reverse_bits() >> (usize::BITS as usize - LEVELS);
+            let mut from = [std::ptr::null::<F::In>(); BLOCK / LANES];
+            let mut turns = 0;
+            while lane + turns * LANES < rows.len() {
+                from[turns] = rows[lane + turns * LANES].cast();
+                turns += 1;
+            }
+            let from = &from[..turns];
+            // The last lane of a block ends it: its value goes on into the blocks' tree.
+            let level = match i + 1 {
+                LANES => LEVELS + blocks.trailing_ones() as usize,
+                _ => i.trailing_ones() as usize,
+            };
+            // Strips overlap rather than leave a rest: what is done twice comes out the same.
+            // SAFETY: each strip lies within `n`, for which rows and levels have room.
+            unsafe {
+                match n {
+                    0..4 => (0..n).for_each(|w| strip::<F, 1>(from, w, levels, width, level)),
+                    4..STRIP => {
+                        (0..n - 4).step_by(4).for_each(|w| strip::<F, 4>(from, w, levels, width, level));
+                        strip::<F, 4>(from, n - 4, levels, width, level);
+                    }
+                    _ => {
+                        (0..n - STRIP)
+                            .step_by(STRIP)
+                            .for_each(|w| strip::<F, STRIP>(from, w, levels, width, level));
+                        strip::<F, STRIP>(from, n - STRIP, levels, width, level);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Folds one lane of `N` results from `w` on, and joins it with what waits on the levels below.
+///
+/// # Safety
+/// Each of `from` is valid for reads of `w + N` elements, and each level up to `level` has that many.
+#[inline(always)]
+unsafe fn strip<F: Fold, const N: usize>(
+    from: &[*const F::In],
+    w: usize,
+    levels: *mut F::Acc,
+    width: usize,
+    level: usize,
+) {
+    let mut acc = [F::start(); N];
+    // SAFETY: by the caller's promise, throughout.
+    unsafe {
+        for row in from {
+            let row = &*row.add(w).cast::<[F::In; N]>();
+            (0..N).for_each(|i| acc[i] = F::join(acc[i], F::lift(row[i])));
+        }
+        for l in 0..level {
+            let left = &*levels.add(l * width + w).cast::<[F::Acc; N]>();
+            (0..N).for_each(|i| acc[i] = F::join(left[i], acc[i]));
+        }
+        levels.add(level * width + w).cast::<[F::Acc; N]>().write(acc);
+    }
+}
+
+unsafe fn finish<F: Fold>(levels: *const u8, width: usize, blocks: usize, n: usize, to: To) {
+    let levels = levels.cast::<F::Acc>();
+    vectorize(|| {
+        for w in 0..n {
+            let (mut acc, mut rest) = (None, blocks);
+            while rest != 0 {
+                let level = LEVELS + rest.trailing_zeros() as usize;
+                // SAFETY: the bit is set, so the level has been written.
+                let run = unsafe { *levels.add(level * width + w) };
+                acc = Some(acc.map_or(run, |right| F::join(run, right)));
+                rest &= rest - 1;
+            }
+            // SAFETY: by the caller's promise.
+            unsafe { to.put::<F>(w, acc.unwrap_or(F::start())) };
+        }
+    });
+}

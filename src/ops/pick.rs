@@ -1,0 +1,118 @@
+//! Ops that pick elements by index: gather, index_select, embedding, scatter_add, one_hot.
+//!
+//! An index that is out of range fails the value, and nothing outside is touched.
+
+use super::rows::checked;
+use crate::dtype::DType;
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::kernels::cpu::index;
+use crate::shape::Shape;
+
+fn dim_of(shape: &Shape, dim: isize) -> Result<usize, Refusal> {
+    shape.dim(dim).ok_or_else(|| Refusal::index(format!("dimension {dim} is out of range for shape {shape}")))
+}
+
+fn indices(meta: &Meta) -> Result<(), Refusal> {
+    match meta.dtype {
+        DType::I64 | DType::I32 => Ok(()),
+        other => Err(Refusal::dtype(format!("indices are int64 or int32, not {other}"))),
+    }
+}
+
+fn out_of_range(error: index::OutOfRange) -> Refusal {
+    Refusal::index(error.to_string())
+}
+
+/// What is picked, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pick {
+    /// `out[i][j] = x[index[i][j]][j]` along `dim`.
+    Gather { dim: isize },
+    /// Whole slices along `dim`.
+    IndexSelect { dim: isize },
+    /// Rows of a table, for indices of any shape.
+    Embedding,
+    /// `x` with the source's elements added at the indices along `dim`.
+    ScatterAdd { dim: isize },
+    /// A row of zeros with a one, for each index.
+    OneHot { classes: usize },
+}
+
+impl Operation for Pick {
+    fn name(&self) -> &str {
+        match self {
+            Pick::Gather { .. } => "gather",
+            Pick::IndexSelect { .. } => "index_select",
+            Pick::Embedding => "embedding",
+            Pick::ScatterAdd { .. } => "scatter_add",
+            Pick::OneHot { .. } => "one_hot",
+        }
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let x = inputs[0];
+        match *self {
+            Pick::Gather { dim } => {
+                indices(inputs[1])?;
+                let dim = dim_of(&x.shape, dim)?;
+                let at = &inputs[1].shape;
+                within(at, &x.shape, dim)?;
+                Ok(Meta { shape: at.clone(), dtype: x.dtype })
+            }
+            Pick::IndexSelect { dim } => {
+                indices(inputs[1])?;
+                let dim = dim_of(&x.shape, dim)?;
+                if inputs[1].shape.rank() != 1 {
+                    return Err(Refusal::shape(format!("indices of shape {}, not a row", inputs[1].shape)));
+                }
+                let mut shape = x.shape.clone();
+                shape.dims_mut()[dim] = inputs[1].shape[0];
+                Ok(Meta { shape, dtype: x.dtype })
+            }
+            Pick::Embedding => {
+                indices(inputs[1])?;
+                let [_, width] = x.shape[..] else {
+                    return Err(Refusal::shape(format!("a table of shape {}, not a matrix", x.shape)));
+                };
+                Ok(Meta { shape: inputs[1].shape.iter().copied().chain([width]).collect(), dtype: x.dtype })
+            }
+            Pick::ScatterAdd { dim } => {
+                indices(inputs[1])?;
+                let dim = dim_of(&x.shape, dim)?;
+                within(&inputs[1].shape, &x.shape, dim)?;
+                within(&inputs[1].shape, &inputs[2].shape, usize::MAX)?;
+                if x.dtype != inputs[2].dtype {
+                    return Err(Refusal::dtype(format!("types differ: {} and {}", x.dtype, inputs[2].dtype)));
+                }
+                Ok(x.clone())
+            }
+            Pick::OneHot { classes } => {
+                indices(x)?;
+                Ok(Meta { shape: x.shape.iter().copied().chain([classes]).collect(), dtype: DType::I64 })
+            }
+        }
+    }
+
+    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
+        200u64.saturating_add(output.shape.numel() as u64)
+    }
+
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
+        let at = |dim: isize| checked(dim, x.shape.len());
+        match *self {
+            Pick::Gather { dim } => index::gather(x, at(dim), run.inputs[1], out, par),
+            Pick::IndexSelect { dim } => index::index_select(x, at(dim), run.inputs[1], out, par),
+            Pick::Embedding => index::embedding(x, run.inputs[1], out, par),
+            Pick::ScatterAdd { dim } => index::scatter_add(x, at(dim), run.inputs[1], run.inputs[2], out, par),
+            Pick::OneHot { .. } => index::one_hot(x, out, par),
+        }
+        .map_err(out_of_range)
+    }
+}
+
+/// PyTorch's rule: as many dimensions, and none larger, but for the one that is indexed.
+fn within(index: &Shape, of: &Shape, but: usize) -> Result<(), Refusal> {
+    let fits = index.rank() == of.rank() && (0..index.rank()).all(|d| d == but || index[d] <= of[d]);
+    if fits { Ok(()) } else { Err(Refusal::shape(format!("indices of shape {index} for shape {of}"))) }
+}

@@ -1,0 +1,136 @@
+//! Ops over whole rows: softmax and its relatives, and the norms of layers.
+
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::kernels::cpu::softmax;
+use crate::shape::Shape;
+
+fn float(meta: &Meta) -> Result<(), Refusal> {
+    match meta.dtype.is_float() {
+        true => Ok(()),
+        false => Err(Refusal::dtype(format!("needs a floating point type, not {}", meta.dtype))),
+    }
+}
+
+fn dim_of(shape: &Shape, dim: isize) -> Result<usize, Refusal> {
+    shape.dim(dim).ok_or_else(|| Refusal::index(format!("dimension {dim} is out of range for shape {shape}")))
+}
+
+/// Three passes over a row in cache, one of them with an exponential.
+fn row_cost(meta: &Meta) -> u64 {
+    (meta.shape.numel() as u64).saturating_mul(2).saturating_add(100)
+}
+
+/// A dimension of the view that a kernel is given: it was checked when the op was called.
+pub(super) fn checked(dim: isize, rank: usize) -> usize {
+    if dim < 0 { (dim + rank as isize) as usize } else { dim as usize }
+}
+
+/// `softmax` and `log_softmax`.
+pub(crate) struct Softmax {
+    pub dim: isize,
+    pub log: bool,
+}
+
+impl Operation for Softmax {
+    fn name(&self) -> &str {
+        if self.log { "log_softmax" } else { "softmax" }
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        float(inputs[0])?;
+        if inputs[0].shape.rank() > 0 || !matches!(self.dim, 0 | -1) {
+            dim_of(&inputs[0].shape, self.dim)?;
+        }
+        Ok(inputs[0].clone())
+    }
+    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
+        row_cost(output)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let mut x = run.inputs[0];
+        let mut out = run.output_again();
+        if x.shape.is_empty() {
+            // One number is a row of one.
+            (x.shape, x.strides) = (&[1], &[1]);
+            out.shape = &[1];
+        }
+        softmax::softmax(x, checked(self.dim, x.shape.len()), self.log, &out, run.parallel);
+        Ok(())
+    }
+}
+
+/// `logsumexp` over one dimension.
+pub(crate) struct LogSumExp {
+    pub dim: isize,
+    pub keepdim: bool,
+}
+
+impl Operation for LogSumExp {
+    fn name(&self) -> &str {
+        "logsumexp"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        float(inputs[0])?;
+        let dim = dim_of(&inputs[0].shape, self.dim)?;
+        let keep = |(d, &n): (usize, &usize)| if d != dim { Some(n) } else { self.keepdim.then_some(1) };
+        let shape = inputs[0].shape.iter().enumerate().filter_map(keep).collect();
+        Ok(Meta { shape, dtype: inputs[0].dtype })
+    }
+    fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
+        row_cost(inputs[0])
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let x = run.inputs[0];
+        softmax::logsumexp(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
+        Ok(())
+    }
+}
+
+/// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the weight
+/// and the bias, as far as there are any.
+pub(crate) struct Norm {
+    pub trailing: usize,
+    pub eps: f64,
+    pub weight: bool,
+    pub bias: bool,
+    /// Subtract the mean: a layer norm.
+    pub centred: bool,
+}
+
+impl Operation for Norm {
+    fn name(&self) -> &str {
+        if self.centred { "layer_norm" } else { "rms_norm" }
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        float(inputs[0])?;
+        let shape = &inputs[0].shape;
+        if self.trailing == 0 || self.trailing > shape.rank() {
+            return Err(Refusal::shape(format!(
+                "cannot take {} trailing dimensions of {shape}",
+                self.trailing
+            )));
+        }
+        let row = &shape[shape.rank() - self.trailing..];
+        for parameter in &inputs[1..] {
+            float(parameter)?;
+            if parameter.shape[..] != *row {
+                let text = format!("weight or bias of shape {} for rows of {row:?}", parameter.shape);
+                return Err(Refusal::shape(text));
+            }
+        }
+        Ok(inputs[0].clone())
+    }
+    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
+        row_cost(output)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let weight = self.weight.then(|| run.inputs[1]);
+        let bias = self.bias.then(|| run.inputs[1 + self.weight as usize]);
+        let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
+        if self.centred {
+            softmax::layer_norm(x, self.trailing, weight, bias, self.eps, out, par);
+        } else {
+            softmax::rms_norm(x, self.trailing, weight, self.eps, out, par);
+        }
+        Ok(())
+    }
+}

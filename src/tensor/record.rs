@@ -1,0 +1,109 @@
+//! `Recording`: what a device ran, from now until one asks.
+
+use super::device::Device;
+use crate::engine::port::Port;
+use crate::engine::record::RecordedStep;
+
+/// A recording of what a device runs, fuses and skips: the dependency graph as the engine saw it.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{CpuOptions, Device};
+/// let device = Device::cpu_with(CpuOptions::default());
+/// let (x, y) = (device.ones([1, 2]), device.ones([1, 2]));
+/// device.waitall().await?;
+/// let recording = device.record();
+/// let z = &x * &y + 2.0;
+/// z.wait_to_read().await?;
+/// let steps = recording.finish();
+/// let ops: Vec<&str> = steps.iter().flat_map(|step| &step.ops).map(|op| op.name.as_str()).collect();
+/// assert_eq!(ops, ["mul", "add"]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// Nothing waits for it: a step appears when it ends, so await what you want to see first. Keeps
+/// nothing alive. The first 65,536 steps are kept. Dropping it ends it.
+#[derive(Debug)]
+#[must_use = "a recording that is dropped at once has recorded nothing"]
+pub struct Recording {
+    port: &'static Port,
+    id: usize,
+}
+
+impl Device {
+    /// Records from now on which steps this device runs, fuses and skips, on which stream and for which
+    /// line of the program. While nobody records it costs one relaxed load a step.
+    pub fn record(&self) -> Recording {
+        Recording { port: self.port, id: self.port.tape.start() }
+    }
+}
+
+impl Recording {
+    /// Ends the recording: its steps, in the order in which they ended.
+    pub fn finish(self) -> Vec<RecordedStep> {
+        self.port.tape.stop(self.id)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.port.tape.stop(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CpuOptions, Device, Ran};
+
+    #[tokio::test]
+    async fn recording_names_what_was_fused_and_what_was_skipped() {
+        let device = Device::cpu_with(CpuOptions::default().threads(1).inline(false));
+        let x = device.ones([1 << 16]);
+        let large = device.ones([256, 256]);
+        device.waitall().await.unwrap();
+        let recording = device.record();
+        let line = line!() + 1;
+        let y = (&x * 2.0 + 1.0).relu();
+        let m = large.matmul(&large).sum_all();
+        drop(large.matmul(&large).matmul(&large));
+        y.await.unwrap();
+        m.await.unwrap();
+        device.waitall().await.unwrap();
+        let steps = recording.finish();
+
+        let names = |i: usize| steps[i].ops.iter().map(|op| op.name.as_str()).collect::<Vec<_>>();
+        let fused = (0..steps.len()).find(|&i| names(i).contains(&"relu")).unwrap();
+        assert_eq!(names(fused), ["mul", "add", "relu"]);
+        let ops = &steps[fused].ops;
+        assert_eq!(ops.iter().map(|op| op.written).collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!(ops[0].inputs, [None]);
+        assert_eq!(ops[1].inputs, [Some(ops[0].number)]);
+        assert!(ops.iter().all(|op| op.location.line() == line && op.location.file().ends_with("record.rs")));
+        assert!(matches!(steps[fused].ran, Ran::Stream { point: 1.., .. }));
+
+        let ops: Vec<_> = steps.iter().flat_map(|s| s.ops.iter().map(move |op| (op, s.ran))).collect();
+        let sum = ops.iter().find(|(op, _)| op.name == "sum").unwrap().0;
+        let product = ops[sum.inputs[0].expect("its operand was recorded")].0;
+        assert_eq!(product.name, "matmul");
+        // Two were dropped at once. The engine may have begun one before the drop, never both.
+        let skipped = ops.iter().filter(|(op, ran)| op.name == "matmul" && *ran == Ran::Skipped).count();
+        assert!(skipped >= 1, "{steps:#?}");
+    }
+
+    #[tokio::test]
+    async fn recordings_do_not_disturb_each_other() {
+        let device = Device::cpu_with(CpuOptions::default());
+        let x = device.ones([2]).await.unwrap();
+        let outer = device.record();
+        (&x + 1.0).await.unwrap();
+        let inner = device.record();
+        (&x + 2.0).await.unwrap();
+        assert_eq!(inner.finish().len(), 1);
+        (&x + 3.0).await.unwrap();
+        drop(device.record());
+        let steps = outer.finish();
+        assert_eq!(steps.iter().map(|s| s.ops[0].number).collect::<Vec<_>>(), [0, 1, 2]);
+        (&x + 4.0).await.unwrap();
+        assert!(!device.port.tape.is_on());
+    }
+}

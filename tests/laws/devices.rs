@@ -1,0 +1,186 @@
+//! Law 9: one meaning on every device: streams that overlap, chains that do not wait, random numbers that
+//! do not depend on the order in which anything ran.
+
+use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, same_meta};
+use crate::{Laws, promises};
+use futensor::{CpuRun, DType, Device, Generator, TensorFuture, custom_fn};
+use std::sync::{Arc, Barrier};
+
+pub fn add(laws: &mut Laws) {
+    promises!(laws, 9, ALL;
+        a_chain_stays_on_one_stream
+        random_positions_are_reserved_at_the_call
+        the_order_of_execution_does_not_change_a_number
+        a_seed_starts_the_sequence_again
+        a_generator_is_a_sequence_of_its_own
+        every_kind_of_device_draws_the_same_numbers
+        a_value_goes_from_device_to_device);
+    promises!(laws, 9, PARALLEL;
+        independent_work_overlaps_in_whatever_order_it_was_queued
+        a_step_waits_for_its_inputs_on_other_streams);
+}
+
+/// An op that ends once as many of its like as the barrier counts are inside at once.
+fn meeting(x: &TensorFuture, barrier: &Arc<Barrier>) -> TensorFuture {
+    let barrier = barrier.clone();
+    custom_fn("meet", &[x], same_meta, move |run: &mut CpuRun<'_>| {
+        barrier.wait();
+        crate::support::copy_input(run)
+    })
+}
+
+fn independent_work_overlaps_in_whatever_order_it_was_queued(kind: Kind) {
+    const LENGTH: usize = 10;
+    for seed in 0..20 {
+        let mut rng = Rng(seed);
+        let device = kind.device();
+        let barrier = Arc::new(Barrier::new(2));
+        let mut chains = [device.ones([4]), device.ones([4])];
+        let mut left = [LENGTH, LENGTH];
+        while left != [0, 0] {
+            let k = match seed {
+                0 => (left[0] == 0) as usize,
+                1 => (left[0] < left[1]) as usize,
+                _ => rng.below(2),
+            };
+            if left[k] > 0 {
+                chains[k] = meeting(&chains[k], &barrier);
+                left[k] -= 1;
+            }
+        }
+        // Each step of one chain is inside together with one of the other, or nobody gets out.
+        for chain in &chains {
+            assert_eq!(block_on(chain.to_vec::<f32>()).unwrap(), [1.0; 4], "seed {seed}");
+        }
+    }
+}
+
+fn a_chain_stays_on_one_stream(kind: Kind) {
+    let device = kind.device();
+    let mut x = device.rand([100, 100]);
+    for i in 0..100 {
+        x = x.matmul(&x);
+        x = (x + i).sin();
+        x = custom_fn("copy", &[&x], same_meta, crate::support::copy_input);
+    }
+    block_on(x).unwrap();
+    assert_eq!(device.stats().stream_waits, 0);
+}
+
+fn a_step_waits_for_its_inputs_on_other_streams(kind: Kind) {
+    let device = kind.device();
+    let gates = [Gate::new(), Gate::new()];
+    let a = gates[0].op(&device.full([1000], 2.0));
+    let b = gates[1].op(&device.full([1000], 3.0));
+    gates.iter().for_each(|g| g.wait_entered(1));
+    let product = custom_fn("copy", &[&(&a * &b)], same_meta, crate::support::copy_input);
+    gates[0].open();
+    block_on(&a).unwrap();
+    assert!(!product.is_ready());
+    gates[1].open();
+    assert_eq!(block_on(product.to_vec::<f32>()).unwrap(), [6.0; 1000]);
+}
+
+fn numbers(x: &TensorFuture) -> Vec<u32> {
+    block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
+}
+
+fn random_positions_are_reserved_at_the_call(kind: Kind) {
+    let device = kind.device();
+    let draw = |skip: bool| {
+        device.seed(11);
+        let busy = kind.occupy(&device);
+        let a = device.rand([1000]);
+        let skipped = device.randn([777]);
+        let b = device.rand([1000]);
+        let kept = (!skip).then_some(skipped);
+        busy.release();
+        block_on(device.waitall()).unwrap();
+        drop(kept);
+        (numbers(&a), numbers(&b))
+    };
+    let skipped_before = device.stats().skipped;
+    let with = draw(false);
+    assert_eq!(device.stats().skipped, skipped_before);
+    assert_eq!(draw(true), with, "a draw that was skipped uses its numbers up");
+    assert_ne!(with.0, with.1);
+}
+
+fn the_order_of_execution_does_not_change_a_number(kind: Kind) {
+    let device = kind.device();
+    device.seed(5);
+    let want: Vec<_> = (0..50).map(|i| numbers(&device.randn([100 + i]))).collect();
+    for seed in 0..5 {
+        device.seed(5);
+        let mut rng = Rng(seed);
+        let mut held: Vec<_> = (0..50).map(|i| (i, device.randn([100 + i]))).collect();
+        while !held.is_empty() {
+            let (i, x) = held.swap_remove(rng.below(held.len()));
+            assert_eq!(numbers(&x), want[i], "seed {seed}");
+        }
+    }
+}
+
+fn a_seed_starts_the_sequence_again(kind: Kind) {
+    let one = kind.device_with(|o| o.seed(3));
+    let first = numbers(&one.rand([64]));
+    let second = numbers(&one.rand([64]));
+    assert_ne!(first, second);
+    one.seed(3);
+    assert_eq!((numbers(&one.rand([64])), numbers(&one.rand([64]))), (first.clone(), second));
+    one.seed(4);
+    assert_ne!(numbers(&one.rand([64])), first);
+}
+
+fn a_generator_is_a_sequence_of_its_own(kind: Kind) {
+    let device = kind.device();
+    let alone: Vec<Vec<u32>> = (0..4)
+        .map(|task| {
+            let generator = Generator::new(task);
+            (0..20).flat_map(|_| numbers(&generator.rand(&device, [50]))).collect()
+        })
+        .collect();
+    let together: Vec<Vec<u32>> = std::thread::scope(|scope| {
+        let tasks: Vec<_> = (0..4)
+            .map(|task| {
+                let device = device.clone();
+                scope.spawn(move || {
+                    let generator = Generator::new(task);
+                    (0..20).flat_map(|_| numbers(&generator.rand(&device, [50]))).collect()
+                })
+            })
+            .collect();
+        tasks.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert_eq!(alone, together);
+    assert_ne!(alone[0], alone[1]);
+}
+
+fn every_kind_of_device_draws_the_same_numbers(kind: Kind) {
+    let reference = Kind::CpuOneThread.device_with(|o| o.inline(false).seed(99));
+    let device = kind.device_with(|o| o.seed(99));
+    for n in [1, 2, 5, 63, 1000, 100_000] {
+        assert_eq!(numbers(&device.rand([n])), numbers(&reference.rand([n])));
+        assert_eq!(numbers(&device.randn([n])), numbers(&reference.randn([n])));
+    }
+    let generator = |device: &Device| {
+        let x = Generator::new(1).rand_dtype(device, [1000], DType::F64);
+        block_on(x.to_vec::<f64>()).unwrap()
+    };
+    assert_eq!(generator(&device), generator(&reference));
+}
+
+fn a_value_goes_from_device_to_device(kind: Kind) {
+    let (one, two) = (kind.device(), kind.device());
+    let gate = Gate::new();
+    let x = gate.op(&one.arange(0.0, 5000.0, 1.0));
+    gate.wait_entered(1);
+    let there = x.to_device(&two);
+    assert_eq!((there.device(), there.dims(), there.is_ready()), (two.clone(), x.dims(), false));
+    let back = (&there * 2.0).to_device(&one) + &x;
+    assert_eq!(x.to_device(&one).device(), one);
+    // The other device is not blocked by what it waits for.
+    assert_eq!(block_on(two.ones([2]).to_vec::<f32>()).unwrap(), [1.0; 2]);
+    gate.open();
+    assert!(block_on(back.to_vec::<f32>()).unwrap().into_iter().eq((0..5000).map(|i| 3.0 * i as f32)));
+}

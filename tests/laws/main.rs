@@ -1,0 +1,64 @@
+//! The ten laws of the contract, as trials over a factory of devices.
+//!
+//!     cargo test --test laws                 # all
+//!     cargo test --test laws law_4           # one law
+//!
+//! Each trial is a promise and fails when it is broken. What must be running and what must be queued is
+//! decided by gates that the trial holds, never by a sleep; a trial that does not end within a minute
+//! ends the process with its name.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod barriers;
+mod calls;
+mod devices;
+mod ends;
+mod errors;
+mod handles;
+mod observers;
+mod pressure;
+
+use libtest_mimic::{Arguments, Trial};
+use support::{Deadline, Kind};
+
+/// Trials of one law.
+pub struct Laws {
+    trials: Vec<Trial>,
+}
+
+impl Laws {
+    /// Adds a promise for each kind of device.
+    pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
+        for &kind in kinds {
+            let name = format!("law_{law}::{name}[{}]", kind.name());
+            let named = name.clone();
+            self.trials.push(Trial::test(name, move || {
+                let _deadline = Deadline::of(&named);
+                promise(kind);
+                Ok(())
+            }));
+        }
+    }
+}
+
+/// `promises!(laws, 1, ALL; a b c)`: the functions `a`, `b` and `c` prove law 1 on all kinds.
+macro_rules! promises {
+    ($laws:expr, $law:literal, $kinds:expr; $($name:ident)*) => {
+        $($laws.add($law, $kinds, stringify!($name), $name);)*
+    };
+}
+pub(crate) use promises;
+
+fn main() {
+    let mut laws = Laws { trials: Vec::new() };
+    calls::add(&mut laws);
+    barriers::add(&mut laws);
+    observers::add(&mut laws);
+    ends::add(&mut laws);
+    errors::add(&mut laws);
+    pressure::add(&mut laws);
+    devices::add(&mut laws);
+    handles::add(&mut laws);
+    libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
+}

@@ -1,0 +1,304 @@
+//! Laws 4 and 5: what nobody can observe need not be computed, and values are immutable.
+
+use crate::support::{ALL, Counter, Gate, Kind, Rng, block_on, same_meta};
+use crate::{Laws, promises};
+use futensor::{CpuRun, Meta, Operation, Refusal, TensorFuture, custom};
+use std::future::IntoFuture;
+use std::sync::mpsc;
+
+pub fn add(laws: &mut Laws) {
+    promises!(laws, 4, ALL;
+        dropping_the_last_handle_of_queued_work_skips_it
+        dropping_one_future_of_a_chain_keeps_what_another_needs
+        detached_work_runs_after_all_handles_are_gone
+        one_detached_handle_speaks_for_its_clones
+        a_pending_read_is_an_observer
+        an_await_is_an_observer
+        waitall_and_ready_are_not_observers
+        running_work_is_not_torn_down_by_a_drop
+        a_million_queued_nodes_drop_without_blocking_or_overflow
+        whatever_is_dropped_the_rest_is_computed_once);
+    promises!(laws, 5, ALL;
+        slice_assign_leaves_other_handles_their_value
+        slice_assign_of_the_last_handle_copies_nothing
+        a_buffer_with_another_reader_is_not_reused
+        an_op_is_offered_its_input_only_as_its_last_reader);
+}
+
+fn dropping_the_last_handle_of_queued_work_skips_it(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        let x = counter.op(&device.ones([16]));
+        held.push(counter.op(&(x * 2.0)));
+    }
+    let kept = held.pop().unwrap();
+    drop(held);
+    busy.release();
+    block_on(device.waitall()).unwrap();
+    block_on(&kept).unwrap();
+    assert_eq!(counter.runs(), 2);
+    drop(kept);
+    crate::support::until(|| counter.alive() == 0);
+    let stats = device.stats();
+    assert!(stats.skipped >= 999 * 3, "{stats:?}");
+    assert_eq!(stats.started + stats.fused + stats.skipped, stats.enqueued, "{stats:?}");
+}
+
+fn dropping_one_future_of_a_chain_keeps_what_another_needs(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    let a = counter.op(&device.ones([3]));
+    let b = counter.op(&(&a + 1.0));
+    let left = counter.op(&(&b * 10.0));
+    let right = counter.op(&(&b * 100.0));
+    drop((a, b, left));
+    busy.release();
+    assert_eq!(block_on(right.to_vec::<f32>()).unwrap(), [200.0; 3]);
+    block_on(device.waitall()).unwrap();
+    assert_eq!(counter.runs(), 3);
+}
+
+fn detached_work_runs_after_all_handles_are_gone(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    for _ in 0..100 {
+        let a = counter.op(&device.ones([3]));
+        counter.op(&(a + 1.0)).detach();
+    }
+    busy.release();
+    block_on(device.waitall()).unwrap();
+    assert_eq!(counter.runs(), 200);
+}
+
+fn one_detached_handle_speaks_for_its_clones(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    let x = counter.op(&device.ones([3]));
+    let y = x.clone();
+    y.detach();
+    y.detach();
+    drop((x, y));
+    busy.release();
+    block_on(device.waitall()).unwrap();
+    assert_eq!(counter.runs(), 1);
+}
+
+fn a_pending_read_is_an_observer(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    let few = counter.op(&device.ones([3])).to_vec::<f32>();
+    let many = counter.op(&device.ones([5000])).to_vec::<f32>();
+    let item = counter.op(&device.ones([])).item::<f32>();
+    let shown = counter.op(&device.ones([1])).display();
+    let given_up = counter.op(&device.ones([5000])).to_vec::<f32>();
+    drop(given_up);
+    busy.release();
+    assert_eq!(block_on(few).unwrap(), [1.0; 3]);
+    assert_eq!(block_on(many).unwrap(), [1.0; 5000]);
+    assert_eq!(block_on(item).unwrap(), 1.0);
+    assert_eq!(block_on(shown).unwrap(), "tensor([1.])");
+    block_on(device.waitall()).unwrap();
+    assert_eq!(counter.runs(), 4);
+}
+
+fn an_await_is_an_observer(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    let x = counter.op(&device.ones([3]));
+    let (wait, value) = (x.wait_to_read(), (&x).into_future());
+    drop(x);
+    busy.release();
+    block_on(wait).unwrap();
+    block_on(value).unwrap();
+    assert_eq!(counter.runs(), 1);
+}
+
+fn waitall_and_ready_are_not_observers(kind: Kind) {
+    let device = kind.device_with(|o| o.queue_ops(0));
+    let busy = kind.occupy(&device);
+    let counter = Counter::new();
+    let x = counter.op(&device.ones([3]));
+    let (all, ready) = (device.waitall(), device.ready());
+    drop(x);
+    busy.release();
+    block_on(all).unwrap();
+    block_on(ready);
+    assert_eq!(counter.runs(), 0);
+}
+
+fn running_work_is_not_torn_down_by_a_drop(kind: Kind) {
+    let device = kind.device();
+    let (tell, told) = mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let gate = Gate::new();
+    let x = device.arange(0.0, 100_000.0, 1.0);
+    let inside = gate.op(&device.ones([1]));
+    let sum = futensor::custom_fn("sum", &[&x, &inside], same_meta, {
+        move |run: &mut CpuRun<'_>| {
+            let values = run.inputs()[0].to_vec::<f32>().unwrap_or_default();
+            let _ = tell.lock().unwrap().send(values.iter().map(|&v| v as f64).sum::<f64>());
+            run.output().fill_from(values);
+            Ok(())
+        }
+    });
+    gate.wait_entered(1);
+    sum.detach();
+    // The inputs of what runs, and of what waits for it, live although their handles are gone.
+    drop((x, inside, sum));
+    gate.open();
+    assert_eq!(told.recv().unwrap(), 99_999.0 * 50_000.0);
+    block_on(device.waitall()).unwrap();
+    crate::support::until(|| device.stats().bytes_live == 0);
+}
+
+fn a_million_queued_nodes_drop_without_blocking_or_overflow(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let mut x = device.ones([4]);
+    let mut y = device.ones([4]);
+    for i in 0..500_000 {
+        x = x + i;
+        y = &y * &x;
+    }
+    // The caller's side returns although the device is blocked.
+    drop((x, y));
+    let kept = device.ones([4]) + 1.0;
+    busy.release();
+    assert_eq!(block_on(kept.to_vec::<f32>()).unwrap(), [2.0; 4]);
+    block_on(device.waitall()).unwrap();
+    crate::support::until(|| device.stats().queued == 0);
+}
+
+fn whatever_is_dropped_the_rest_is_computed_once(kind: Kind) {
+    for seed in 0..50 {
+        let mut rng = Rng(seed);
+        let device = kind.device();
+        let counter = Counter::new();
+        let mut values: Vec<(TensorFuture, f32)> = vec![(device.ones([2]), 1.0)];
+        for _ in 0..40 {
+            let (x, v) = &values[rng.below(values.len())];
+            let next = match rng.below(3) {
+                0 => (counter.op(x), *v),
+                1 => (x + 1.0, v + 1.0),
+                _ => (x - 3.0, v - 3.0),
+            };
+            values.push(next);
+            if rng.below(3) == 0 {
+                let k = rng.below(values.len());
+                if values.len() > 1 {
+                    drop(values.swap_remove(k));
+                }
+            }
+        }
+        for (x, v) in &values {
+            assert_eq!(block_on(x.to_vec::<f32>()).unwrap(), [*v; 2], "seed {seed}");
+        }
+        drop(values);
+        block_on(device.waitall()).unwrap();
+        let made = counter.runs();
+        crate::support::until(|| counter.alive() == 0);
+        assert!(made <= 40, "seed {seed}: an op ran twice");
+    }
+}
+
+fn slice_assign_leaves_other_handles_their_value(kind: Kind) {
+    let device = kind.device();
+    let old = device.zeros([2, 1000]);
+    let view = old.i(0);
+    let new = old.clone().slice_assign((0, ..), device.ones([1000]));
+    assert_eq!(block_on(new.sum_all().item::<f32>()).unwrap(), 1000.0);
+    assert_eq!(block_on(view.to_vec::<f32>()).unwrap(), vec![0.0; 1000]);
+    assert_eq!(block_on(old.to_vec::<f32>()).unwrap(), vec![0.0; 2000]);
+    drop(old);
+    // Now only the view is left beside it.
+    let newer = new.slice_assign((1, ..), view);
+    assert_eq!(block_on(newer.sum_all().item::<f32>()).unwrap(), 1000.0);
+}
+
+fn slice_assign_of_the_last_handle_copies_nothing(kind: Kind) {
+    let device = kind.device();
+    let mut cache = device.zeros([256, 4096]);
+    block_on(&cache).unwrap();
+    let one = 4 << 20;
+    let row = device.ones([4096]);
+    for i in 0..256 {
+        cache = cache.slice_assign(i, &row);
+    }
+    block_on(&cache).unwrap();
+    assert_eq!(block_on(cache.sum_all().item::<f32>()).unwrap(), 256.0 * 4096.0);
+    let peak = device.stats().bytes_peak;
+    assert!(peak < one + one / 2, "{peak} bytes at the peak, of which the cache is {one}");
+}
+
+fn a_buffer_with_another_reader_is_not_reused(kind: Kind) {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let device = kind.device();
+        let n = 5000;
+        let x = device.arange(0.0, n as f32, 1.0) + 0.0;
+        if rng.below(2) == 0 {
+            block_on(&x).unwrap();
+        }
+        let view = x.narrow(0, 1, n - 1);
+        let read = x.to_vec::<f32>();
+        let y = &x + 1.0;
+        let z = if rng.below(2) == 0 { (y + 1.0).tanh() } else { y * &x };
+        drop(x);
+        let kept = view.to_vec::<f32>();
+        drop(view);
+        if rng.below(2) == 0 {
+            block_on(&z).unwrap();
+        }
+        drop(z);
+        assert!(block_on(kept).unwrap().into_iter().eq((1..n).map(|i| i as f32)), "seed {seed}");
+        assert!(block_on(read).unwrap().into_iter().eq((0..n).map(|i| i as f32)), "seed {seed}");
+    }
+}
+
+/// Writes over its input where it is offered it, and says whether it was.
+struct Over(mpsc::SyncSender<bool>);
+
+impl Operation for Over {
+    fn name(&self) -> &str {
+        "over"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let _ = self.0.send(run.in_place());
+        run.output().fill_from(std::iter::repeat_n(7.0f32, 5000));
+        Ok(())
+    }
+    fn reuses(&self) -> Option<usize> {
+        Some(0)
+    }
+}
+
+fn an_op_is_offered_its_input_only_as_its_last_reader(kind: Kind) {
+    let device = kind.device();
+    let (tell, told) = mpsc::sync_channel(8);
+    let x = device.ones([5000]) + 1.0;
+    let busy = kind.occupy(&device);
+    let (first, second) = (custom(Over(tell.clone()), &[&x]), custom(Over(tell.clone()), &[&x]));
+    busy.release();
+    for y in [first, second] {
+        assert_eq!(block_on(y.to_vec::<f32>()).unwrap(), [7.0; 5000]);
+        assert!(!told.recv().unwrap());
+    }
+    assert_eq!(block_on(x.to_vec::<f32>()).unwrap(), [2.0; 5000]);
+    let busy = kind.occupy(&device);
+    let last = custom(Over(tell), &[&x]);
+    drop(x);
+    busy.release();
+    block_on(last).unwrap();
+    assert!(told.recv().unwrap(), "the last reader may have the buffer");
+}

@@ -1,0 +1,231 @@
+//! Law 8: executor threads are never blocked, and backpressure is awaited.
+
+use crate::support::{ALL, Counter, Gate, Kind, block_on};
+use crate::{Laws, promises};
+use futensor::TensorFuture;
+use futures::poll;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+
+pub fn add(laws: &mut Laws) {
+    promises!(laws, 8, ALL;
+        a_sibling_progresses_beside_a_loop_of_ready_awaits
+        a_sibling_progresses_beside_a_loop_of_small_ops
+        a_poll_of_a_blocked_value_returns
+        a_waiter_is_woken_once_and_only_when_it_is_time
+        a_poll_runs_nothing_that_is_not_small
+        ready_ends_when_the_queue_is_short_enough
+        one_released_permit_wakes_one_of_many_waiters
+        try_admit_refuses_while_the_device_is_full
+        a_permit_that_nobody_takes_goes_to_the_next
+        queueing_far_ahead_costs_no_device_memory);
+}
+
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn counting() -> (Arc<Wakes>, Waker) {
+    let wakes = Arc::new(Wakes(AtomicUsize::new(0)));
+    (wakes.clone(), Waker::from(wakes))
+}
+
+/// Runs `looping` beside a task that yields and counts, on one thread; how far the other came meanwhile.
+fn beside(looping: impl Future<Output = ()>) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let (turns, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    local.block_on(&runtime, async {
+        let (counted, stop) = (turns.clone(), over.clone());
+        let sibling = tokio::task::spawn_local(async move {
+            while !stop.load(SeqCst) {
+                counted.fetch_add(1, SeqCst);
+                tokio::task::yield_now().await;
+            }
+        });
+        looping.await;
+        over.store(true, SeqCst);
+        let during = turns.load(SeqCst);
+        sibling.await.unwrap();
+        during
+    })
+}
+
+fn a_sibling_progresses_beside_a_loop_of_ready_awaits(kind: Kind) {
+    let device = kind.device();
+    let x = block_on(device.ones([2])).unwrap();
+    let turns = beside(async move {
+        for _ in 0..12_800 {
+            (&x).await.unwrap();
+        }
+    });
+    assert!(turns >= 90, "the sibling had {turns} turns beside 12,800 awaits");
+}
+
+fn a_sibling_progresses_beside_a_loop_of_small_ops(kind: Kind) {
+    let device = kind.device();
+    let turns = beside(async move {
+        let mut x = device.zeros([4]).await.unwrap();
+        for _ in 0..12_800 {
+            x = (&x + 1.0).await.unwrap();
+        }
+        assert_eq!(x.to_vec::<f32>().await.unwrap(), [12_800.0; 4]);
+    });
+    assert!(turns >= 90, "the sibling had {turns} turns beside 12,800 awaits");
+}
+
+fn a_poll_of_a_blocked_value_returns(kind: Kind) {
+    let device = kind.device();
+    let busy = kind.occupy(&device);
+    let base = device.rand([300, 300]);
+    let mut values: Vec<TensorFuture> = (0..200).map(|_| base.matmul(&base).exp().sum(0)).collect();
+    let (wakes, waker) = counting();
+    for _ in 0..10 {
+        for x in &mut values {
+            assert!(Pin::new(x).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    }
+    assert_eq!(wakes.0.load(SeqCst), 0);
+    busy.release();
+    for x in values {
+        block_on(x).unwrap();
+    }
+}
+
+fn a_waiter_is_woken_once_and_only_when_it_is_time(kind: Kind) {
+    let device = kind.device();
+    let gate = Gate::new();
+    let mut x = gate.op(&device.ones([2]));
+    gate.wait_entered(1);
+    let (stale, old) = counting();
+    let (wakes, new) = counting();
+    assert!(Pin::new(&mut x).poll(&mut Context::from_waker(&old)).is_pending());
+    for _ in 0..100 {
+        assert!(Pin::new(&mut x).poll(&mut Context::from_waker(&new)).is_pending());
+    }
+    assert_eq!(wakes.0.load(SeqCst), 0);
+    gate.open();
+    crate::support::until(|| wakes.0.load(SeqCst) > 0);
+    // The waker of the last poll is the one that counts.
+    assert!(x.is_ready());
+    block_on(device.waitall()).unwrap();
+    assert_eq!((wakes.0.load(SeqCst), stale.0.load(SeqCst)), (1, 0));
+    let polled = Pin::new(&mut x).poll(&mut Context::from_waker(&new));
+    assert!(matches!(polled, Poll::Ready(Ok(_))));
+}
+
+fn a_poll_runs_nothing_that_is_not_small(kind: Kind) {
+    let device = kind.device();
+    let me = std::thread::current().id();
+    let (small, large) = (Counter::new(), Counter::new());
+    let x = device.ones([16]);
+    for _ in 0..200 {
+        block_on(large.op_of(&x, Some(6_000))).unwrap();
+        block_on(small.op_of(&x, Some(100))).unwrap();
+    }
+    assert!(!large.threads().contains(&me), "a poll ran a step of more than 5 us");
+    if kind == Kind::CpuWithoutInline {
+        assert!(!small.threads().contains(&me), "a poll ran a step although inline is off");
+        assert_eq!(device.stats().inline, 0);
+    }
+    assert_eq!((small.runs(), large.runs()), (200, 200));
+}
+
+fn ready_ends_when_the_queue_is_short_enough(kind: Kind) {
+    block_on(async {
+        let device = kind.device_with(|o| o.queue_ops(10));
+        device.ready().await;
+        let gates: Vec<Gate> = (0..20).map(|_| Gate::new()).collect();
+        let mut held = vec![device.ones([1])];
+        for gate in &gates {
+            held.push(gate.op(&held[held.len() - 1]));
+        }
+        let (mut ready, mut second) = (device.ready(), device.ready());
+        assert!(poll!(&mut ready).is_pending() && poll!(&mut second).is_pending());
+        drop(second);
+        for (i, gate) in gates.iter().enumerate() {
+            gate.wait_entered(1);
+            if i < 10 {
+                // More than ten ops are queued or running.
+                assert!(poll!(&mut ready).is_pending());
+            }
+            gate.open();
+        }
+        ready.await;
+        (&held[20]).await.unwrap();
+    });
+}
+
+fn one_released_permit_wakes_one_of_many_waiters(kind: Kind) {
+    let device = kind.device_with(|o| o.permits(2));
+    let (first, second) = (device.try_admit().unwrap(), device.try_admit().unwrap());
+    let mut waiters: Vec<_> = (0..50)
+        .map(|_| {
+            let (wakes, waker) = counting();
+            let mut admit = device.admit();
+            assert!(Pin::new(&mut admit).poll(&mut Context::from_waker(&waker)).is_pending());
+            (wakes, waker, admit)
+        })
+        .collect();
+    let woken = |waiters: &Vec<(Arc<Wakes>, Waker, futensor::Admit)>| -> Vec<usize> {
+        waiters.iter().map(|w| w.0.0.load(SeqCst)).collect()
+    };
+    drop(first);
+    let mut want = vec![0; 50];
+    want[0] = 1;
+    assert_eq!(woken(&waiters), want, "one permit, one wake, first come, first served");
+    let (_, waker, mut admit) = waiters.remove(0);
+    let Poll::Ready(permit) = Pin::new(&mut admit).poll(&mut Context::from_waker(&waker)) else {
+        panic!("the permit was granted");
+    };
+    assert_eq!(woken(&waiters).iter().sum::<usize>(), 0);
+    drop((permit, second));
+    assert_eq!(woken(&waiters).iter().sum::<usize>(), 2);
+    assert!(device.try_admit().is_none(), "others were here before");
+}
+
+fn try_admit_refuses_while_the_device_is_full(kind: Kind) {
+    let device = kind.device_with(|o| o.permits(1000).queue_ops(5));
+    let busy = kind.occupy(&device);
+    let held: Vec<TensorFuture> = (0..10).map(|i| device.ones([1]) + i).collect();
+    assert!(device.try_admit().is_none(), "a server answers 503");
+    busy.release();
+    block_on(device.waitall()).unwrap();
+    crate::support::until(|| device.stats().queued == 0);
+    assert!(device.try_admit().is_some());
+    drop(held);
+}
+
+fn a_permit_that_nobody_takes_goes_to_the_next(kind: Kind) {
+    block_on(async {
+        let device = kind.device_with(|o| o.permits(1));
+        let permit = device.admit().await;
+        let (mut a, mut b) = (device.admit(), device.admit());
+        assert!(poll!(&mut a).is_pending() && poll!(&mut b).is_pending());
+        drop(permit);
+        // Granted to `a`, which goes away without having taken it.
+        drop(a);
+        drop(b.await);
+        assert!(device.try_admit().is_some());
+    });
+}
+
+fn queueing_far_ahead_costs_no_device_memory(kind: Kind) {
+    let device = kind.device();
+    let mut x = device.zeros([1 << 18]);
+    block_on(&x).unwrap();
+    for i in 0..500 {
+        x = x + (i % 2);
+    }
+    let sum = x.sum_all();
+    assert_eq!(block_on(sum.item::<f32>()).unwrap(), 250.0 * (1 << 18) as f32);
+    let peak = device.stats().bytes_peak;
+    assert!(peak <= 8 << 20, "{peak} bytes at the peak for updates of 1 MiB");
+}

@@ -1,0 +1,369 @@
+//! One case as a call of the public API. Called by the harness; what is not here, futensor does not
+//! have, and the harness says so.
+
+use super::case::{Case, Host, Operand, Step, dtype_named, ints};
+use futensor::{DType, Device, Element, Index, NonZero, Scalar, Tensor, TensorFuture};
+use half::{bf16, f16};
+use serde_json::Value;
+
+/// Runs an expression with a type alias bound to the Rust type of a [`DType`].
+macro_rules! typed {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::Bool => {
+                type $T = bool;
+                $body
+            }
+        }
+    };
+}
+
+/// An element as bytes, whatever its type.
+pub trait Bytes: Element {
+    /// From little-endian bytes.
+    fn get(bytes: &[u8]) -> Self;
+    /// To little-endian bytes.
+    fn put(self, bytes: &mut Vec<u8>);
+}
+
+macro_rules! bytes {
+    ($($t:ty),*) => {$(
+        impl Bytes for $t {
+            fn get(bytes: &[u8]) -> Self { <$t>::from_le_bytes(bytes.try_into().expect("one element")) }
+            fn put(self, bytes: &mut Vec<u8>) { bytes.extend_from_slice(&self.to_le_bytes()); }
+        }
+    )*};
+}
+bytes!(f32, f64, f16, bf16, i32, i64, u8);
+impl Bytes for bool {
+    fn get(bytes: &[u8]) -> Self {
+        bytes[0] != 0
+    }
+    fn put(self, bytes: &mut Vec<u8>) {
+        bytes.push(self as u8);
+    }
+}
+
+/// Host data on a device.
+pub fn upload(device: &Device, host: &Host) -> TensorFuture {
+    typed!(host.dtype, T => {
+        let data: Vec<T> = host.bytes.chunks_exact(size_of::<T>()).map(T::get).collect();
+        device.from_vec(data, &host.shape[..])
+    })
+}
+
+/// Device data on the host.
+pub async fn download(x: &TensorFuture) -> futensor::Result<Host> {
+    let mut bytes = Vec::new();
+    typed!(x.dtype(), T => x.to_vec::<T>().await?.into_iter().for_each(|e| e.put(&mut bytes)));
+    Ok(Host { dtype: x.dtype(), shape: x.dims().to_vec(), bytes })
+}
+
+/// What a call gave.
+pub enum Made {
+    Futures(Vec<TensorFuture>),
+    NonZero(NonZero),
+    /// The API has no such op, or not with these operands.
+    Missing,
+}
+
+/// An operand on the device.
+pub enum Arg {
+    Tensor(TensorFuture),
+    Scalar(Scalar),
+    Absent,
+}
+
+fn view(x: TensorFuture, step: &Step) -> TensorFuture {
+    match step {
+        Step::Transpose(a, b) => x.transpose(*a, *b),
+        Step::Permute(order) => x.permute(&order[..]),
+        Step::Expand(shape) => x.expand(&shape[..]),
+        Step::Narrow(dim, start, length) => x.narrow(*dim, *start, *length),
+        Step::Squeeze(dim) => x.squeeze(*dim),
+    }
+}
+
+/// The operands of a case, and the stored tensors that they are views of.
+pub fn operands(device: &Device, case: &Case) -> (Vec<Arg>, Vec<Option<TensorFuture>>) {
+    let of = |operand: &Operand| match operand {
+        Operand::Absent => (Arg::Absent, None),
+        Operand::Scalar(s) => (Arg::Scalar(*s), None),
+        Operand::Tensor(host, steps) => {
+            let base = upload(device, host);
+            (Arg::Tensor(steps.iter().fold(base.clone(), view)), Some(base))
+        }
+    };
+    case.ins.iter().map(of).unzip()
+}
+
+/// Calls a case's op.
+pub fn call(device: &Device, case: &Case, args: &[Arg]) -> Made {
+    let attrs = &case.attrs;
+    match args {
+        [Arg::Tensor(x)] => one(&case.op, x, attrs),
+        [] | [Arg::Scalar(_)] => create(device, &case.op, args, attrs),
+        [Arg::Scalar(_), Arg::Scalar(_), ..] => create(device, &case.op, args, attrs),
+        _ => several(&case.op, args, attrs),
+    }
+    .unwrap_or(Made::Missing)
+}
+
+fn futures(x: TensorFuture) -> Option<Made> {
+    Some(Made::Futures(vec![x]))
+}
+
+macro_rules! methods {
+    ($op:expr, $x:expr, $args:tt; $($name:ident)*) => {
+        match $op {
+            $(stringify!($name) => return futures($x.$name $args),)*
+            _ => {}
+        }
+    };
+}
+
+macro_rules! reductions {
+    ($op:expr, $x:expr, $dims:expr, $keepdim:expr; $($name:ident $keep:ident $all:ident)*) => {
+        match ($op, $dims, $keepdim) {
+            $(
+                (stringify!($name), None, _) => return futures($x.$all()),
+                (stringify!($name), Some(dims), true) => return futures($x.$keep(&dims[..])),
+                (stringify!($name), Some(dims), false) => return futures($x.$name(&dims[..])),
+            )*
+            _ => {}
+        }
+    };
+}
+
+/// Calls with one tensor.
+fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
+    methods! { op, x, ();
+        neg abs sign square relu sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid silu
+        softplus gelu gelu_tanh erf floor ceil round trunc isnan isinf isfinite logical_not
+    }
+    let given = |name: &str| attrs.get(name).filter(|v| !v.is_null());
+    let list = |name: &str| given(name).map(ints);
+    let int = |name: &str| given(name).and_then(Value::as_i64).map(|i| i as isize);
+    let keepdim = attrs["keepdim"] == true;
+    reductions! { op, x, list("dims"), keepdim;
+        sum sum_keepdim sum_all prod prod_keepdim prod_all mean mean_keepdim mean_all max max_keepdim max_all
+        min min_keepdim min_all any any_keepdim any_all all all_keepdim all_all
+    }
+    match (op, int("dim")) {
+        ("argmax", None) => futures(x.argmax_all()),
+        ("argmin", None) => futures(x.argmin_all()),
+        ("argmax", Some(d)) => futures(kept(x.argmax(d), x.rank(), d, keepdim)),
+        ("argmin", Some(d)) => futures(kept(x.argmin(d), x.rank(), d, keepdim)),
+        ("cast", _) => futures(x.to_dtype(dtype_named(attrs["dtype"].as_str()?))),
+        ("reshape", _) => futures(x.reshape(list("shape")?)),
+        ("transpose", _) => futures(x.transpose(int("dim0")?, int("dim1")?)),
+        ("permute", _) => futures(x.permute(list("dims")?)),
+        ("unsqueeze", Some(d)) => futures(x.unsqueeze(d)),
+        ("squeeze", Some(d)) => futures(x.squeeze(d)),
+        ("squeeze", None) => futures(x.squeeze(())),
+        ("expand", _) => futures(x.expand(list("shape")?)),
+        // A start or a length below zero cannot be said.
+        ("narrow", Some(d)) => {
+            futures(x.narrow(d, int("start")?.try_into().ok()?, int("length")?.try_into().ok()?))
+        }
+        ("nonzero", _) => Some(Made::NonZero(x.nonzero())),
+        ("cat", Some(d)) => futures(futensor::cat(&[x], d)),
+        ("stack", Some(d)) => futures(futensor::stack(&[x], d)),
+        _ => None,
+    }
+}
+
+/// There is no `argmax_keepdim`.
+fn kept(x: TensorFuture, rank: usize, dim: isize, keepdim: bool) -> TensorFuture {
+    if keepdim && rank > 0 { x.unsqueeze(dim) } else { x }
+}
+
+/// Calls without a tensor.
+fn create(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
+    let scalar = |i: usize| match args.get(i) {
+        Some(Arg::Scalar(s)) => Some(*s),
+        _ => None,
+    };
+    let size = |name: &str| attrs[name].as_u64().map(|n| n as usize);
+    match op {
+        "arange" => futures(device.arange(scalar(0)?, scalar(1)?, scalar(2)?)),
+        "linspace" => futures(device.linspace(scalar(0)?.as_f64(), scalar(1)?.as_f64(), size("steps")?)),
+        "eye" if attrs["n"] == attrs["m"] => futures(device.eye(size("n")?)),
+        "full" => {
+            let shape: Vec<usize> = ints(&attrs["shape"]).into_iter().map(|n| n as usize).collect();
+            futures(device.full(shape, scalar(0)?))
+        }
+        _ => None,
+    }
+}
+
+/// Calls with several operands.
+fn several(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
+    if let [Arg::Tensor(x), Arg::Tensor(y)] = args {
+        match op {
+            "matmul" => return futures(x.matmul(y)),
+            "add_0d" => return futures(x.add(y)),
+            "slice_assign" => return slice_assign(x, y, attrs),
+            _ => {}
+        }
+    }
+    if let Some(made) = more(op, args, attrs) {
+        return Some(made);
+    }
+    match (op, args) {
+        ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Tensor(b)]) => return futures(c.where_cond(a, b)),
+        ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Scalar(b)]) => return futures(c.where_cond(a, *b)),
+        ("where", [Arg::Tensor(c), Arg::Scalar(a), Arg::Tensor(b)]) => return futures(c.where_cond(*a, b)),
+        ("cat" | "stack", _) => {
+            let all: Option<Vec<&TensorFuture>> =
+                args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
+            let dim = attrs["dim"].as_i64()? as isize;
+            return futures(if op == "cat" { futensor::cat(&all?, dim) } else { futensor::stack(&all?, dim) });
+        }
+        _ => {}
+    }
+    match args {
+        [Arg::Tensor(a), Arg::Tensor(b)] => {
+            methods! { op, a, (b);
+                add sub mul div pow maximum minimum atan2 fmod remainder eq ne lt le gt ge
+                logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+            }
+        }
+        [Arg::Tensor(a), Arg::Scalar(b)] => {
+            methods! { op, a, (*b);
+                add sub mul div pow maximum minimum atan2 fmod remainder eq ne lt le gt ge
+                logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+            }
+        }
+        [Arg::Scalar(a), Arg::Tensor(b)] => return number_first(op, *a, b),
+        _ => {}
+    }
+    None
+}
+
+/// A number on the left: an operator, or the mirrored method.
+fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
+    macro_rules! operator {
+        ($sign:tt) => {
+            match a {
+                Scalar::Float(a) => futures(a $sign b),
+                Scalar::Int(a) => futures(a $sign b),
+                Scalar::Bool(_) => None,
+            }
+        };
+    }
+    match op {
+        "add" => operator!(+),
+        "sub" => operator!(-),
+        "mul" => operator!(*),
+        "div" => operator!(/),
+        "remainder" => operator!(%),
+        "eq" => futures(b.eq(a)),
+        "ne" => futures(b.ne(a)),
+        "lt" => futures(b.gt(a)),
+        "le" => futures(b.ge(a)),
+        "gt" => futures(b.lt(a)),
+        "ge" => futures(b.le(a)),
+        _ => {
+            methods! { op, b, (a);
+                maximum minimum logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+            }
+            None
+        }
+    }
+}
+
+fn slice_assign(x: &TensorFuture, source: &TensorFuture, attrs: &Value) -> Option<Made> {
+    let ranges: Vec<Vec<isize>> = attrs["ranges"].as_array()?.iter().map(ints).collect();
+    let span = |r: &Vec<isize>| Index::Span { start: r[0], end: Some(r[1]), step: 1 };
+    match &ranges[..] {
+        [a] => futures(x.clone().slice_assign(span(a), source)),
+        [a, b] => futures(x.clone().slice_assign((span(a), span(b)), source)),
+        _ => None,
+    }
+}
+
+/// The tensors of a call, awaited and read.
+pub async fn read(made: Made) -> futensor::Result<Vec<Host>> {
+    let mut out = Vec::new();
+    match made {
+        Made::Missing => {}
+        Made::Futures(all) => {
+            for x in &all {
+                out.push(download(x).await?);
+            }
+        }
+        Made::NonZero(indices) => {
+            let indices: Tensor = indices.await?;
+            out.push(download(&indices).await?);
+        }
+    }
+    Ok(out)
+}
+
+/// Ops outside the table.
+fn more(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
+    let tensors: Option<Vec<&TensorFuture>> =
+        args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
+    let dim = || attrs["dim"].as_i64().map(|d| d as isize);
+    let flag = |key: &str| attrs[key].as_bool();
+    let list = |key: &str| -> Option<Vec<isize>> {
+        attrs[key].as_array()?.iter().map(|d| d.as_i64().map(|d| d as isize)).collect()
+    };
+    if let ("masked_fill", [Arg::Tensor(x), Arg::Tensor(mask), Arg::Scalar(value)]) = (op, args) {
+        return futures(x.masked_fill(mask, *value));
+    }
+    match (op, &tensors?[..]) {
+        ("softmax", [x]) => futures(x.softmax(dim()?)),
+        ("log_softmax", [x]) => futures(x.log_softmax(dim()?)),
+        ("layer_norm", [x, w, b]) => futures(x.layer_norm(w, b, attrs["eps"].as_f64()?)),
+        ("layer_norm", [x]) => {
+            futures(x.layer_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?))
+        }
+        ("rms_norm", [x, w]) => futures(x.rms_norm(w, attrs["eps"].as_f64()?)),
+        ("rms_norm", [x]) => futures(x.rms_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?)),
+        ("gather", [x, index]) => futures(x.gather(dim()?, index)),
+        ("index_select", [x, index]) => futures(x.index_select(dim()?, index)),
+        ("embedding", [table, index]) => futures(table.embedding(index)),
+        ("scatter_add", [x, index, source]) => futures(x.scatter_add(dim()?, index, source)),
+        ("one_hot", [x]) => futures(x.one_hot(attrs["num_classes"].as_u64()? as usize)),
+        ("sort", [x]) => futures(x.sort(dim()?, flag("descending")?)),
+        ("topk_values", [x]) => futures(x.topk(attrs["k"].as_u64()? as usize, dim()?, flag("largest")?).0),
+        ("cumsum", [x]) => futures(x.cumsum(dim()?)),
+        ("tril", [x]) => futures(x.tril(attrs["diagonal"].as_i64()?)),
+        ("triu", [x]) => futures(x.triu(attrs["diagonal"].as_i64()?)),
+        ("flip", [x]) => futures(x.flip(list("dims")?)),
+        ("roll", [x]) => futures(x.roll(list("shifts")?, list("dims")?)),
+        ("repeat", [x]) => futures(x.repeat(list("repeats")?)),
+        ("bmm", [a, b]) => futures(a.matmul(b)),
+        _ => None,
+    }
+}

@@ -1,0 +1,335 @@
+//! Allocation: `cuMemAlloc*`, `cuMemFree*`, pinned host memory, pools, `cuMemGetInfo`.
+
+use crate::devices::Device;
+use crate::ffi::{Handle, In, Kind, Out, handle, id};
+use crate::memory::{Life, Place, Touch};
+use crate::sim::{Sim, call, call_holding};
+use crate::status::{
+    HOST_MEMORY_NOT_REGISTERED, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome,
+    STREAM_CAPTURE_UNSUPPORTED, Status,
+};
+use crate::work::Work;
+use std::sync::Arc;
+
+impl Sim {
+    /// Room for `len` more bytes on a device. What is freed earlier on the same stream is room.
+    fn grant(&mut self, device: usize, len: usize, stream: Option<u64>) -> Outcome {
+        self.faults.on_allocation()?;
+        let total = self.devices.get(device).map_or(0, |device| device.memory);
+        let held = self.memory.usage(device).held;
+        if held.saturating_add(len) > total {
+            let coming_free = stream.map_or(0, |stream| self.memory.leaving_on(device, stream));
+            if (held - coming_free).saturating_add(len) > total {
+                return Err(OUT_OF_MEMORY);
+            }
+        }
+        self.stats.allocations += 1;
+        self.stats.live_allocations += 1;
+        Ok(())
+    }
+
+    /// The allocation that begins at `address` and that no call has freed yet.
+    fn owned(&mut self, what: &str, address: usize) -> Outcome<(usize, Place, bool)> {
+        let found = self
+            .memory
+            .at(address)
+            .filter(|a| !a.variable)
+            .map(|a| (a.span.len, a.place, a.pooled, a.serial, a.left.clone()));
+        match found {
+            Some((len, place, pooled, _, None)) => Ok((len, place, pooled)),
+            Some((_, _, _, serial, Some(left))) => {
+                self.report("misuse", format!("{what}: allocation {serial} is freed again, after {left}"));
+                Err(INVALID_VALUE)
+            }
+            None => {
+                self.report("misuse", format!("{what}: no allocation begins at {address:#x}"));
+                Err(INVALID_VALUE)
+            }
+        }
+    }
+
+    fn default_pool(&mut self, device: i32) -> Outcome<Handle> {
+        self.device(device)?;
+        Ok(handle(Kind::Pool, device as u64))
+    }
+
+    fn pool(&mut self, pool: Handle) -> Outcome<&mut Device> {
+        let device = id(Kind::Pool, pool)? as usize;
+        self.devices.get_mut(device).ok_or(INVALID_HANDLE)
+    }
+}
+
+/// `cuMemAlloc_v2`: usable at once, by every stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAlloc_v2(pointer: Out<Handle>, len: usize) -> Status {
+    call(|sim| {
+        let context = sim.healthy_current()?;
+        if len == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let device = sim.device_of(context);
+        sim.grant(device, len, None)?;
+        let start = sim.memory.add(len, Place::Device(device), false, Life::Here)?;
+        sim.count_bytes();
+        pointer.set(start)
+    })
+}
+
+/// `cuMemFree_v2`: waits for the context's streams first, as the driver does.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(pointer: Handle) -> Status {
+    call_holding(|mut sim| {
+        if pointer == 0 {
+            return Ok(());
+        }
+        let context = sim.healthy_current()?;
+        sim.owned("cuMemFree", pointer)?;
+        let streams = sim.streams_of(context);
+        let (mut sim, outcome) = crate::streams::synchronize(sim, "cuMemFree", context, &streams);
+        outcome?;
+        let sim = &mut *sim;
+        sim.stats.frees += 1;
+        sim.stats.live_allocations -= 1;
+        sim.memory.leaving(pointer, "cuMemFree".into(), None);
+        sim.after(&Work::Close(pointer), (0, 0), "cuMemFree");
+        Ok(())
+    })
+}
+
+fn allocate_async(pointer: Out<Handle>, len: usize, pool_device: Option<Handle>, stream: Handle) -> Status {
+    call(|sim| {
+        let stream = sim.stream(stream)?;
+        let this = sim.streams.get(&stream).ok_or(INVALID_HANDLE)?;
+        let context = this.context;
+        sim.healthy(context)?;
+        if this.capture.is_some() {
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let device = match pool_device {
+            Some(pool) => id(Kind::Pool, pool)? as usize,
+            None => sim.device_of(context),
+        };
+        sim.grant(device, len, Some(stream))?;
+        let start = sim.memory.add(len, Place::Device(device), true, Life::Coming)?;
+        sim.count_bytes();
+        let Some(allocation) = sim.memory.at(start) else { return Err(OUT_OF_MEMORY) };
+        let work = Work::Open(allocation.span);
+        let touch = Touch { base: start, range: 0..len.max(1), write: true };
+        sim.submit(stream, format!("allocation of {len} bytes"), work, vec![touch])?;
+        pointer.set(start)
+    })
+}
+
+/// `cuMemAllocAsync`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocAsync(pointer: Out<Handle>, len: usize, stream: Handle) -> Status {
+    allocate_async(pointer, len, None, stream)
+}
+
+/// `cuMemAllocFromPoolAsync`; the only pools are the devices' default ones.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocFromPoolAsync(
+    pointer: Out<Handle>,
+    len: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Status {
+    allocate_async(pointer, len, Some(pool), stream)
+}
+
+/// `cuMemFreeAsync`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(pointer: Handle, stream: Handle) -> Status {
+    call(|sim| {
+        let stream = sim.stream(stream)?;
+        if pointer == 0 {
+            return Ok(());
+        }
+        let this = sim.streams.get(&stream).ok_or(INVALID_HANDLE)?;
+        sim.healthy(this.context)?;
+        if this.capture.is_some() {
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let (len, place, _) = sim.owned("cuMemFreeAsync", pointer)?;
+        if !matches!(place, Place::Device(_)) {
+            return Err(INVALID_VALUE);
+        }
+        let touch = Touch { base: pointer, range: 0..len.max(1), write: true };
+        let at = sim.submit(stream, "free".into(), Work::Close(pointer), vec![touch])?;
+        let label: Arc<str> = format!("free (stream {stream}, item {at})").into();
+        sim.memory.leaving(pointer, label, Some((stream, at)));
+        sim.stats.frees += 1;
+        sim.stats.live_allocations -= 1;
+        Ok(())
+    })
+}
+
+/// `cuMemGetInfo_v2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
+    call(|sim| {
+        let context = sim.healthy_current()?;
+        let device = sim.device_of(context);
+        let memory = sim.devices.get(device).map_or(0, |device| device.memory);
+        free.set(memory.saturating_sub(sim.memory.usage(device).held))?;
+        total.set(memory)
+    })
+}
+
+/// `cuMemHostAlloc`. All flags are taken as plain page-locked memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostAlloc(pointer: Out<Handle>, len: usize, flags: u32) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        if len == 0 || flags & !7 != 0 {
+            return Err(INVALID_VALUE);
+        }
+        sim.faults.on_allocation()?;
+        let start = sim.memory.add(len, Place::Pinned, false, Life::Here)?;
+        sim.stats.live_pinned += 1;
+        pointer.set(start)
+    })
+}
+
+/// `cuMemFreeHost`. Work that still uses the memory is reported; the memory goes all the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(pointer: Handle) -> Status {
+    call(|sim| {
+        let context = sim.current()?;
+        let (_, place, _) = sim.owned("cuMemFreeHost", pointer)?;
+        if place != Place::Pinned {
+            return Err(INVALID_VALUE);
+        }
+        sim.report_pending_use("cuMemFreeHost", pointer);
+        sim.memory.leaving(pointer, "cuMemFreeHost".into(), None);
+        sim.stats.live_pinned -= 1;
+        sim.after(&Work::Close(pointer), (0, 0), "cuMemFreeHost");
+        sim.healthy(context)
+    })
+}
+
+impl Sim {
+    fn report_pending_use(&mut self, what: &str, start: usize) {
+        let Some(allocation) = self.memory.at(start) else { return };
+        let serial = allocation.serial;
+        if let Some(access) = allocation.history.unknown_to_host(&self.race) {
+            let text =
+                format!("{what} of allocation {serial}, and the host has not waited for: {}", access.label);
+            self.reports.add("use after free", text);
+        }
+    }
+}
+
+/// `cuMemHostRegister_v2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostRegister_v2(pointer: Handle, len: usize, _flags: u32) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        if pointer == 0 || len == 0 {
+            return Err(INVALID_VALUE);
+        }
+        sim.memory.register(pointer, len)
+    })
+}
+
+/// `cuMemHostUnregister`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostUnregister(pointer: Handle) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        if sim.memory.at(pointer).is_none_or(|allocation| allocation.place != Place::Registered) {
+            return Err(HOST_MEMORY_NOT_REGISTERED);
+        }
+        sim.report_pending_use("cuMemHostUnregister", pointer);
+        sim.memory.unregister(pointer);
+        Ok(())
+    })
+}
+
+/// `cuMemHostGetDevicePointer_v2`: the same address.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostGetDevicePointer_v2(device: Out<Handle>, host: Handle, _flags: u32) -> Status {
+    call(|sim| match sim.memory.find(host) {
+        Some(allocation) if !matches!(allocation.place, Place::Device(_)) => device.set(host),
+        _ => Err(INVALID_VALUE),
+    })
+}
+
+/// `cuDeviceGetDefaultMemPool`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: i32) -> Status {
+    call(|sim| pool.set(sim.default_pool(device)?))
+}
+
+/// `cuDeviceGetMemPool`: the default one.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDeviceGetMemPool(pool: Out<Handle>, device: i32) -> Status {
+    call(|sim| pool.set(sim.default_pool(device)?))
+}
+
+/// `cuMemPoolTrimTo`: nothing is kept, so there is nothing to trim.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolTrimTo(pool: Handle, _keep: usize) -> Status {
+    call(|sim| sim.pool(pool).map(drop))
+}
+
+const THRESHOLD: u32 = 4;
+
+/// `cuMemPoolSetAttribute`: keeps the release threshold, takes the reuse switches without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: In<u64>) -> Status {
+    call(|sim| {
+        let device = sim.pool(pool)?;
+        match attribute {
+            THRESHOLD => device.threshold = value.get()?,
+            1..=3 | 6 | 8 => {}
+            _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    })
+}
+
+/// `cuMemPoolGetAttribute`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolGetAttribute(pool: Handle, attribute: u32, value: Out<u64>) -> Status {
+    call(|sim| {
+        let threshold = sim.pool(pool)?.threshold;
+        let held = sim.memory.usage(id(Kind::Pool, pool)? as usize).held as u64;
+        match attribute {
+            THRESHOLD => value.set(threshold),
+            5..=8 => value.set(held),
+            _ => Err(INVALID_VALUE),
+        }
+    })
+}
+
+/// `CUmemAccessDesc` of CUDA 13.0: kind and number of a place, and its rights.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct MemoryAccess {
+    kind: u32,
+    device: i32,
+    rights: u32,
+}
+
+/// `cuMemPoolSetAccess`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolSetAccess(pool: Handle, list: In<MemoryAccess>, count: usize) -> Status {
+    call(|sim| {
+        let own = id(Kind::Pool, pool)? as usize;
+        for access in list.list(count)? {
+            sim.device(access.device)?;
+            let other = access.device as usize;
+            if access.kind != 1 || other != own && sim.faults.no_peers {
+                return Err(INVALID_VALUE);
+            }
+            let device = sim.pool(pool)?;
+            if access.rights == 3 {
+                device.pool_access.insert(other);
+            } else {
+                device.pool_access.remove(&other);
+            }
+        }
+        Ok(())
+    })
+}

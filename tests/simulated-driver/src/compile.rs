@@ -1,0 +1,217 @@
+//! From CUDA C to a shared library: preprocess, scan, compile with g++, keep on disk.
+//!
+//! Compiled libraries lie in `FUTENSOR_SIM_CACHE` (by default under the workspace's target folder), named by a
+//! hash of the source, the shim, the options and the compiler, so that a second test process compiles nothing.
+
+use crate::scan::{GLOBAL, SHARED, scan};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Mutex};
+
+const SHIM: &str = concat!(
+    include_str!("shim/core.h"),
+    include_str!("shim/warp.h"),
+    include_str!("shim/math.h"),
+    include_str!("shim/half.h"),
+    include_str!("shim/entry.h"),
+);
+
+/// No contraction: nvcc contracts a * b + c by default, but where a kernel needs it, it says fmaf. No strict
+/// aliasing and wrapping integers: what kernels rely on. Symbols stay visible, so that module variables are found.
+const FLAGS: [&str; 9] = [
+    "-std=gnu++17",
+    "-O1",
+    "-fPIC",
+    "-w",
+    "-fno-exceptions",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fno-gnu-unique",
+];
+
+/// A program as NVRTC was given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// CUDA C.
+    pub source: String,
+    /// Name for messages.
+    pub name: String,
+    /// Macro definitions, as `-DX=1`.
+    pub defines: Vec<String>,
+    /// `__CUDA_ARCH__`.
+    pub arch: u32,
+}
+
+fn compiler() -> String {
+    std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".to_owned())
+}
+
+/// The compiler's version, or why there is none.
+pub fn version() -> Result<String, String> {
+    static VERSION: LazyLock<Result<String, String>> = LazyLock::new(|| {
+        let output =
+            Command::new(compiler()).args(["-dumpfullversion", "-dumpmachine"]).stdin(Stdio::null()).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+            }
+            Ok(output) => {
+                Err(format!("{} fails: {}", compiler(), String::from_utf8_lossy(&output.stderr).trim()))
+            }
+            Err(error) => Err(format!("no C++ compiler ({}): {error}", compiler())),
+        }
+    });
+    VERSION.clone()
+}
+
+fn folder() -> PathBuf {
+    match std::env::var_os("FUTENSOR_SIM_CACHE") {
+        Some(folder) => folder.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/simulated-kernels"),
+    }
+}
+
+/// FNV-1a, 128 bits (Fowler, Noll, Vo): stable across processes, and nobody attacks a test cache.
+fn hash(parts: &[&str]) -> u128 {
+    let mut hash: u128 = 0x6c62272e07bb014262b821756295c58d;
+    for part in parts {
+        for &byte in part.as_bytes().iter().chain(&[0]) {
+            hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000000001000000000000000000013B);
+        }
+    }
+    hash
+}
+
+impl Program {
+    /// The path of the compiled library; a compiler's message where it does not compile.
+    pub fn compile(&self) -> Result<PathBuf, String> {
+        let version = version()?;
+        let arch = self.arch.to_string();
+        let key = hash(&[SHIM, &FLAGS.join(" "), &version, &self.defines.join(" "), &arch, &self.source]);
+        let folder = folder();
+        let path = folder.join(format!("{key:032x}.so"));
+        // One compilation at a time in a process: a second caller with the same program finds the first's.
+        static BUSY: Mutex<()> = Mutex::new(());
+        let _busy = BUSY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if path.exists() {
+            return Ok(path);
+        }
+        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let temporary = |end: &str| folder.join(format!("{key:032x}.{}.{end}", std::process::id()));
+        let (text, object) = (temporary("cpp"), temporary("so"));
+        let result = self.build(&text, &object);
+        let result = result.and_then(|()| {
+            // Atomic, so that another process sees all of it or nothing.
+            std::fs::rename(&object, &path).map_err(|error| error.to_string())
+        });
+        let _ = std::fs::remove_file(&text);
+        let _ = std::fs::remove_file(&object);
+        result.map(|()| path)
+    }
+
+    fn build(&self, text: &Path, object: &Path) -> Result<(), String> {
+        let write = |content: &str| std::fs::write(text, content).map_err(|error| error.to_string());
+        write(&format!("# 1 \"{}\"\n{}\n", self.name, self.source))?;
+        let mut preprocess = Command::new(compiler());
+        preprocess.args(["-E", "-w", "-x", "c++", "-std=gnu++17", "-nostdinc"]);
+        preprocess.args([format!("-D__global__={GLOBAL}"), format!("-D__shared__={SHARED}")]);
+        preprocess.args(["-DFUTENSOR_SIM=1", "-D__CUDACC__=1", "-D__CUDACC_RTC__=1"]);
+        preprocess.arg(format!("-D__CUDA_ARCH__={}", self.arch)).args(&self.defines).arg(text);
+        let preprocessed = run(preprocess)?;
+
+        let found = scan(&preprocessed);
+        let mut unit = format!("# 1 \"shim\"\n{SHIM}\n{}\n# 1 \"entries\"\n", found.text);
+        for (name, fields) in &found.structs {
+            let _ = write!(
+                unit,
+                "template <> struct futsim_fields<{name}> {{ static void visit(const futsim_walk& w, unsigned o) {{ (void)w, (void)o;"
+            );
+            for field in fields {
+                let _ = write!(
+                    unit,
+                    " w.field<decltype({name}::{field})>(o + __builtin_offsetof({name}, {field}));"
+                );
+            }
+            unit += " } };\n";
+        }
+        unit += "extern \"C\" __attribute__((used, visibility(\"default\"))) const futsim_entry futsim_entries[] = {\n";
+        for kernel in &found.kernels {
+            let _ = writeln!(unit, "    FUTSIM_ENTRY(\"{kernel}\", {kernel}),");
+        }
+        unit += "    {0, 0, 0}};\n";
+        write(&unit)?;
+        let mut compile = Command::new(compiler());
+        compile.args(FLAGS).args(["-shared", "-Wl,-Bsymbolic", "-x", "c++"]).arg(text).arg("-o").arg(object);
+        run(compile).map(drop)
+    }
+
+    /// The program as the bytes of a module image. Nothing is lost, so that an image kept on disk by a client can
+    /// be compiled again.
+    pub fn image(&self) -> Vec<u8> {
+        let mut image = format!("{MAGIC}\n{}\n{}\n{}\n", self.arch, self.name, self.defines.len());
+        for define in &self.defines {
+            image += define;
+            image.push('\n');
+        }
+        image += &self.source;
+        image.push('\0');
+        image.into_bytes()
+    }
+
+    /// The program in the text of an image; a text without our mark is taken as CUDA C itself.
+    pub fn from_image(image: &str) -> Option<Program> {
+        let Some(rest) = image.strip_prefix(MAGIC) else {
+            let plain = image.contains("__global__");
+            return plain.then(|| Program {
+                source: image.into(),
+                name: "image".into(),
+                defines: vec![],
+                arch: 900,
+            });
+        };
+        let mut lines = rest.strip_prefix('\n')?.splitn(4, '\n');
+        let arch = lines.next()?.parse().ok()?;
+        let name = lines.next()?.to_owned();
+        let count: usize = lines.next()?.parse().ok()?;
+        let mut rest = lines.next()?;
+        let mut defines = Vec::new();
+        for _ in 0..count {
+            let (line, after) = rest.split_once('\n')?;
+            defines.push(line.to_owned());
+            rest = after;
+        }
+        Some(Program { source: rest.to_owned(), name, defines, arch })
+    }
+}
+
+const MAGIC: &str = "futensor simulated image 1";
+
+fn run(mut command: Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", compiler()))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_gives_its_program_back() {
+        let program = Program {
+            source: "line\n\nline\n".into(),
+            name: "k.cu".into(),
+            defines: vec!["-DA=1".into(), "-DB".into()],
+            arch: 800,
+        };
+        let mut image = program.image();
+        assert_eq!(image.pop(), Some(0));
+        assert_eq!(Program::from_image(&String::from_utf8(image).unwrap()), Some(program));
+        assert_eq!(Program::from_image(".version 8.0"), None);
+    }
+}

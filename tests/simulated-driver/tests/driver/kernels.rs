@@ -1,0 +1,575 @@
+//! Kernels: what g++ and the fibers make of CUDA C.
+
+use crate::Test;
+use crate::rig::{code, compile, context, grid, kernel, module};
+use cudarc::driver::{LaunchConfig, PushKernelArg};
+use futensor_simulated_driver::Simulator;
+
+pub const TESTS: &[(&str, Test)] = &[
+    ("elementwise_kernel_covers_every_element_once", elementwise),
+    ("shared_memory_and_barriers_sum_a_block", block_sum),
+    ("shuffles_sum_a_warp_and_segments_keep_apart", shuffles),
+    ("votes_count_only_lanes_that_are_there", votes),
+    ("three_dimensional_grids_number_threads_as_cuda_does", dimensions),
+    ("shared_memory_is_not_zero_and_keeps_nothing_of_other_blocks", fresh_shared),
+    ("dynamic_shared_memory_has_the_size_asked_for", dynamic_shared),
+    ("more_than_48_kib_of_shared_memory_must_be_asked_for", shared_limit),
+    ("module_variables_are_found_with_their_size_and_can_be_written", variables),
+    ("local_arrays_fit_and_endless_recursion_is_an_illegal_address", recursion),
+    ("atomics_lose_nothing", atomics),
+    ("counting_barriers_count", counting_barriers),
+    ("templates_namespaces_and_macros_compile", language),
+    ("half_conversions_round_to_nearest_even_for_all_bits", halves),
+    ("conversions_to_integers_saturate", saturation),
+    ("a_struct_by_value_arrives_whole", structs),
+    ("a_syntax_error_is_a_compile_error_with_its_line", syntax_error),
+    ("a_cubin_needs_a_real_architecture", cubin),
+    ("an_unknown_kernel_is_not_found", unknown_kernel),
+    ("a_missing_barrier_is_seen_under_one_of_two_thread_orders", missing_barrier),
+    ("a_barrier_that_some_threads_skip_by_returning_is_passed", early_return),
+    ("half_a_warp_at_a_barrier_and_half_in_a_shuffle_is_a_deadlock", deadlock),
+];
+
+fn elementwise(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(float* __restrict__ out, const float* __restrict__ a, float s, int n) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) out[i] = out[i] + __fmaf_rn(a[i], s, 1.0f);
+        }"#,
+    );
+    let n = 100_003usize;
+    let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let a_device = stream.clone_htod(&a).unwrap();
+    let mut out = stream.alloc_zeros::<f32>(n).unwrap();
+    let mut launch = stream.launch_builder(&k);
+    // SAFETY: arguments match the kernel.
+    unsafe { launch.arg(&mut out).arg(&a_device).arg(&2.5f32).arg(&(n as i32)).launch(grid(391, 256)) }
+        .unwrap();
+    let got = stream.clone_dtoh(&out).unwrap();
+    assert!(got.iter().zip(&a).all(|(&y, &x)| y == x.mul_add(2.5, 1.0)));
+}
+
+fn block_sum(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void __launch_bounds__(256) k(long long* out, const int* a) {
+            __shared__ long long part[256];
+            int t = threadIdx.x;
+            part[t] = a[blockIdx.x * 256 + t];
+            __syncthreads();
+            for (int step = 128; step > 0; step /= 2) {
+                if (t < step) part[t] += part[t + step];
+                __syncthreads();
+            }
+            if (t == 0) out[blockIdx.x] = part[0];
+        }"#,
+    );
+    let a: Vec<i32> = (0..256 * 7).map(|i| (i * i) % 1013).collect();
+    let a_device = stream.clone_htod(&a).unwrap();
+    let mut out = stream.alloc_zeros::<i64>(7).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).arg(&a_device).launch(grid(7, 256)) }.unwrap();
+    let expected: Vec<i64> = a.chunks(256).map(|block| block.iter().map(|&x| i64::from(x)).sum()).collect();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), expected);
+}
+
+fn shuffles(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(float* sums, int* moved) {
+            int t = threadIdx.x;
+            float v = t;
+            for (int d = 16; d > 0; d /= 2) v += __shfl_down_sync(0xffffffffu, v, d);
+            if (t % 32 == 0) sums[t / 32] = v;
+            moved[t] = __shfl_up_sync(0xffffffffu, t, 1, 8);
+            moved[96 + t] = __shfl_xor_sync(0xffffffffu, t, 5);
+            moved[192 + t] = __shfl_sync(0xffffffffu, t, 3, 16);
+            moved[288 + t] = (int)__shfl_sync(0xffffffffu, (double)t * 4294967296.0, 31) == 0;
+        }"#,
+    );
+    let mut sums = stream.alloc_zeros::<f32>(3).unwrap();
+    let mut moved = stream.alloc_zeros::<i32>(96 * 4).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut sums).arg(&mut moved).launch(grid(1, 96)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&sums).unwrap(), [496.0, 496.0 + 1024.0, 496.0 + 2048.0]);
+    let moved = stream.clone_dtoh(&moved).unwrap();
+    for t in 0..96i32 {
+        assert_eq!(moved[t as usize], if t % 8 == 0 { t } else { t - 1 }, "up, thread {t}");
+        assert_eq!(moved[96 + t as usize], t ^ 5, "xor, thread {t}");
+        assert_eq!(moved[192 + t as usize], t / 16 * 16 + 3, "index, thread {t}");
+    }
+}
+
+fn votes(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(unsigned* out) {
+            int t = threadIdx.x;
+            unsigned even = __ballot_sync(0xffffffffu, t % 2 == 0);
+            int all = __all_sync(0xffffffffu, t < 40), any = __any_sync(0xffffffffu, t == 39);
+            if (t % 32 == 0) { out[t / 32 * 3] = even; out[t / 32 * 3 + 1] = all; out[t / 32 * 3 + 2] = any; }
+            unsigned sum = __reduce_add_sync(__activemask(), (unsigned)t);
+            if (t == 0) out[6] = sum;
+        }"#,
+    );
+    let mut out = stream.alloc_zeros::<u32>(7).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).launch(grid(1, 40)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), [0x5555_5555, 1, 0, 0x55, 1, 1, 496]);
+}
+
+fn dimensions(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(int* out) {
+            int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+            int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+            __syncthreads();
+            atomicAdd(&out[block * 60 + thread], 1 + threadIdx.y);
+        }"#,
+    );
+    let mut out = stream.alloc_zeros::<i32>(24 * 60).unwrap();
+    let shape = LaunchConfig { grid_dim: (2, 3, 4), block_dim: (5, 4, 3), shared_mem_bytes: 0 };
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).launch(shape) }.unwrap();
+    let got = stream.clone_dtoh(&out).unwrap();
+    assert!(got.iter().enumerate().all(|(i, &x)| x == 1 + (i as i32 % 60) / 5 % 4), "{got:?}");
+}
+
+fn fresh_shared(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"template <class T> __device__ void look(T* out, int i) {
+            __shared__ __align__(16) T x[64], y;
+            extern __shared__ T z[];
+            T seen = x[i] == (T)-1 && y == (T)-1 && z[i] == (T)-1;
+            __syncthreads();
+            out[i] = seen;
+            x[i] = y = z[i] = i;
+        }
+        extern "C" __global__ void k(int* out) { look<int>(out + blockIdx.x * 64, threadIdx.x); }"#,
+    );
+    let shape = LaunchConfig { shared_mem_bytes: 256, ..grid(3, 64) };
+    for _ in 0..2 {
+        let mut out = stream.alloc_zeros::<i32>(192).unwrap();
+        // SAFETY: arguments match the kernel.
+        unsafe { stream.launch_builder(&k).arg(&mut out).launch(shape) }.unwrap();
+        assert_eq!(stream.clone_dtoh(&out).unwrap(), [1; 192]);
+    }
+}
+
+fn dynamic_shared(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(float* out, int n) {
+            extern __shared__ __align__(16) float room[];
+            for (int i = threadIdx.x; i < n; i += blockDim.x) room[i] = i;
+            __syncthreads();
+            out[blockIdx.x * blockDim.x + threadIdx.x] = room[n - 1 - threadIdx.x];
+        }"#,
+    );
+    let mut out = stream.alloc_zeros::<f32>(128).unwrap();
+    let shape = LaunchConfig { shared_mem_bytes: 12_000 * 4, ..grid(2, 64) };
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).arg(&12_000i32).launch(shape) }.unwrap();
+    let got = stream.clone_dtoh(&out).unwrap();
+    assert!(got.iter().enumerate().all(|(i, &x)| x == (11_999 - i % 64) as f32));
+}
+
+fn shared_limit(_: &Simulator) {
+    use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MAX;
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(&context, r#"extern "C" __global__ void k() {}"#);
+    let launch = |bytes: u32| {
+        let shape = LaunchConfig { shared_mem_bytes: bytes, ..grid(1, 1) };
+        // SAFETY: the kernel takes no arguments.
+        unsafe { stream.launch_builder(&k).launch(shape) }.map(drop)
+    };
+    launch(48 << 10).unwrap();
+    assert_eq!(code(launch((48 << 10) + 1)), 1);
+    k.set_attribute(MAX, 100 << 10).unwrap();
+    launch(100 << 10).unwrap();
+    assert_eq!(code(launch((100 << 10) + 1)), 1);
+    assert_eq!(code(k.set_attribute(MAX, 228 << 10)), 1);
+    stream.synchronize().unwrap();
+}
+
+fn variables(_: &Simulator) {
+    use cudarc::driver::{result, sys};
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let source = r#"__constant__ float table[5] = {1, 2, 3, 4, 5};
+        extern "C" __global__ void k(float* out) { out[threadIdx.x] = table[threadIdx.x]; }"#;
+    let image = compile(source).unwrap();
+    // SAFETY: the image is alive; addresses and sizes are those given; arguments match the kernel.
+    unsafe {
+        let mut module = std::ptr::null_mut();
+        sys::cuModuleLoadData(&mut module, image.as_bytes().unwrap().as_ptr().cast()).result().unwrap();
+        let (address, bytes) = result::module::get_global(module, c"table".into()).unwrap();
+        assert_eq!(bytes, 20);
+        result::memcpy_htod_async(address + 8, &[30.0f32], stream.cu_stream()).unwrap();
+        let k = result::module::get_function(module, c"k".into()).unwrap();
+        let out = stream.alloc_zeros::<f32>(5).unwrap();
+        let mut at = cudarc::driver::DevicePtr::device_ptr(&out, &stream).0;
+        let mut arguments = [(&raw mut at).cast()];
+        result::launch_kernel(k, (1, 1, 1), (5, 1, 1), 0, stream.cu_stream(), &mut arguments).unwrap();
+        assert_eq!(stream.clone_dtoh(&out).unwrap(), [1.0, 2.0, 30.0, 4.0, 5.0]);
+        assert_eq!(code(result::module::get_global(module, c"other".into())), 500);
+        sys::cuModuleUnload(module).result().unwrap();
+    }
+}
+
+fn recursion(simulator: &Simulator) {
+    let source = r#"__device__ __noinline__ int deep(int n) {
+            volatile int room[1024];
+            room[n & 1023] = n;
+            return n == 0 ? 0 : deep(n - 1) + (room[n & 1023] == n);
+        }
+        extern "C" __global__ void k(int* out, int n) { out[threadIdx.x] = deep(n); }"#;
+    for (depth, status) in [(30i32, 0), (100_000, 700)] {
+        simulator.reset(1, 1);
+        let context = context(0);
+        let stream = context.new_stream().unwrap();
+        let k = kernel(&context, source);
+        let mut out = stream.alloc_zeros::<i32>(2).unwrap();
+        // SAFETY: arguments match the kernel; running out of stack is what is tested.
+        unsafe { stream.launch_builder(&k).arg(&mut out).arg(&depth).launch(grid(1, 2)) }.unwrap();
+        if status == 0 {
+            assert_eq!(stream.clone_dtoh(&out).unwrap(), [30, 30]);
+        } else {
+            assert_eq!(code(stream.synchronize()), status);
+            simulator.clear_report();
+        }
+    }
+}
+
+fn atomics(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(int* out, unsigned long long* wide, float* f) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            atomicAdd(out, 1);
+            atomicMax(out + 1, i);
+            atomicAdd(wide, 1ull << 32);
+            atomicAdd(f, 0.5f);
+            int old = out[2], seen;
+            do { seen = old; old = atomicCAS(out + 2, seen, seen + 2); } while (old != seen);
+        }"#,
+    );
+    let (mut out, mut wide, mut f) = (
+        stream.alloc_zeros::<i32>(3).unwrap(),
+        stream.alloc_zeros::<u64>(1).unwrap(),
+        stream.alloc_zeros::<f32>(1).unwrap(),
+    );
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).arg(&mut wide).arg(&mut f).launch(grid(10, 100)) }
+        .unwrap();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), [1000, 999, 2000]);
+    assert_eq!(stream.clone_dtoh(&wide).unwrap(), [1000 << 32]);
+    assert_eq!(stream.clone_dtoh(&f).unwrap(), [500.0]);
+}
+
+fn counting_barriers(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(int* out) {
+            int t = threadIdx.x;
+            int count = __syncthreads_count(t % 3 == 0), all = __syncthreads_and(t < 64), any = __syncthreads_or(t == 99);
+            if (t == 7) { out[0] = count; out[1] = all; out[2] = any; }
+        }"#,
+    );
+    let mut out = stream.alloc_zeros::<i32>(3).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).launch(grid(1, 64)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), [22, 1, 0]);
+}
+
+fn language(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let module = module(
+        &context,
+        r#"
+        #define KERNEL(name, T) extern "C" __global__ void name(T* out, const T* a, int n)
+        #define FOR_EACH(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
+        namespace inner { template <class T> struct Twice { __device__ static T of(T x) { return x + x; } }; }
+        __constant__ float table[2] = {10.0f, 20.0f};
+        template <class T, class F> __device__ __forceinline__ void each(T* out, const T* a, int n, F f) {
+            #pragma unroll 4
+            FOR_EACH(i, n) out[i] = f(a[i]);
+        }
+        KERNEL(doubled, double) { each(out, a, n, [](double x) { return inner::Twice<double>::of(x); }); }
+        KERNEL(looked_up, float) { each(out, a, n, [](float x) { return table[x > 0] + max(x, 0.5f); }); }
+        "#,
+    );
+    let doubled = module.load_function("doubled").unwrap();
+    let looked_up = module.load_function("looked_up").unwrap();
+    let a = stream.clone_htod(&[1.5f64, -2.0]).unwrap();
+    let b = stream.clone_htod(&[1.0f32, -1.0]).unwrap();
+    let (mut x, mut y) = (stream.alloc_zeros::<f64>(2).unwrap(), stream.alloc_zeros::<f32>(2).unwrap());
+    // SAFETY: arguments match the kernels.
+    unsafe {
+        stream.launch_builder(&doubled).arg(&mut x).arg(&a).arg(&2i32).launch(grid(1, 1)).unwrap();
+        stream.launch_builder(&looked_up).arg(&mut y).arg(&b).arg(&2i32).launch(grid(1, 32)).unwrap();
+    }
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [3.0, -4.0]);
+    assert_eq!(stream.clone_dtoh(&y).unwrap(), [21.0, 10.5]);
+}
+
+fn halves(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"
+        #ifndef FUTENSOR_SIM
+        #error the hook is missing
+        #endif
+        extern "C" __global__ void k(const float* a, unsigned short* f16, unsigned short* bf16, float* back, int n) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) { f16[i] = futsim_f32_to_f16(a[i]); bf16[i] = futsim_f32_to_bf16(a[i]); }
+            if (i < 65536) { back[i] = futsim_f16_to_f32(i); back[65536 + i] = futsim_bf16_to_f32(i); }
+        }"#,
+    );
+    // Every half and bfloat16, the midpoints between neighbours, and the floats beside the midpoints.
+    let mut a: Vec<f32> = Vec::new();
+    for bits in 0..=u16::MAX {
+        for x in [half::f16::from_bits(bits).to_f32(), half::bf16::from_bits(bits).to_f32()] {
+            if x.is_finite() {
+                let middle16 = f32::from_bits(x.to_bits().wrapping_add(1 << 12));
+                let middle = f32::from_bits(x.to_bits().wrapping_add(1 << 15));
+                a.extend([x, middle16, middle16.next_up(), middle16.next_down(), middle, middle.next_up()]);
+                a.push(middle.next_down());
+                a.push(x + 2.98e-8);
+            }
+        }
+    }
+    a.extend([f32::INFINITY, f32::NEG_INFINITY, 65519.996, 65520.0, f32::MAX, f32::MIN_POSITIVE]);
+    a.retain(|x| !x.is_nan());
+    let n = a.len();
+    let a_device = stream.clone_htod(&a).unwrap();
+    let mut f16 = stream.alloc_zeros::<u16>(n).unwrap();
+    let mut bf16 = stream.alloc_zeros::<u16>(n).unwrap();
+    let mut back = stream.alloc_zeros::<f32>(2 * 65536).unwrap();
+    let (mut launch, count) = (stream.launch_builder(&k), n as i32);
+    launch.arg(&a_device).arg(&mut f16).arg(&mut bf16).arg(&mut back).arg(&count);
+    // SAFETY: arguments match the kernel.
+    unsafe { launch.launch(grid(n.div_ceil(256) as u32, 256)) }.unwrap();
+    let (f16, bf16, back) = (
+        stream.clone_dtoh(&f16).unwrap(),
+        stream.clone_dtoh(&bf16).unwrap(),
+        stream.clone_dtoh(&back).unwrap(),
+    );
+    for (i, &x) in a.iter().enumerate() {
+        assert_eq!(f16[i], half::f16::from_f32(x).to_bits(), "f16 of {x:e}");
+        assert_eq!(bf16[i], half::bf16::from_f32(x).to_bits(), "bf16 of {x:e}");
+    }
+    for bits in 0..=u16::MAX {
+        let (x, y) = (half::f16::from_bits(bits).to_f32(), half::bf16::from_bits(bits).to_f32());
+        assert!(back[bits as usize] == x || x.is_nan() && back[bits as usize].is_nan(), "f16 {bits:#x}");
+        assert!(back[65536 + bits as usize] == y || y.is_nan() && back[65536 + bits as usize].is_nan());
+    }
+}
+
+fn saturation(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(const float* a, int* i32, unsigned* u32, int n) {
+            for (int i = 0; i < n; i++) { i32[i] = __float2int_rz(a[i]); u32[i] = __float2uint_rn(a[i]); }
+        }"#,
+    );
+    let a = [f32::NAN, 3e9, -3e9, 2.5, -2.5, f32::INFINITY, 4294967040.0];
+    let a_device = stream.clone_htod(&a).unwrap();
+    let mut i32s = stream.alloc_zeros::<i32>(a.len()).unwrap();
+    let mut u32s = stream.alloc_zeros::<u32>(a.len()).unwrap();
+    let (mut launch, count) = (stream.launch_builder(&k), a.len() as i32);
+    launch.arg(&a_device).arg(&mut i32s).arg(&mut u32s).arg(&count);
+    // SAFETY: arguments match the kernel.
+    unsafe { launch.launch(grid(1, 1)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&i32s).unwrap(), a.map(|x| x as i32));
+    assert_eq!(stream.clone_dtoh(&u32s).unwrap(), [0, 3_000_000_000, 0, 2, 0, u32::MAX, 4294967040]);
+}
+
+/// As the kernel's `Arguments`.
+#[repr(C)]
+struct Arguments {
+    out: u64,
+    n: i32,
+    inputs: [u64; 3],
+    scale: f64,
+}
+
+// SAFETY: the layout is C's and the same as in the source.
+unsafe impl cudarc::driver::DeviceRepr for Arguments {}
+
+fn structs(simulator: &Simulator) {
+    use cudarc::driver::DevicePtr;
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let other = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"
+        struct Arguments { double* __restrict__ out; int n; const double* inputs[3]; double scale; };
+        extern "C" __global__ void k(const Arguments a) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < a.n) a.out[i] = (a.inputs[0][i] + a.inputs[1][i] + a.inputs[2][i]) * a.scale;
+        }"#,
+    );
+    let inputs = [1.0, 10.0, 100.0].map(|x| stream.clone_htod(&[x, 2.0 * x, 3.0 * x]).unwrap());
+    let out = stream.alloc_zeros::<f64>(3).unwrap();
+    let address = |slice: &cudarc::driver::CudaSlice<f64>| slice.device_ptr(&stream).0;
+    let arguments =
+        Arguments { out: address(&out), n: 3, inputs: [0, 1, 2].map(|i| address(&inputs[i])), scale: 0.5 };
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&arguments).launch(grid(1, 32)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), [55.5, 111.0, 166.5]);
+
+    // The race check sees through the struct: reads beside a read are no race, a write beside one is.
+    other.synchronize().unwrap();
+    let two_reads = Arguments { out: address(&out), ..arguments };
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&two_reads).launch(grid(1, 32)) }.unwrap();
+    let _ = other.clone_dtoh(&inputs[1]).unwrap();
+    assert_eq!(simulator.report(), "");
+    let _ = other.clone_dtoh(&out).unwrap();
+    assert_eq!(simulator.count("race"), 1, "{}", simulator.report());
+    simulator.clear_report();
+    context.synchronize().unwrap();
+}
+
+fn syntax_error(_: &Simulator) {
+    let error = compile("extern \"C\" __global__ void k(float* out) {\n  out[0] = 1.0f\n}\n").unwrap_err();
+    let cudarc::nvrtc::CompileError::CompileError { nvrtc, log, .. } = error else { panic!("{error:?}") };
+    assert_eq!(nvrtc.0 as u32, 6);
+    assert!(log.to_string_lossy().contains(":2:"), "{log:?}");
+    assert!(log.to_string_lossy().contains("expected"), "{log:?}");
+}
+
+fn cubin(_: &Simulator) {
+    use cudarc::nvrtc::{Ptx, result, sys};
+    let source = c"extern \"C\" __global__ void k(int* x) { *x = VALUE; }";
+    let get = |options: &[&str]| {
+        let program = result::create_program(source, Some(c"k.cu")).unwrap();
+        // SAFETY: the program is alive; the buffer has the size that the library gave.
+        unsafe {
+            result::compile_program(program, options).unwrap();
+            let mut size = 0;
+            sys::nvrtcGetCUBINSize(program, &mut size).result().unwrap();
+            let mut bytes = vec![0u8; size];
+            if size > 0 {
+                sys::nvrtcGetCUBIN(program, bytes.as_mut_ptr().cast()).result().unwrap();
+            }
+            result::destroy_program(program).unwrap();
+            bytes
+        }
+    };
+    assert!(get(&["--gpu-architecture=compute_90", "-DVALUE=42"]).is_empty());
+    let bytes = get(&["--gpu-architecture=sm_90", "--define-macro=VALUE=42", "--fmad=false"]);
+    let context = context(0);
+    let stream = context.default_stream();
+    let k = context.load_module(Ptx::from_binary(bytes)).unwrap().load_function("k").unwrap();
+    let mut x = stream.alloc_zeros::<i32>(1).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 1)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [42]);
+}
+
+fn unknown_kernel(simulator: &Simulator) {
+    let context = context(0);
+    let module = module(&context, "extern \"C\" __global__ void k() {}");
+    assert_eq!(code(module.load_function("other").map(drop)), 500);
+    let image = cudarc::nvrtc::Ptx::from_src(".version 8.0\n.target sm_90");
+    assert_eq!(code(context.load_module(image).map(drop)), 200);
+    assert_eq!(simulator.count("misuse"), 1);
+    simulator.clear_report();
+}
+
+fn missing_barrier(simulator: &Simulator) {
+    let source = r#"extern "C" __global__ void k(int* out, int base) {
+        __shared__ int x[64];
+        x[threadIdx.x] = base + threadIdx.x;
+        BARRIER
+        out[threadIdx.x] = x[(threadIdx.x + STEP) % 64];
+    }"#;
+    let wrong = |barrier: &str, step: u32| {
+        let source = source.replace("BARRIER", barrier).replace("STEP", &step.to_string());
+        let mut wrong = 0;
+        for seed in 0..8 {
+            simulator.reset(seed, 1);
+            let context = context(0);
+            let stream = context.new_stream().unwrap();
+            let k = kernel(&context, &source);
+            let mut out = stream.alloc_zeros::<u32>(64).unwrap();
+            let base = 1000 * (seed as u32 + 1);
+            // SAFETY: arguments match the kernel.
+            unsafe { stream.launch_builder(&k).arg(&mut out).arg(&base).launch(grid(1, 64)) }.unwrap();
+            let expected: Vec<u32> = (0..64).map(|t| base + (t + step) % 64).collect();
+            wrong += usize::from(stream.clone_dtoh(&out).unwrap() != expected);
+        }
+        wrong
+    };
+    for step in [1, 63] {
+        assert!(wrong("", step) > 0, "step {step}: no seed shows the missing barrier");
+        assert_eq!(wrong("__syncthreads();", step), 0, "step {step}");
+    }
+}
+
+fn early_return(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(int* out, int n) {
+            __shared__ int x[64];
+            if (threadIdx.x >= n) return;
+            x[threadIdx.x] = threadIdx.x;
+            __syncthreads();
+            out[threadIdx.x] = x[n - 1 - threadIdx.x];
+        }"#,
+    );
+    let mut out = stream.alloc_zeros::<i32>(64).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).arg(&40i32).launch(grid(1, 64)) }.unwrap();
+    let expected: Vec<i32> = (0..64).map(|t| if t < 40 { 39 - t } else { 0 }).collect();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), expected);
+}
+
+fn deadlock(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"extern "C" __global__ void k(int* out) {
+            if (threadIdx.x < 16) __syncthreads(); else out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
+        }"#,
+    );
+    let mut out = stream.alloc_zeros::<i32>(32).unwrap();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut out).launch(grid(1, 32)) }.unwrap();
+    assert_eq!(code(stream.synchronize()), 702);
+    assert!(simulator.report().contains("deadlock"), "{}", simulator.report());
+    simulator.clear_report();
+}

@@ -1,0 +1,208 @@
+//! Memory: contents, budgets, and the mistakes that are found.
+
+use crate::Test;
+use crate::rig::{code, context, grid, kernel, pin, unpin};
+use cudarc::driver::{DevicePtr, PushKernelArg, result, sys};
+use futensor_simulated_driver::Simulator;
+
+pub const TESTS: &[(&str, Test)] = &[
+    ("new_memory_is_not_zero", poison),
+    ("fills_set_what_they_are_told", fills),
+    ("the_budget_counts_what_is_held_and_same_stream_frees_make_room", budget),
+    ("an_overrun_into_the_guard_page_is_an_illegal_address", overrun_far),
+    ("an_underrun_is_an_illegal_address", underrun),
+    ("a_small_overrun_is_found_at_the_free", overrun_near),
+    ("a_use_after_free_is_reported_at_the_call_and_faults", use_after_free),
+    ("a_double_free_is_refused_and_reported", double_free),
+    ("copies_beyond_an_allocation_are_refused", copy_too_far),
+    ("leaks_are_named", leaks),
+    ("freeing_pinned_memory_in_use_is_reported", pinned_in_use),
+    ("two_thousand_updates_of_four_mebibytes_stay_within_three", updates),
+];
+
+fn poison(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    // SAFETY: read only to see what is there.
+    let x = unsafe { stream.alloc::<f32>(1000) }.unwrap();
+    assert!(stream.clone_dtoh(&x).unwrap().iter().all(|x| x.is_nan()));
+}
+
+fn fills(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let x = stream.alloc_zeros::<u8>(16).unwrap();
+    let at = x.device_ptr(&stream).0;
+    // SAFETY: all ranges are inside the allocation.
+    unsafe {
+        sys::cuMemsetD8Async(at, 1, 3, stream.cu_stream()).result().unwrap();
+        sys::cuMemsetD16Async(at + 4, 0x0302, 2, stream.cu_stream()).result().unwrap();
+        sys::cuMemsetD32Async(at + 8, 0x07060504, 2, stream.cu_stream()).result().unwrap();
+        assert_eq!(sys::cuMemsetD32Async(at + 2, 0, 1, stream.cu_stream()) as u32, 1);
+    }
+    let expected = [1, 1, 1, 0, 2, 3, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7];
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), expected);
+}
+
+fn budget(simulator: &Simulator) {
+    simulator.set_memory(0, 1 << 20);
+    let context = context(0);
+    let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let x = a.alloc_zeros::<u8>(700 << 10).unwrap();
+    assert_eq!(code(a.alloc_zeros::<u8>(700 << 10).map(drop)), 2);
+    assert_eq!(context.mem_get_info().unwrap(), (324 << 10, 1 << 20));
+    simulator.pause();
+    drop(x);
+    // The free has not run: another stream cannot have the room, the same stream can.
+    assert_eq!(code(b.alloc_zeros::<u8>(700 << 10).map(drop)), 2);
+    let y = a.alloc_zeros::<u8>(700 << 10).unwrap();
+    simulator.resume();
+    a.synchronize().unwrap();
+    assert_eq!(simulator.stats().live_bytes, 700 << 10);
+    drop(y);
+    a.synchronize().unwrap();
+    assert_eq!(context.mem_get_info().unwrap(), (1 << 20, 1 << 20));
+    let _z = b.alloc_zeros::<u8>(1 << 20).unwrap();
+}
+
+const WRITE: &str = r#"extern "C" __global__ void k(char* x, long long at) { x[at] = 1; }"#;
+
+/// Writes one byte at an offset of an allocation of 1000 bytes; the outcome of the wait.
+fn write_at(simulator: &Simulator, at: i64) -> u32 {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(&context, WRITE);
+    let mut x = stream.alloc_zeros::<u8>(1000).unwrap();
+    // SAFETY: the stray write is what is tested; it stays in guarded pages of the simulator.
+    unsafe { stream.launch_builder(&k).arg(&mut x).arg(&at).launch(grid(1, 1)) }.unwrap();
+    let status = stream.synchronize().err().map_or(0, |error| error.0 as u32);
+    drop(x);
+    let _ = stream.synchronize();
+    let _ = simulator;
+    status
+}
+
+fn overrun_far(simulator: &Simulator) {
+    assert_eq!(write_at(simulator, 1024), 700);
+    assert!(simulator.report().contains("illegal access"), "{}", simulator.report());
+    simulator.clear_report();
+}
+
+fn underrun(simulator: &Simulator) {
+    assert_eq!(write_at(simulator, -4096), 700);
+    simulator.clear_report();
+}
+
+fn overrun_near(simulator: &Simulator) {
+    for (at, text) in [(1000, "byte 1000"), (-1, "byte -1")] {
+        assert_eq!(write_at(simulator, at), 0);
+        assert_eq!(simulator.count("overrun"), 1);
+        assert!(simulator.report().contains(text), "{}", simulator.report());
+        simulator.clear_report();
+    }
+    assert_eq!(write_at(simulator, 999), 0);
+    assert_eq!(simulator.report(), "");
+}
+
+fn use_after_free(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(&context, WRITE);
+    let x = stream.alloc_zeros::<u8>(1000).unwrap();
+    let at = x.device_ptr(&stream).0;
+    simulator.pause();
+    drop(x);
+    // SAFETY: the stray write is what is tested; it stays in closed pages of the simulator.
+    unsafe { stream.launch_builder(&k).arg(&at).arg(&0i64).launch(grid(1, 1)) }.unwrap();
+    assert_eq!(simulator.count("use after free"), 1, "reported before it runs");
+    simulator.resume();
+    assert_eq!(code(stream.synchronize()), 700);
+    simulator.clear_report();
+}
+
+fn double_free(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    // SAFETY: the second free is what is tested.
+    unsafe {
+        let x = result::malloc_async(stream.cu_stream(), 8).unwrap();
+        result::free_async(x, stream.cu_stream()).unwrap();
+        assert_eq!(code(result::free_async(x, stream.cu_stream())), 1);
+        assert_eq!(code(result::free_async(x + 4, stream.cu_stream())), 1);
+    }
+    assert_eq!(simulator.count("misuse"), 2, "{}", simulator.report());
+    simulator.clear_report();
+}
+
+fn copy_too_far(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let x = stream.alloc_zeros::<u8>(8).unwrap();
+    // SAFETY: the call must refuse what does not fit.
+    let refused =
+        unsafe { result::memcpy_htod_async(x.device_ptr(&stream).0 + 4, &[0u8; 5], stream.cu_stream()) };
+    assert_eq!(code(refused), 1);
+    assert_eq!(simulator.count("overrun"), 1);
+    simulator.clear_report();
+}
+
+fn leaks(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    // SAFETY: freed below.
+    let x = unsafe { result::malloc_async(stream.cu_stream(), 123) }.unwrap();
+    stream.synchronize().unwrap();
+    assert!(simulator.check() >= 2);
+    let report = simulator.report();
+    assert!(report.contains("of 123 bytes (Device(0))") && report.contains("1 streams"), "{report}");
+    simulator.clear_report();
+    // SAFETY: the address is an allocation's.
+    unsafe { result::free_async(x, stream.cu_stream()) }.unwrap();
+    stream.synchronize().unwrap();
+    drop(stream);
+    assert_eq!(simulator.check(), 0, "{}", simulator.report());
+}
+
+fn pinned_in_use(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let x = stream.alloc_zeros::<u8>(8).unwrap();
+    let copy = |to: usize| {
+        // SAFETY: pinned memory of eight bytes.
+        let to = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, 8) };
+        // SAFETY: both ranges are eight bytes; the wait is left out on purpose in one case.
+        unsafe { result::memcpy_dtoh_async(to, x.device_ptr(&stream).0, stream.cu_stream()) }.unwrap();
+    };
+    let first = pin(8);
+    copy(first);
+    stream.record_event(None).unwrap().synchronize().unwrap();
+    unpin(first);
+    assert_eq!(simulator.report(), "");
+    let second = pin(8);
+    simulator.pause();
+    copy(second);
+    simulator.step(1);
+    unpin(second); // The copy has run, but nothing told the host.
+    assert_eq!(simulator.count("use after free"), 1);
+    simulator.clear_report();
+    simulator.resume();
+    stream.synchronize().unwrap();
+}
+
+fn updates(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let mut x = stream.alloc_zeros::<u8>(4 << 20).unwrap();
+    simulator.set_memory(0, 12 << 20);
+    for _ in 0..2000 {
+        // SAFETY: filled by nobody, read by nobody.
+        x = unsafe { stream.alloc::<u8>(4 << 20) }.unwrap();
+        if simulator.stats().live_bytes > 8 << 20 {
+            stream.synchronize().unwrap();
+        }
+    }
+    drop(x);
+    stream.synchronize().unwrap();
+    assert!(simulator.stats().peak_bytes <= 12 << 20, "{:?}", simulator.stats());
+    assert_eq!(simulator.stats().live_bytes, 0);
+}

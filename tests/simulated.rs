@@ -1,0 +1,316 @@
+//! Laws 4, 6, 7 and 8 under thousands of seeds, on the simulated device: the order of events, the
+//! faults and the clock come from the seed, so a failure replays. Run one seed with
+//! `FUTENSOR_SEED=7 cargo test --test simulated`.
+
+use futensor::{Device, Generator, SimOptions, Simulation, TensorFuture};
+use std::time::Duration;
+
+/// The seeds of a test: all of them, or the one that is asked for.
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (0..count).collect(),
+    }
+}
+
+/// Runs a test for each seed and names the one that fails.
+fn for_seeds(count: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    for seed in seeds(count) {
+        if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
+            eprintln!("failed with FUTENSOR_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// A small pseudorandom source for the test's own choices.
+struct Choices(u64);
+impl Choices {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A random graph over integer-valued floats, and the values that it must have.
+fn graph(device: &Device, choices: &mut Choices, size: usize) -> Vec<(TensorFuture, Vec<f32>)> {
+    let mut nodes: Vec<(TensorFuture, Vec<f32>)> = Vec::new();
+    for i in 0..3 {
+        let data: Vec<f32> = (0..4).map(|k| ((i * 3 + k) % 5) as f32).collect();
+        nodes.push((device.from_vec(data.clone(), [4]), data));
+    }
+    for _ in 0..size {
+        let a = choices.below(nodes.len() as u64) as usize;
+        let b = choices.below(nodes.len() as u64) as usize;
+        let (x, y) = (&nodes[a], &nodes[b]);
+        let next = match choices.below(6) {
+            0 => (&x.0 + &y.0, x.1.iter().zip(&y.1).map(|(p, q)| p + q).collect()),
+            1 => (x.0.maximum(&y.0), x.1.iter().zip(&y.1).map(|(p, q)| p.max(*q)).collect()),
+            2 => (&x.0 * 0.5, x.1.iter().map(|p| p * 0.5).collect()),
+            3 => (x.0.reshape([2, 2]).t().reshape([4]), vec![x.1[0], x.1[2], x.1[1], x.1[3]]),
+            4 => (&x.0 - x.0.max_all(), {
+                let top = x.1.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                x.1.iter().map(|p| p - top).collect()
+            }),
+            _ => (
+                (&x.0 + 1.0) * (&y.0 - 2.0),
+                x.1.iter().zip(&y.1).map(|(p, q)| (p + 1.0) * (q - 2.0)).collect(),
+            ),
+        };
+        nodes.push(next);
+    }
+    nodes
+}
+
+fn read(simulation: &Simulation, x: &TensorFuture) -> futensor::Result<Vec<f32>> {
+    simulation.block_on(x.to_vec::<f32>()).expect("a read ends")
+}
+
+#[test]
+fn values_are_right_in_any_order_of_completion() {
+    for_seeds(5000, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
+        let nodes = graph(&device, &mut Choices(seed), 12);
+        for (x, expected) in &nodes {
+            assert_eq!(&read(&simulation, x).unwrap(), expected);
+        }
+        simulation.block_on(device.waitall()).expect("waitall ends").unwrap();
+        drop(nodes);
+        simulation.run();
+        let stats = device.stats();
+        assert_eq!(stats.bytes_live, 0, "{stats:?}");
+        assert_eq!((stats.queued, stats.in_flight), (0, 0));
+    });
+}
+
+#[test]
+fn dropping_at_random_skips_work_and_keeps_what_is_observed() {
+    for_seeds(5000, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed));
+        let mut choices = Choices(seed ^ 0xABCD);
+        let mut nodes = graph(&device, &mut choices, 14);
+        while nodes.len() > 2 {
+            for _ in 0..choices.below(4) {
+                simulation.step();
+            }
+            let gone = choices.below(nodes.len() as u64) as usize;
+            drop(nodes.swap_remove(gone));
+        }
+        for (x, expected) in &nodes {
+            assert_eq!(&read(&simulation, x).unwrap(), expected);
+        }
+        drop(nodes);
+        simulation.run();
+        let stats = device.stats();
+        assert_eq!((stats.bytes_live, stats.queued), (0, 0), "{stats:?}");
+        assert_eq!(stats.enqueued, stats.started + stats.fused + stats.skipped, "{stats:?}");
+    });
+}
+
+#[test]
+fn work_whose_handles_go_before_it_is_taken_up_never_runs() {
+    for_seeds(500, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed));
+        let x = device.from_vec(vec![1.0f32; 64], [64]);
+        let mut last = &x + 1.0;
+        for _ in 0..20 {
+            last = last * 2.0;
+        }
+        drop(last);
+        simulation.run();
+        let stats = device.stats();
+        assert_eq!((stats.started, stats.skipped), (0, 21), "{stats:?}");
+    });
+}
+
+#[test]
+fn detached_work_runs_with_its_ancestors_whatever_happens_to_the_handles() {
+    for_seeds(500, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed));
+        let x = device.from_vec(vec![1.0f32; 64], [64]);
+        let y = (&x + 1.0).exp().sum_all();
+        y.detach();
+        drop(y);
+        drop(x);
+        simulation.block_on(device.waitall()).expect("waitall ends").unwrap();
+        let stats = device.stats();
+        assert_eq!((stats.skipped, stats.started + stats.fused), (0, 3), "{stats:?}");
+    });
+}
+
+/// Every await on a device with this fault ends, and says how many failed.
+fn outcomes(seed: u64, options: SimOptions) -> (usize, usize, Device) {
+    let (device, simulation) = Device::simulated(options);
+    let nodes = graph(&device, &mut Choices(seed), 16);
+    let (mut done, mut failed) = (0, 0);
+    for (x, expected) in &nodes {
+        match read(&simulation, x) {
+            Ok(values) => {
+                assert_eq!(&values, expected, "a value that is there is right");
+                done += 1;
+            }
+            Err(error) => {
+                assert!(error.location().file().ends_with("simulated.rs"), "{error}");
+                failed += 1;
+            }
+        }
+    }
+    simulation.block_on(device.waitall()).expect("waitall ends").unwrap();
+    assert_eq!(device.stats().queued, 0);
+    (done, failed, device)
+}
+
+#[test]
+fn a_failed_kernel_fails_what_depends_on_it_and_nothing_else() {
+    for_seeds(2000, |seed| {
+        let (_, failed, device) = outcomes(seed, SimOptions::new(seed).kernel_failure_at(Some(1 + seed % 6)));
+        let (done, without, _) = outcomes(seed, SimOptions::new(seed));
+        assert_eq!((done, without), (19, 0), "without the fault nothing fails");
+        assert!(failed < done, "what was handed in is there");
+        // The device goes on.
+        assert!((device.ones([2]) + 1.0).error().is_none());
+    });
+}
+
+#[test]
+fn a_failed_kernel_is_the_root_of_every_value_made_from_it() {
+    for_seeds(300, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).kernel_failure_at(Some(1)));
+        let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
+        let bad = x.matmul(&x);
+        let made = (bad.exp() + 1.0).sum_all();
+        let root = simulation.block_on(bad.wait_to_read()).expect("it ends").unwrap_err();
+        assert!(root.is_kernel() && root.op() == "matmul", "{root}");
+        let error = simulation.block_on(made.wait_to_read()).expect("it ends").unwrap_err();
+        assert!(error.same_root(&root), "{error} is not {root}");
+        let other = &x + 1.0;
+        assert_eq!(read(&simulation, &other).unwrap(), vec![2.0; 64]);
+    });
+}
+
+#[test]
+fn out_of_memory_fails_that_value_and_the_device_goes_on() {
+    for_seeds(2000, |seed| {
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).out_of_memory_at(1 + seed as usize % 5));
+        let x = device.from_vec((0..64).map(|i| i as f32).collect(), [8, 8]);
+        let ys: Vec<TensorFuture> = (0..6).map(|i| x.matmul(&x).narrow(0, i, 1) + i).collect();
+        let mut failed = 0;
+        for y in &ys {
+            if let Err(error) = read(&simulation, y) {
+                assert!(error.is_out_of_memory(), "{error}");
+                failed += 1;
+            }
+        }
+        assert_eq!(failed, 1);
+    });
+}
+
+#[test]
+fn a_lost_device_ends_every_await_and_says_what_was_lost() {
+    for_seeds(2000, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).device_loss_at(Some(1 + seed % 8)));
+        let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
+        let ys: Vec<TensorFuture> = (0..10).map(|_| x.matmul(&x)).collect();
+        let mut lost = 0;
+        for y in &ys {
+            if let Err(error) = simulation.block_on(y.wait_to_read()).expect("an await ends") {
+                assert!(error.is_device_lost() && error.op() == "matmul", "{error}");
+                assert!(error.message().contains("failed while running matmul"), "{error}");
+                lost += 1;
+            }
+        }
+        assert!(lost > 0);
+        assert!((&x + 1.0).error().is_some_and(|e| e.is_device_lost()), "later ops fail at once");
+        simulation.block_on(device.waitall()).expect("waitall ends").unwrap();
+        simulation.block_on(device.ready()).expect("ready ends");
+        drop(simulation.block_on(device.admit()).expect("admit ends"));
+        drop(ys);
+        drop(x);
+        assert_eq!(device.stats().bytes_live, 0);
+    });
+}
+
+#[test]
+fn a_step_that_never_ends_is_ended_by_the_watchdog() {
+    for_seeds(2000, |seed| {
+        let options = SimOptions::new(seed).stuck_at(Some(1 + seed % 5)).watchdog(Some(Duration::from_secs(1)));
+        let (device, simulation) = Device::simulated(options);
+        let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
+        let ys: Vec<TensorFuture> = (0..8).map(|_| x.matmul(&x)).collect();
+        let lost = ys
+            .iter()
+            .filter(|y| match simulation.block_on(y.wait_to_read()).expect("an await ends") {
+                Ok(()) => false,
+                Err(error) => {
+                    assert!(error.is_device_lost() && error.message().contains("watchdog"), "{error}");
+                    true
+                }
+            })
+            .count();
+        assert!(lost >= 1);
+    });
+}
+
+#[test]
+fn without_a_watchdog_a_stuck_stream_leaves_the_others_alone() {
+    for_seeds(300, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).stuck_at(Some(1)).streams(3));
+        let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
+        let stuck = x.matmul(&x);
+        simulation.run();
+        assert!(!stuck.is_ready());
+        let other = &x + 1.0;
+        assert_eq!(read(&simulation, &other).unwrap(), vec![2.0; 64]);
+    });
+}
+
+#[test]
+fn random_numbers_do_not_depend_on_the_order_of_streams() {
+    let reference: Vec<Vec<f32>> = {
+        let (device, simulation) = Device::simulated(SimOptions::new(0));
+        let generator = Generator::new(9);
+        (1..6).map(|n| read(&simulation, &generator.randn(&device, [n * 7])).unwrap()).collect()
+    };
+    for_seeds(300, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed));
+        let generator = Generator::new(9);
+        let draws: Vec<TensorFuture> = (1..6).map(|n| generator.randn(&device, [n * 7])).collect();
+        let mut order: Vec<usize> = (0..5).collect();
+        order.rotate_left(seed as usize % 5);
+        for i in order {
+            assert_eq!(read(&simulation, &draws[i]).unwrap(), reference[i]);
+        }
+    });
+}
+
+#[test]
+fn queueing_without_end_takes_no_device_memory_and_ready_waits_for_room() {
+    for_seeds(100, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).queue_ops(8));
+        let x = device.from_vec(vec![1.0f32; 1024], [1024]);
+        let live = device.stats().bytes_live;
+        let held: Vec<TensorFuture> = (0..100).map(|i| x.exp().sum_all() + i).collect();
+        assert_eq!(device.stats().bytes_live, live, "nothing has been allocated");
+        assert_eq!(device.stats().queued, 300);
+        simulation.block_on(device.ready()).expect("ready ends");
+        assert!(device.stats().queued <= 8);
+        drop(held);
+    });
+}
+
+#[test]
+fn a_seed_replays() {
+    for_seeds(50, |seed| {
+        let trace = || {
+            let (device, simulation) = Device::simulated(SimOptions::new(seed));
+            let nodes = graph(&device, &mut Choices(seed), 20);
+            let mut order = Vec::new();
+            while simulation.step() {
+                order.push(nodes.iter().map(|(x, _)| x.is_ready()).collect::<Vec<bool>>());
+            }
+            order
+        };
+        assert_eq!(trace(), trace());
+    });
+}

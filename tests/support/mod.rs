@@ -1,0 +1,312 @@
+//! What the tests of the contract share: kinds of devices, gates, deadlines, seeds.
+//!
+//! A gate is a custom op that waits until its test opens it, so that a test decides what is running and
+//! what is queued. Nothing here sleeps in order to be right.
+
+#![allow(dead_code)] // Each test target uses its part.
+
+use futensor::{CpuOptions, CpuRun, Device, Meta, Operation, Refusal, TensorFuture, custom, custom_fn};
+use std::collections::HashMap;
+use std::future::IntoFuture;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+/// Devices on which a law holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Two threads, and all else as it comes.
+    Cpu,
+    /// No step is run by a poll.
+    CpuWithoutInline,
+    /// One thread, so that one step blocks all others.
+    CpuOneThread,
+    /// Nothing is held back, and idle threads sleep at once.
+    CpuImpatient,
+}
+
+/// Every kind.
+pub const ALL: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
+/// Those that can be inside two steps at once.
+pub const PARALLEL: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuImpatient];
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cpu => "cpu",
+            Kind::CpuWithoutInline => "cpu_without_inline",
+            Kind::CpuOneThread => "cpu_one_thread",
+            Kind::CpuImpatient => "cpu_impatient",
+        }
+    }
+
+    pub fn threads(self) -> usize {
+        if self == Kind::CpuOneThread { 1 } else { 2 }
+    }
+
+    pub fn options(self) -> CpuOptions {
+        // At the priority of all else: a busy machine is not to look like a hang.
+        let options = CpuOptions::default().threads(self.threads()).nice(0);
+        match self {
+            Kind::Cpu | Kind::CpuOneThread => options,
+            Kind::CpuWithoutInline => options.inline(false),
+            Kind::CpuImpatient => options.hold_back(Duration::ZERO).linger(Duration::ZERO),
+        }
+    }
+
+    /// A fresh device of this kind.
+    pub fn device(self) -> Device {
+        Device::cpu_with(self.options())
+    }
+
+    pub fn device_with(self, change: impl FnOnce(CpuOptions) -> CpuOptions) -> Device {
+        Device::cpu_with(change(self.options()))
+    }
+
+    /// Keeps every thread of the device inside a step, until released.
+    pub fn occupy(self, device: &Device) -> Busy {
+        let gate = Gate::new();
+        let held = (0..self.threads()).map(|_| gate.op(&device.ones([1]))).collect();
+        gate.wait_entered(self.threads());
+        Busy { gate, held }
+    }
+}
+
+/// Runs what can be awaited to its end on this thread.
+pub fn block_on<F: IntoFuture>(f: F) -> F::Output {
+    futures::executor::block_on(f.into_future())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A device whose threads are all inside a step.
+pub struct Busy {
+    gate: Gate,
+    held: Vec<TensorFuture>,
+}
+
+impl Busy {
+    pub fn release(self) {
+        self.gate.open();
+        drop(self.held);
+    }
+}
+
+#[derive(Default)]
+struct Door {
+    state: Mutex<(Vec<ThreadId>, bool)>,
+    changed: Condvar,
+}
+
+impl Door {
+    fn pass(&self) {
+        let mut state = lock(&self.state);
+        state.0.push(std::thread::current().id());
+        self.changed.notify_all();
+        while !state.1 {
+            state = self.changed.wait(state).unwrap_or_else(|p| p.into_inner());
+        }
+    }
+}
+
+/// A gate: ops that have begun stay inside until it opens. Dropping it opens it.
+#[derive(Default)]
+pub struct Gate(Arc<Door>);
+
+impl Gate {
+    pub fn new() -> Gate {
+        Gate::default()
+    }
+
+    /// The same elements (float32), once the gate is open.
+    #[track_caller]
+    pub fn op(&self, x: &TensorFuture) -> TensorFuture {
+        let door = self.0.clone();
+        custom_fn("gated", &[x], same_meta, move |run| {
+            door.pass();
+            copy_input(run)
+        })
+    }
+
+    /// Waits (the test's thread does) until this many ops are or have been inside.
+    pub fn wait_entered(&self, n: usize) {
+        let mut state = lock(&self.0.state);
+        while state.0.len() < n {
+            state = self.0.changed.wait(state).unwrap_or_else(|p| p.into_inner());
+        }
+    }
+
+    /// How many ops have begun.
+    pub fn entered(&self) -> usize {
+        lock(&self.0.state).0.len()
+    }
+
+    /// The threads that were inside.
+    pub fn threads(&self) -> Vec<ThreadId> {
+        lock(&self.0.state).0.clone()
+    }
+
+    pub fn open(&self) {
+        lock(&self.0.state).1 = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// The first input's shape and type.
+pub fn same_meta(inputs: &[&Meta]) -> Result<Meta, Refusal> {
+    Ok(Meta::clone(inputs[0]))
+}
+
+pub fn copy_input(run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+    let values = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+    run.output().fill_from(values);
+    Ok(())
+}
+
+/// An identity on float32 that counts its runs and, through `alive`, the ops that exist.
+pub struct Counted {
+    pub runs: Arc<AtomicUsize>,
+    alive: Arc<AtomicUsize>,
+    estimate_ns: Option<u64>,
+    on_thread: Arc<Mutex<Vec<ThreadId>>>,
+}
+
+impl Operation for Counted {
+    fn name(&self) -> &str {
+        "counted"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        lock(&self.on_thread).push(std::thread::current().id());
+        self.runs.fetch_add(1, SeqCst);
+        copy_input(run)
+    }
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        self.estimate_ns.unwrap_or(10_000 + 2 * (inputs.len() + output.shape.numel()) as u64)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Makes [`Counted`] ops and says how many ran and how many are left.
+#[derive(Clone, Default)]
+pub struct Counter {
+    runs: Arc<AtomicUsize>,
+    alive: Arc<AtomicUsize>,
+    on_thread: Arc<Mutex<Vec<ThreadId>>>,
+}
+
+impl Counter {
+    pub fn new() -> Counter {
+        Counter::default()
+    }
+
+    #[track_caller]
+    pub fn op(&self, x: &TensorFuture) -> TensorFuture {
+        self.op_of(x, None)
+    }
+
+    /// One that says it takes so long.
+    #[track_caller]
+    pub fn op_of(&self, x: &TensorFuture, estimate_ns: Option<u64>) -> TensorFuture {
+        self.alive.fetch_add(1, SeqCst);
+        let op = Counted {
+            runs: self.runs.clone(),
+            alive: self.alive.clone(),
+            estimate_ns,
+            on_thread: self.on_thread.clone(),
+        };
+        custom(op, &[x])
+    }
+
+    pub fn runs(&self) -> usize {
+        self.runs.load(SeqCst)
+    }
+
+    pub fn alive(&self) -> usize {
+        self.alive.load(SeqCst)
+    }
+
+    pub fn threads(&self) -> Vec<ThreadId> {
+        lock(&self.on_thread).clone()
+    }
+}
+
+/// Waits until something that others bring about is so; the deadline of the trial bounds it.
+pub fn until(mut so: impl FnMut() -> bool) {
+    while !so() {
+        std::thread::yield_now();
+    }
+}
+
+/// Longest time that a trial may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+type Running = Mutex<HashMap<u64, (String, Instant)>>;
+
+/// Ends the process, with the name of the trial, where one does not end. Held while it runs.
+pub struct Deadline(u64);
+
+static RUNNING: OnceLock<Running> = OnceLock::new();
+
+fn watch() -> Running {
+    std::thread::spawn(|| {
+        loop {
+            std::thread::sleep(Duration::from_millis(500));
+            let running = RUNNING.get_or_init(Running::default);
+            let late = lock(running).values().find(|(_, since)| since.elapsed() > DEADLINE).cloned();
+            if let Some((name, _)) = late {
+                eprintln!("\n{name}: not through after {DEADLINE:?}: something waits for ever");
+                std::process::exit(101);
+            }
+        }
+    });
+    Running::default()
+}
+
+impl Deadline {
+    pub fn of(name: &str) -> Deadline {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT.fetch_add(1, SeqCst) as u64;
+        lock(RUNNING.get_or_init(watch)).insert(id, (name.to_string(), Instant::now()));
+        Deadline(id)
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        lock(RUNNING.get_or_init(watch)).remove(&self.0);
+    }
+}
+
+/// A small generator for tests (splitmix64, Steele, Lea and Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
