@@ -291,7 +291,8 @@ fn bound(name: &str, dtype: DType) -> f64 {
         _ if exact.contains(&name) => 0.5,
         "remainder" | "rsqrt" => 1.5,
         "gelu" | "gelu_tanh" if dtype == DType::F64 => 1e3, // the reference itself in the tail
-        "gelu" | "gelu_tanh" | "silu" | "sigmoid" => 4.0,
+        "gelu" => 6.0,
+        "gelu_tanh" | "silu" | "sigmoid" => 4.0,
         _ if dtype == DType::F64 => 4.0,
         _ => 2.0,
     }
