@@ -4,7 +4,9 @@ mod elementwise;
 mod indexing;
 mod ops;
 mod reductions;
+mod reference;
 mod rows;
+mod wide;
 
 use crate::host::Buffer;
 use crate::kernels::cuda::Operand;
@@ -14,6 +16,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_fused_program_has_the_values_of_its_instructions_whatever_the_strides", elementwise::any_strides),
     ("odd_lengths_and_alignments_change_no_value", elementwise::odd_lengths),
     ("ten_dimensions_are_walked_by_several_launches", elementwise::ten_dimensions),
+    ("offsets_beyond_2_31_are_walked_in_64_bits", wide::far_apart),
     ("an_output_may_lie_in_its_input", elementwise::in_place),
     ("arange_counts_from_the_first_element", elementwise::arange),
     ("philox_gives_the_published_words", elementwise::philox),
