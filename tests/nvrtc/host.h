@@ -42,14 +42,17 @@ static void give_way(Wait wait) {
 static inline void __syncthreads() { give_way(BLOCK); }
 static inline void __threadfence() {}
 
-template <class T> static T __shfl_xor_sync(unsigned, T x, int d) {
-    unsigned me = current;
-    memcpy(&threads[me].value, &x, sizeof(T));
+template <class T> static T shuffle(T x, unsigned from) {
+    memcpy(&threads[current].value, &x, sizeof(T));
     give_way(WARP);
     T r;
-    memcpy(&r, &threads[me ^ d].value, sizeof(T));
+    memcpy(&r, &threads[from].value, sizeof(T));
     give_way(WARP);  // nobody puts down another value before all have taken this one
     return r;
+}
+template <class T> static T __shfl_xor_sync(unsigned, T x, int d) { return shuffle(x, current ^ d); }
+template <class T> static T __shfl_up_sync(unsigned, T x, unsigned d) {
+    return shuffle(x, current % 32 < d ? current : current - d);
 }
 template <class T> static T atomicCAS(T* p, T old, T x) {
     T was = *p;

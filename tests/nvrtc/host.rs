@@ -102,6 +102,11 @@ impl Buffer {
         Buffer { bytes, start, len, offset: 0 }
     }
 
+    /// Zeros without margins, of which only the pages that are touched cost memory.
+    pub fn sparse(len: usize) -> Buffer {
+        Buffer { bytes: vec![0; len], start: 0, len, offset: 0 }
+    }
+
     /// A buffer of these elements.
     pub fn of<T: Copy>(values: &[T]) -> Buffer {
         let mut b = Buffer::new(size_of_val(values));

@@ -63,7 +63,7 @@ pub(crate) fn cumsum(dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) 
     let mut push = |key, grid: [u32; 3], args| {
         plan.launches.push(Launch { kernel: Kernel::Scan(key), grid, block: [256, 1, 1], shared: 0, args });
     };
-    if inner > 1 && rows >= 256 {
+    if (inner > 1 || n <= 64) && rows >= 256 {
         let mut args = smallvec![input, out];
         tail(&mut args);
         push(Key::Columns(dtype), [rows.div_ceil(256) as u32, 1, 1], args);

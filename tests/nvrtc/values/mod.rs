@@ -2,8 +2,11 @@
 
 mod elementwise;
 mod indexing;
+mod ops;
 mod reductions;
+mod reference;
 mod rows;
+mod wide;
 
 use crate::host::Buffer;
 use crate::kernels::cuda::Operand;
@@ -13,9 +16,15 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_fused_program_has_the_values_of_its_instructions_whatever_the_strides", elementwise::any_strides),
     ("odd_lengths_and_alignments_change_no_value", elementwise::odd_lengths),
     ("ten_dimensions_are_walked_by_several_launches", elementwise::ten_dimensions),
+    ("offsets_beyond_2_31_are_walked_in_64_bits", wide::far_apart),
     ("an_output_may_lie_in_its_input", elementwise::in_place),
     ("arange_counts_from_the_first_element", elementwise::arange),
     ("philox_gives_the_published_words", elementwise::philox),
+    ("unary_ops_are_what_the_table_says_in_every_type", ops::unaries),
+    ("binary_ops_are_what_the_table_says_in_every_type", ops::binaries),
+    ("ops_on_bool_are_logical", ops::bools),
+    ("casts_are_those_of_rust_from_every_type_to_every_type", ops::casts),
+    ("random_numbers_are_the_cpus_bit_by_bit", ops::randoms),
     ("reductions_agree_with_plain_loops_over_any_dims_and_strides", reductions::any_dims),
     ("a_sum_of_2_22_ones_is_exact", reductions::ones),
     ("the_first_of_equals_and_the_first_nan_win", reductions::ties),

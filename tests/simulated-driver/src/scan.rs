@@ -95,6 +95,7 @@ pub fn scan(source: &str) -> Found {
     let mut found = Found::default();
     let mut statement = 0; // where the current top-level statement begins
     let mut depth = 0;
+    let mut spaces: Vec<String> = Vec::new(); // "a::" for each brace of a namespace that is open, "" for `extern "C"`
     let mut at = 0;
     while at < tokens.len() {
         match tokens[at] {
@@ -124,8 +125,8 @@ pub fn scan(source: &str) -> Found {
                 continue;
             }
             "struct" if depth == 0 && !tokens[statement..at].contains(&"template") => {
-                if let Some(fields) = fields(&tokens, at + 1) {
-                    found.structs.push(fields);
+                if let Some((name, fields)) = fields(&tokens, at + 1) {
+                    found.structs.push((spaces.concat() + &name, fields));
                 }
             }
             "{" => {
@@ -134,10 +135,16 @@ pub fn scan(source: &str) -> Found {
                 if !(linkage && depth == 0) {
                     depth += 1;
                 } else {
+                    let mut words = tokens[statement..at].iter().skip_while(|&&t| t != "namespace").skip(1);
+                    let name = words.find(|t| is_word(t));
+                    spaces.push(name.map_or(String::new(), |n| format!("{n}::")));
                     statement = at + 1;
                 }
             }
             "}" => {
+                if depth == 0 {
+                    spaces.pop();
+                }
                 depth = (depth - 1).max(0);
                 if depth == 0 {
                     statement = at + 1;
@@ -335,5 +342,15 @@ mod tests {
         );
         let expected = ["in", "out", "more", "n", "shape", "inner"].map(str::to_owned).to_vec();
         assert_eq!(found.structs, [("Arguments".to_owned(), expected)]);
+    }
+
+    #[test]
+    fn structs_of_a_namespace_are_called_by_their_full_name() {
+        let found = scan(
+            "namespace a { struct One { int x; }; namespace b { struct Two { int y; }; int f() { return 1; } } } \
+             extern \"C\" { struct Three { int z; }; } struct Four { int w; };",
+        );
+        let names: Vec<&str> = found.structs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a::One", "a::b::Two", "Three", "Four"]);
     }
 }

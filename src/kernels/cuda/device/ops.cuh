@@ -122,10 +122,12 @@ FN float exp_of_negative(double t) {
     return fma(-b, e, e);
 }
 
-// x Phi(x) with the normal distribution Phi(-t) = e^(-t^2/2) g(t), g a polynomial in 4 / (t + 4), as on
-// the CPU: it keeps its digits in the left tail, where 1 + erf cancels. About 4 ulp.
+// x Phi(x) with the normal distribution Phi(-t) = e^(-t^2/2) g(t), g a polynomial in 4 / (t + 4) as on
+// the CPU: in the left tail, where 1 + erf cancels, it keeps its digits. Measured beside f64 with the
+// host's expf and erff: 5.7 ulp, at -1.43.
 FN float gelu(float x) {
-    float t = abs(x);
+    if (x >= -0.5f) return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
+    float t = -x;
     float v = 4.0f / (t + 4.0f);
     const float c[11] = {-0.01185770764092479f, 0.08771203053504292f, -0.250364761327696f, 0.3375295554739715f,
                          -0.2500047670263599f,  0.19352791750187745f, 0.007486683414676765f, 0.09504885648240798f,
@@ -133,9 +135,8 @@ FN float gelu(float x) {
     float g = c[0];
 #pragma unroll
     for (int i = 1; i < 11; ++i) g = fma(g, v, c[i]);
-    float tail = exp_of_negative(0.5 * (double)t * (double)t) * (v * g);
-    tail = t > 14.5f ? 0.0f : tail;  // x Phi(x) is below half the smallest float
-    return x * (x > 0.0f ? 1.0f - tail : tail);
+    float e = exp_of_negative(0.5 * (double)t * (double)t);
+    return t > 14.5f ? x * 0.0f : x * (v * g) * e;  // there it is below half the smallest float
 }
 // By erfc. `lost` is what rounding took from x / sqrt 2, times the slope of erfc.
 FN double gelu(double x) {

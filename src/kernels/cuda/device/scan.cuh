@@ -3,22 +3,34 @@
 
 namespace ft {
 
-// Sum of the values of the threads before this one in a block of 256, and the total.
+FN float lane_below(float x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
+FN double lane_below(double x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
+FN i64 lane_below(i64 x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
+FN u64 lane_below(u64 x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
+
+// Sum of the values of the threads before this one in a block of 256, and the total: within warps,
+// then over the eight of them.
 template <class A> FN A before(A x, A& total) {
-    __shared__ A part[256];
-    u32 me = threadIdx.x;
-    __syncthreads();
-    part[me] = x;
-    __syncthreads();
+    __shared__ A part[8];
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    A run = x;
 #pragma unroll
-    for (u32 d = 1; d < 256; d *= 2) {
-        A low = me >= d ? part[me - d] : (A)0;
-        __syncthreads();
-        if (me >= d) part[me] = add(low, part[me]);
-        __syncthreads();
+    for (u32 d = 1; d < 32; d *= 2) {
+        A low = lane_below(run, d);
+        if (lane >= d) run = add(low, run);
     }
-    total = part[255];
-    return me > 0 ? part[me - 1] : (A)0;
+    __syncthreads();  // an earlier call's readers are done
+    if (lane == 31) part[warp] = run;
+    __syncthreads();
+    A below = 0;
+    total = 0;
+#pragma unroll
+    for (u32 w = 0; w < 8; ++w) {
+        if (w == warp) below = total;
+        total = add(total, part[w]);
+    }
+    A low = lane_below(run, 1);
+    return lane == 0 ? below : add(below, low);
 }
 
 enum { PER_THREAD = 8, CHUNK = 256 * PER_THREAD };
