@@ -223,7 +223,7 @@ impl Bench<'_> {
                 freed.extend(unsafe { member.let_go() });
                 member.completion.fuse();
                 ended += 1;
-                weight += self::weight(member);
+                weight = weight.saturating_add(self::weight(member));
             }
         }
         // SAFETY: claimed by us.
@@ -232,7 +232,7 @@ impl Bench<'_> {
         tally.started += 1;
         tally.fused += ended as u64 - 1;
         tally.ended += ended;
-        tally.weight += weight;
+        tally.weight = tally.weight.saturating_add(weight);
         freed
     }
 }

@@ -17,6 +17,12 @@ pub(crate) type At = &'static Location<'static>;
 
 /// Queues an op without operands.
 pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at: At) -> TensorFuture {
+    if shape.numel().saturating_mul(dtype.size()) > isize::MAX as usize {
+        // More than can be addressed, be it a constant that needs no memory: nothing could read it.
+        let text = format!("out of memory: {shape} of {dtype} is more than there are addresses");
+        let error = Error::new(ErrorKind::OutOfMemory, op.name(), text, at);
+        return failed(port, Meta { shape, dtype }, error, at);
+    }
     let node = Node::new(op, Inputs::new(), shape, dtype, port, at);
     TensorFuture::new(port.enqueue(node))
 }
