@@ -106,6 +106,7 @@ macro_rules! for_each_reduce {
         }
     };
 }
+#[allow(unused_imports)] // Its one reader stands in this file; the other tables are read elsewhere.
 pub(crate) use for_each_reduce;
 
 /// Which element types an op takes, and what it makes of them: see the table's head.

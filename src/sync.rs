@@ -38,6 +38,15 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+/// Stands between two accesses that are SeqCst, in a place that relies on their one total order. Loom
+/// takes SeqCst accesses for AcqRel ones (a limit that it states), and needs a fence to see that order;
+/// without loom the accesses have it by themselves, and this is nothing.
+#[inline(always)]
+pub(crate) fn in_total_order() {
+    #[cfg(futensor_loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
 /// Locks, and goes on after a panic elsewhere: what these locks guard is valid between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -123,9 +123,8 @@ fn layer_of_file(path: &str) -> Option<usize> {
 /// The first module of each path from the crate's root that a line names: of `crate::a::b`, `a`; of
 /// `use crate::{a::B, c}`, `a` and `c`; and of as many `super` as lead there.
 fn named_modules(line: &str, depth: usize) -> Vec<String> {
-    let word = |text: &str| -> String {
-        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-    };
+    let word =
+        |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
     let mut found = Vec::new();
     let mut roots = vec!["crate::".to_string()];
     if depth > 0 {
@@ -199,7 +198,10 @@ fn imports_run_down_only() {
 #[test]
 fn the_reader_of_imports_sees_every_form() {
     assert_eq!(named_modules("use crate::engine::port::Port;", 2), ["engine"]);
-    assert_eq!(named_modules("use crate::{error::Error, graph::{node::Node, fuse}, ops};", 2), ["error", "graph", "ops"]);
+    assert_eq!(
+        named_modules("use crate::{error::Error, graph::{node::Node, fuse}, ops};", 2),
+        ["error", "graph", "ops"]
+    );
     assert_eq!(named_modules("    let x = crate::tensor::device();", 2), ["tensor"]);
     assert_eq!(named_modules("use super::super::engine::port;", 2), ["engine"]);
     assert_eq!(named_modules("use super::super::cpu;", 3), [""; 0]);
@@ -255,8 +257,10 @@ fn unsafe_is_where_it_is_expected_and_says_why() {
     let expected = |path: &String| UNSAFE.iter().any(|u| path == u || u.ends_with('/') && path.starts_with(u));
     let new: Vec<&String> = reopened.iter().filter(|p| !expected(p)).collect();
     assert!(new.is_empty(), "unsafe is reopened in files that are not listed: {new:?}");
-    let gone: Vec<&&str> =
-        UNSAFE.iter().filter(|u| !reopened.iter().any(|p| p == *u || u.ends_with('/') && p.starts_with(**u))).collect();
+    let gone: Vec<&&str> = UNSAFE
+        .iter()
+        .filter(|u| !reopened.iter().any(|p| p == *u || u.ends_with('/') && p.starts_with(**u)))
+        .collect();
     assert!(gone.is_empty(), "listed, and no longer needed: {gone:?}");
     assert!(wrong.is_empty(), "no SAFETY note near:\n{}", wrong.join("\n"));
 }

@@ -16,16 +16,32 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     ("there_is_no_item_without_await", "let v: f32 = x.item::<f32>();", &["mismatched types"]),
     ("a_read_can_fail_and_says_so", "let v: f32 = x.item::<f32>().await;", &["mismatched types", "Result<f32"]),
-    ("a_read_has_no_elements_before_it_is_awaited", "let n = x.to_vec::<f32>().len();", &["no method named `len`"]),
+    (
+        "a_read_has_no_elements_before_it_is_awaited",
+        "let n = x.to_vec::<f32>().len();",
+        &["no method named `len`"],
+    ),
     ("a_future_is_no_tensor", "let t: futensor::Tensor = x;", &["mismatched types"]),
     ("a_future_has_no_elements", "let v = x[0];", &["cannot index into"]),
-    ("a_handle_is_not_compared_by_its_elements", "if x == x.clone() {}", &["binary operation `==` cannot be applied"]),
+    (
+        "a_handle_is_not_compared_by_its_elements",
+        "if x == x.clone() {}",
+        &["binary operation `==` cannot be applied"],
+    ),
     ("a_value_that_nobody_observes_is_warned_of", "&x + 1.0;", &["must be used"]),
     ("and_the_warning_says_detach", "device.ones([2]);", &["unused `TensorFuture`", "detach"]),
     ("a_read_that_nobody_awaits_is_warned_of", "x.to_vec::<f32>();", &["unused `ToVec` that must be used"]),
     ("a_barrier_that_nobody_awaits_is_warned_of", "device.waitall();", &["unused `WaitAll` that must be used"]),
-    ("a_permit_that_is_dropped_at_once_is_warned_of", "device.admit().await;", &["unused `Permit` that must be used"]),
-    ("awaiting_is_visible", "fn hidden(x: futensor::TensorFuture) { let _ = x.await; }", &["only allowed inside `async`"]),
+    (
+        "a_permit_that_is_dropped_at_once_is_warned_of",
+        "device.admit().await;",
+        &["unused `Permit` that must be used"],
+    ),
+    (
+        "awaiting_is_visible",
+        "fn hidden(x: futensor::TensorFuture) { let _ = x.await; }",
+        &["only allowed inside `async`"],
+    ),
     ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["`String`", "Element` is not"]),
     (
         "what_takes_a_value_over_takes_the_handle",
@@ -60,7 +76,8 @@ fn library(folder: &Path) -> PathBuf {
         name.starts_with("libfutensor-") && name.ends_with(".rlib")
     };
     let built = |path: &PathBuf| path.metadata().and_then(|m| m.modified()).expect("a file has a time");
-    let entries = std::fs::read_dir(folder).expect("the folder of this test").map(|e| e.expect("an entry").path());
+    let entries =
+        std::fs::read_dir(folder).expect("the folder of this test").map(|e| e.expect("an entry").path());
     entries.filter(ours).max_by_key(built).expect("cargo has built the library")
 }
 

@@ -62,10 +62,6 @@ impl Setup {
     pub fn count(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }
-
-    pub fn is_cpu(&self) -> bool {
-        self.is_cpu
-    }
 }
 
 /// Cores, which is also how many threads the CPU device has.

@@ -13,7 +13,7 @@ use crate::graph::fuse::Group;
 use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
-use crate::graph::program::{Code, Program};
+use crate::graph::program::{Arg, Code, Program};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::kernels::cpu::elementwise::{From, One};
 use crate::kernels::cpu::{copy, elementwise, reduce};
@@ -134,7 +134,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     if group.inputs.iter().any(|input| input.value().is_none()) {
         taint(program.to_mut(), &group.inputs, &mut errors);
     }
-    let error_of = |member: u8| {
+    let error_of = |errors: &SmallVec<[Option<Error>; 4]>, member: u8| {
         let reg = group.members[member as usize].1 as usize;
         errors.get(reg).and_then(|e| e.clone())
     };
@@ -163,7 +163,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     let mut outputs: SmallVec<[u8; 2]> = SmallVec::new();
     for &member in written {
         let (node, reg) = &group.members[member as usize];
-        if let Some(error) = error_of(member) {
+        if let Some(error) = error_of(&errors, member) {
             results.push(Err(error));
             continue;
         }
@@ -177,7 +177,13 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
                 // Filled in below, unless the kernel fails.
                 results.push(Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))));
             }
-            Err(error) => results.push(Err(error)),
+            Err(error) => {
+                // No memory: what is made from this one fails with it, though it could be computed.
+                errors.resize(program.instrs.len(), None);
+                errors[*reg as usize] = Some(error.clone());
+                spread(&program, &mut errors);
+                results.push(Err(error));
+            }
         }
     }
 
@@ -200,7 +206,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
         }
     }
     if let Some((node, member)) = end {
-        results.push(match error_of(member) {
+        results.push(match error_of(&errors, member) {
             Some(error) => Err(error),
             None => run_reduction_of(group, &program, member, node, &views, host),
         });
@@ -252,23 +258,38 @@ fn taint<N: Deref<Target = Node>>(
     inputs: &[N],
     errors: &mut SmallVec<[Option<Error>; 4]>,
 ) {
-    use crate::graph::program::Arg;
     for i in 0..program.instrs.len() {
-        let of = |arg: Arg| match arg {
-            Arg::Reg(reg) => errors[reg as usize].clone(),
-            Arg::Scalar(_) => None,
-        };
         let error = match program.instrs[i].code {
             Code::Input(k) => inputs[k as usize].error().cloned(),
-            Code::Unary(_, a) | Code::Cast(a) => of(a),
-            Code::Binary(_, a, b) => of(a).or_else(|| of(b)),
-            Code::Where(c, a, b) => of(c).or_else(|| of(a)).or_else(|| of(b)),
-            _ => None,
+            code => inherited(code, errors),
         };
         if error.is_some() {
             program.instrs[i].code = Code::Fill(crate::dtype::Scalar::Int(0));
         }
         errors.push(error);
+    }
+}
+
+/// Gives each instruction the error of its operands, if it has none of its own.
+fn spread(program: &Program, errors: &mut [Option<Error>]) {
+    for i in 0..program.instrs.len() {
+        if errors[i].is_none() {
+            errors[i] = inherited(program.instrs[i].code, errors);
+        }
+    }
+}
+
+/// The error of an instruction's operands.
+fn inherited(code: Code, errors: &[Option<Error>]) -> Option<Error> {
+    let of = |arg: Arg| match arg {
+        Arg::Reg(reg) => errors[reg as usize].clone(),
+        Arg::Scalar(_) => None,
+    };
+    match code {
+        Code::Unary(_, a) | Code::Cast(a) => of(a),
+        Code::Binary(_, a, b) => of(a).or_else(|| of(b)),
+        Code::Where(c, a, b) => of(c).or_else(|| of(a)).or_else(|| of(b)),
+        _ => None,
     }
 }
 
@@ -367,7 +388,18 @@ pub(crate) fn run_node(
                 }
                 let output =
                     ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
-                op.run_cpu(&mut CpuRun { inputs: &views, output, parallel: host.parallel, in_place })
+                let keep = |i: usize| match &value(i).storage {
+                    Storage::Shared(buffer) => buffer.keep(),
+                    Storage::Inline(_) => None,
+                };
+                let keeps: SmallVec<[_; 4]> = (0..inputs.len()).map(keep).collect();
+                op.run_cpu(&mut CpuRun {
+                    inputs: &views,
+                    output,
+                    parallel: host.parallel,
+                    in_place,
+                    keeps: &keeps,
+                })
             })?;
             Ok(place.into_value())
         }

@@ -158,7 +158,7 @@ impl Driver for CpuDriver {
         for worker in 0..self.manner.threads {
             let shared = shared.clone();
             let name = format!("futensor-{}-{worker}", port.name);
-            let spawned = std::thread::Builder::new().name(name).spawn(move || shared.work(worker));
+            let spawned = std::thread::Builder::new().name(name).spawn(move || shared.live(worker));
             match spawned {
                 Ok(handle) => list.push(Some(handle.thread().clone())),
                 Err(_) => {
@@ -218,12 +218,31 @@ impl Shared {
         }
     }
 
+    /// A worker's thread. Kernels' panics end with their value; one in the engine itself would leave its
+    /// books in doubt, so it ends the device, and every await with it.
+    fn live(&self, me: usize) {
+        lower_priority(self.manner.nice);
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work(me))).is_err() {
+            self.port.end(ErrorKind::DeviceLost, "the device is lost: its engine panicked");
+            self.end(&mut lock(&self.desk));
+        }
+    }
+
+    /// Ends everything in the books.
+    fn end(&self, desk: &mut Desk) {
+        desk.ended = true;
+        desk.machine.end();
+        desk.streams.iter_mut().for_each(VecDeque::clear);
+        self.runnable.store(0, SeqCst);
+    }
+
     /// A worker's life.
     fn work(&self, me: usize) {
-        lower_priority(self.manner.nice);
         let mut last = Instant::now();
+        let mut ran = false;
         loop {
-            let (did, step) = self.at_desk(me);
+            let (did, step) = self.at_desk(me, ran);
+            ran = step.is_some();
             if let Some(step) = step {
                 self.run(me, step);
                 last = Instant::now();
@@ -270,19 +289,17 @@ impl Shared {
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
             || left && (!self.port.intake.is_empty() || self.deadline.load(Relaxed) != u64::MAX);
-        if more {
-            if let Some(other) = attendance.unpark_any() {
-                self.threads.wake(other);
-            }
+        if more && let Some(other) = attendance.unpark_any() {
+            self.threads.wake(other);
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done.
-    fn at_desk(&self, me: usize) -> (bool, Option<Step>) {
+    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step has to come
+    /// by, attending or not: the step's end may have let others begin.
+    fn at_desk(&self, me: usize, ran: bool) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
-        let news = attends && !self.port.intake.is_empty();
-        if !news && !due && self.runnable.load(SeqCst) == 0 && !attends {
+        if !ran && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
         let mut desk = lock(&self.desk);
@@ -294,7 +311,9 @@ impl Shared {
         desk.machine.tick(now);
         self.submit(&mut desk, now);
         let step = self.take(&mut desk);
-        self.deadline.store(desk.machine.deadline().unwrap_or(u64::MAX), Relaxed);
+        // What is left of a batch is due at once, whoever comes to attend.
+        let left_over = (!desk.batch.is_empty()).then_some(0);
+        self.deadline.store(left_over.or(desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
         (did, step)
     }
 
@@ -310,35 +329,32 @@ impl Shared {
         let host = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
         let bench = Bench { port: self.port, host: &host, limit_ns: self.manner.small_ns, look_again: false };
         let mut tally = Tally::default();
-        let mut seen = 0;
         let ended = self.port.is_ended();
         if ended && !desk.ended {
-            desk.ended = true;
-            desk.machine.end();
-            desk.streams.iter_mut().for_each(VecDeque::clear);
-            self.runnable.store(0, SeqCst);
+            self.end(desk);
         }
         for node in desk.batch.by_ref().take(LOOKS_AT_ONCE) {
+            if let Op::Marker = node.op {
+                // Whoever has waited for all finds all of it in the counters.
+                self.port.settle(&mut std::mem::take(&mut tally));
+            }
             match desk.machine.look(node, now) {
                 Look::Settled => {}
                 Look::New(node) | Look::Source(node) if ended => {
-                    seen += 1;
                     desk.machine.refuse(node);
                 }
                 Look::New(node) => {
-                    seen += 1;
                     if let Op::Source(_) = node.op {
                         desk.machine.enter_source(node.clone());
-                        self.poll_source(desk_machine(&mut desk.machine), node, now);
+                        self.poll_source(&mut desk.machine, node, now);
                     } else if !bench.run(Held::Link(&node), &mut tally) {
                         let small = &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally);
                         desk.machine.enter(node, now, small);
                     }
                 }
-                Look::Source(node) => self.poll_source(desk_machine(&mut desk.machine), node, now),
+                Look::Source(node) => self.poll_source(&mut desk.machine, node, now),
             }
         }
-        let _ = seen;
         self.port.settle(&mut tally);
         true
     }
@@ -478,12 +494,7 @@ impl Shared {
             if stuck {
                 let text = format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
                 self.port.end(ErrorKind::DeviceLost, text);
-                let mut desk = lock(&self.desk);
-                desk.ended = true;
-                desk.machine.end();
-                desk.streams.iter_mut().for_each(VecDeque::clear);
-                self.runnable.store(0, SeqCst);
-                drop(desk);
+                self.end(&mut lock(&self.desk));
                 self.refuse_all();
                 // Every worker may be stuck: from now on this thread refuses what comes in.
                 loop {
@@ -498,10 +509,6 @@ impl Shared {
             }
         }
     }
-}
-
-fn desk_machine(machine: &mut Machine) -> &mut Machine {
-    machine
 }
 
 /// Lowers the calling thread's priority below the executor's.

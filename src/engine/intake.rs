@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::counted::{Inner, Link, peek, prefetch};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, in_total_order};
 use std::ptr::null_mut;
 
 /// A value that can lie in an intake, once at a time.
@@ -17,7 +17,7 @@ pub(crate) trait Linked: Sized {
     fn next(&self) -> &AtomicPtr<Inner<Self>>;
 }
 
-pub(crate) struct Intake<T> {
+pub(crate) struct Intake<T: Linked> {
     head: AtomicPtr<Inner<T>>,
 }
 
@@ -29,31 +29,13 @@ impl<T: Linked> Intake<T> {
     /// Puts a link in. The caller has made sure that this value is not in already.
     pub fn push(&self, link: Link<T>) {
         let raw = link.into_raw();
-        self.push_run(raw, raw);
-    }
-
-    /// Puts several in, the first of the iterator first.
-    pub fn push_all(&self, links: impl IntoIterator<Item = Link<T>>) {
-        let mut links = links.into_iter();
-        let Some(first) = links.next() else { return };
-        let bottom = first.into_raw();
-        let mut top = bottom;
-        for link in links {
-            // SAFETY: the link's own count, which the intake now holds, keeps it alive.
-            unsafe { peek::<T>(link_raw(&link)) }.next().store(top, Ordering::Relaxed);
-            top = link.into_raw();
-        }
-        self.push_run(top, bottom);
-    }
-
-    fn push_run(&self, top: *mut Inner<T>, bottom: *mut Inner<T>) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             // SAFETY: the count that was given to the intake keeps it alive until it is taken.
-            unsafe { peek::<T>(bottom) }.next().store(head, Ordering::Relaxed);
+            unsafe { peek::<T>(raw) }.next().store(head, Ordering::Relaxed);
             // SeqCst: in one order with `Attendance`, so that either the pusher sees that nobody attends
             // or the leaver sees what was pushed.
-            match self.head.compare_exchange_weak(head, top, Ordering::SeqCst, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(head, raw, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(seen) => head = seen,
             }
@@ -61,6 +43,7 @@ impl<T: Linked> Intake<T> {
     }
 
     pub fn is_empty(&self) -> bool {
+        in_total_order();
         self.head.load(Ordering::SeqCst).is_null()
     }
 
@@ -82,13 +65,9 @@ impl<T: Linked> Intake<T> {
     }
 }
 
-fn link_raw<T>(link: &Link<T>) -> *mut Inner<T> {
-    link.address() as *mut Inner<T>
-}
-
-impl<T> Drop for Intake<T> {
+impl<T: Linked> Drop for Intake<T> {
     fn drop(&mut self) {
-        debug_assert!(self.head.load(Ordering::Relaxed).is_null(), "an intake is emptied before it goes");
+        drop(self.take());
     }
 }
 
@@ -105,6 +84,7 @@ impl<T: Linked> Batch<T> {
         Batch { oldest: null_mut() }
     }
     pub fn is_empty(&self) -> bool {
+        in_total_order();
         self.oldest.is_null()
     }
 }
@@ -145,12 +125,14 @@ impl Attendance {
 
     /// True where somebody attends or was appointed.
     pub fn is_attended(&self) -> bool {
+        in_total_order();
         self.attendant.load(Ordering::SeqCst) != 0
     }
 
     /// After a push: the worker that the caller has to wake, if any. None where somebody attends, or
     /// where all are at work: each looks at the intake when it is through.
     pub fn appoint(&self) -> Option<usize> {
+        in_total_order();
         if self.attendant.load(Ordering::SeqCst) != 0 {
             return None;
         }

@@ -562,15 +562,15 @@ impl Machine {
         let mut chain = None;
         // SAFETY: pending in our books.
         for input in unsafe { node.inputs() } {
-            if let Some(i) = input.entry() {
-                if let Stage::Submitted(at) = self.entry(i).stage {
-                    let tail = self.streams[at.stream as usize].submitted == at.point;
-                    if tail || chain.is_none() {
-                        chain = Some(at.stream);
-                    }
-                    if tail {
-                        break;
-                    }
+            if let Some(i) = input.entry()
+                && let Stage::Submitted(at) = self.entry(i).stage
+            {
+                let tail = self.streams[at.stream as usize].submitted == at.point;
+                if tail || chain.is_none() {
+                    chain = Some(at.stream);
+                }
+                if tail {
+                    break;
                 }
             }
         }
@@ -657,7 +657,7 @@ impl Machine {
         if fusible && self.written(&group, end.as_ref(), &node).len() > OUTPUTS_MAX {
             // Too many of them are observed: a shorter group, cut where it fits. (The old one goes first:
             // its links would count.)
-            group = Group::new();
+            drop(std::mem::replace(&mut group, Group::new()));
             let cut = (1..entries.len()).rev().find(|&cut| {
                 let part = self.regroup(&entries[..cut]);
                 self.written(&part, None, &node).len() <= OUTPUTS_MAX
@@ -673,12 +673,13 @@ impl Machine {
         let mut waits: SmallVec<[At; 2]> = SmallVec::new();
         let mut wait_for = |machine: &mut Machine, input: &NodeLink| {
             let Some(i) = input.entry() else { return };
-            if let Stage::Submitted(on) = machine.entry(i).stage {
-                if on.stream != stream && machine.streams[on.stream as usize].completed < on.point {
-                    match waits.iter_mut().find(|w| w.stream == on.stream) {
-                        Some(wait) => wait.point = wait.point.max(on.point),
-                        None => waits.push(on),
-                    }
+            if let Stage::Submitted(on) = machine.entry(i).stage
+                && on.stream != stream
+                && machine.streams[on.stream as usize].completed < on.point
+            {
+                match waits.iter_mut().find(|w| w.stream == on.stream) {
+                    Some(wait) => wait.point = wait.point.max(on.point),
+                    None => waits.push(on),
                 }
             }
         };

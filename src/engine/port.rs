@@ -16,7 +16,7 @@ use crate::counted::Inner;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
-use crate::graph::value::{Storage, Value};
+use crate::graph::value::Value;
 use crate::shape::Shape;
 use crate::sync::{AtomicPtr, Mutex, lock};
 use std::any::Any;
@@ -142,8 +142,10 @@ impl Port {
 
     /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
-        if self.ended.load(Relaxed) {
-            if let Some(error) = self.end_error(node.op.name(), node.at) {
+        if self.ended.load(Relaxed)
+            && let Some(error) = self.end_error(node.op.name(), node.at)
+        {
+            {
                 let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
                 drop_unrun(node);
                 return self.given(shape, dtype, at, Err(error));
@@ -269,10 +271,11 @@ impl Home for Port {
         match node.completion.state().phase() {
             // Its queued work may now be cancelled.
             Phase::Pending => self.look(node),
-            Phase::Done if node.value().is_some_and(|v| v.shared_bytes() >= FREED_BY_CALLER) => {
-                if node.is_only_owner() {
-                    self.look(node);
-                }
+            Phase::Done
+                if node.value().is_some_and(|v| v.shared_bytes() >= FREED_BY_CALLER)
+                    && node.is_only_owner() =>
+            {
+                self.look(node);
             }
             // Running work is never torn down: who runs it lets it go.
             _ => {}

@@ -10,7 +10,7 @@
 use super::port::Port;
 use crate::backend::host::{Host, run_group, run_node, run_tiny};
 use crate::completion::{ENTERED, Phase, QUEUED};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
@@ -63,6 +63,19 @@ impl<'a> Held<'a> {
     }
 }
 
+/// A claim, while its node is computed. Should the engine itself panic meanwhile, the node fails, and
+/// nobody waits for ever.
+struct Claimed<'a>(&'a Node, &'static Port);
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        if self.0.completion.state().phase() == Phase::Writing {
+            let error = self.0.fail(ErrorKind::Kernel, "the engine panicked while running it");
+            self.1.finish(self.0, Err(error));
+        }
+    }
+}
+
 enum Not {
     /// Some operand is not there yet.
     Yet,
@@ -84,6 +97,14 @@ impl Bench<'_> {
         if !node.completion.claim(Phase::Writing, ENTERED) {
             return node.completion.state().is_complete();
         }
+        let claimed = Claimed(node, self.port);
+        let done = self.run_claimed(held, depth, tally);
+        std::mem::forget(claimed);
+        done
+    }
+
+    fn run_claimed(&self, held: Held<'_>, depth: u32, tally: &mut Tally) -> bool {
+        let node = held.node();
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
         if let Some(value) = run_tiny(node, inputs, self.host) {

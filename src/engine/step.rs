@@ -12,6 +12,7 @@ pub(crate) struct At {
 }
 
 /// What is computed.
+#[allow(clippy::large_enum_variant)] // Moved once, and rarely; a box would cost more.
 pub(crate) enum Work {
     /// A fused program; `written` names the members whose values are written out.
     Group {

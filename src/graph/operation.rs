@@ -3,6 +3,7 @@
 //! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
 //! backends call it without knowing who is behind it.
 
+use super::value::Keep;
 use crate::dtype::DType;
 use crate::error::ErrorKind;
 use crate::shape::Shape;
@@ -85,6 +86,8 @@ pub struct CpuRun<'a> {
     pub(crate) output: ViewMut<'a>,
     pub(crate) parallel: &'a dyn Parallel,
     pub(crate) in_place: bool,
+    /// What kernels keep beside each input's elements.
+    pub(crate) keeps: &'a [Option<&'a Keep>],
 }
 
 impl<'a> CpuRun<'a> {

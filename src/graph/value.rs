@@ -17,9 +17,22 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     fn is_reusable(&self) -> bool {
         false
     }
+    /// What kernels keep beside these elements, if the buffer has room for that.
+    fn keep(&self) -> Option<&Keep> {
+        None
+    }
     /// For the backend that made it.
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
+}
+
+/// What a kernel made of a buffer's elements, kept for the next time: a weight in packed form, say. It
+/// lives and dies with the buffer; a buffer that has one is not written over.
+#[derive(Default)]
+pub(crate) struct Keep {
+    /// How often a kernel has thought of making it.
+    pub uses: std::sync::atomic::AtomicU32,
+    pub made: std::sync::OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// Most bytes that lie in the node itself.

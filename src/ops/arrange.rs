@@ -79,7 +79,9 @@ impl Operation for Arrange {
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let n = inputs[0].shape.numel() as u64;
         match self {
-            Arrange::Sort { .. } | Arrange::TopK { .. } => n.saturating_mul(4 * (1 + n.max(1).ilog2() as u64)).saturating_add(200),
+            Arrange::Sort { .. } | Arrange::TopK { .. } => {
+                n.saturating_mul(4 * (1 + n.max(1).ilog2() as u64)).saturating_add(200)
+            }
             _ => 200u64.saturating_add(output.shape.numel() as u64),
         }
     }

@@ -2,10 +2,12 @@
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::value::Keep;
 use crate::kernels::cpu::matmul;
 use crate::shape::{Shape, Strides};
 use crate::view::{View, ViewMut};
 use std::marker::PhantomData;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) struct MatMul;
 
@@ -25,6 +27,40 @@ fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
     let out = batch.iter().copied().chain(m).chain(n).collect();
     let full = batch.iter().copied().chain([m.unwrap_or(1), n.unwrap_or(1)]).collect();
     Some((out, full))
+}
+
+/// Most rows that are multiplied with a packed weight; more are better off with the library's blocks.
+const FEW_ROWS: usize = 32;
+/// A weight is packed when it is used for the second time with few rows: then it is one that stays.
+const PACKED_AT_USE: u32 = 2;
+
+/// A weight in packed form, and which view of its buffer that is.
+struct Weight {
+    ptr: usize,
+    shape: [usize; 2],
+    strides: [isize; 2],
+    panels: matmul::Packed,
+}
+
+/// The packed form of a weight that few rows are multiplied with again and again, made on its second
+/// use and kept beside its elements. A served model's products are of this kind, and a library that
+/// packs at each call spends more time on that than on the product.
+fn packed<'a>(a: &View<'_>, b: &View<'_>, keep: Option<&'a Keep>) -> Option<&'a Weight> {
+    let (&[k, n], Some(keep)) = (b.shape, keep) else { return None };
+    let plain = a.dtype == DType::F32 && !a.shape.is_empty() && a.is_contiguous();
+    if !plain || k == 0 || a.numel() == 0 || a.numel() / k > FEW_ROWS || k * n < 4096 {
+        return None;
+    }
+    let (ptr, strides) = (b.ptr as usize, [b.strides[0], b.strides[1]]);
+    if keep.made.get().is_none() && keep.uses.fetch_add(1, Relaxed) + 1 < PACKED_AT_USE {
+        return None;
+    }
+    let made = keep.made.get_or_init(|| match matmul::pack(*b) {
+        Ok(panels) => Box::new(Weight { ptr, shape: [k, n], strides, panels }),
+        Err(_) => Box::new(()),
+    });
+    let weight = made.downcast_ref::<Weight>()?;
+    (weight.ptr == ptr && weight.shape == [k, n] && weight.strides == strides).then_some(weight)
 }
 
 impl Operation for MatMul {
@@ -58,6 +94,13 @@ impl Operation for MatMul {
         let (a, b) = (run.inputs[0], run.inputs[1]);
         if a.dtype == DType::Bool {
             run.output.fill_from(std::iter::repeat(false));
+            return Ok(());
+        }
+        if let Some(weight) = packed(&a, &b, run.keeps[1]) {
+            let (m, n) = (a.numel() / a.shape[a.shape.len() - 1], b.shape[1]);
+            let rows = View { shape: &[m, b.shape[0]], strides: &[b.shape[0] as isize, 1], ..a };
+            let out = ViewMut { shape: &[m, n], ..run.output_again() };
+            matmul::matmul_packed(rows, &weight.panels, &out, None, run.parallel);
             return Ok(());
         }
         let (a_shape, b_shape) = (Shape::from(a.shape), Shape::from(b.shape));

@@ -163,6 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::reversed_empty_ranges)]
     fn spans_are_limited_to_what_is_there_and_positions_are_not() {
         assert_eq!(resolve((1..10).into(), 4), Some((1, 3, 1)));
         assert_eq!(resolve((-2..).into(), 4), Some((2, 2, 1)));

@@ -140,10 +140,11 @@ impl TensorFuture {
     /// ```
     pub fn detach(&self) {
         let before = self.node.completion.set(DETACHED);
-        if before.phase() == Phase::Failed && !before.has(DETACHED) {
-            if let Some(error) = self.node.error() {
-                self.port().log(error);
-            }
+        if before.phase() == Phase::Failed
+            && !before.has(DETACHED)
+            && let Some(error) = self.node.error()
+        {
+            self.port().log(error);
         }
     }
 

@@ -66,7 +66,8 @@ mod tests {
         let y = (&x * 2.0 + 1.0).relu();
         let m = large.matmul(&large).sum_all();
         drop(large.matmul(&large).matmul(&large));
-        (y.await.unwrap(), m.await.unwrap());
+        y.await.unwrap();
+        m.await.unwrap();
         device.waitall().await.unwrap();
         let steps = recording.finish();
 

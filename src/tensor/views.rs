@@ -45,7 +45,7 @@ impl TensorFuture {
             let open = wanted.iter().filter(|&&d| d == -1).count();
             let fits = match open {
                 0 => known == numel,
-                1 => known != 0 && numel % known == 0,
+                1 => known != 0 && numel.is_multiple_of(known),
                 _ => false,
             };
             if !fits {

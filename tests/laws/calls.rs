@@ -31,7 +31,8 @@ fn telling(x: &TensorFuture, channel: mpsc::Sender<()>) -> TensorFuture {
 fn op_calls_compute_nothing_on_the_callers_thread(kind: Kind) {
     let device = kind.device();
     let counter = Counter::new();
-    let made: Vec<TensorFuture> = (0..50).map(|i| counter.op_of(&device.ones([4]), Some(10 + 1000 * i))).collect();
+    let made: Vec<TensorFuture> =
+        (0..50).map(|i| counter.op_of(&device.ones([4]), Some(10 + 1000 * i))).collect();
     // No poll: whatever ran, ran by itself.
     made.iter().for_each(TensorFuture::detach);
     crate::support::until(|| counter.runs() == 50);

@@ -90,7 +90,8 @@ fn absurd_sizes_fail_and_never_wait(kind: Kind) {
 
 fn a_panicking_or_failing_source_fails_its_value(kind: Kind) {
     let device = kind.device();
-    let panics = device.from_future([1], async { panic!("a source of a test panics") as Result<Vec<f32>, Error> });
+    let panics =
+        device.from_future([1], async { panic!("a source of a test panics") as Result<Vec<f32>, Error> });
     let fails = device.from_future([1], async { Err::<Vec<f32>, _>("the file is gone") });
     let short = device.from_future([3], async { Ok::<_, Error>(vec![1.0f32]) });
     assert!(failure(&panics + 1.0).is_source());

@@ -124,7 +124,9 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     let add = binary(BinaryOp::Add, F32);
     let arange = source(Code::Arange { start: Scalar::Int(0), step: Scalar::Int(1) }, F16);
     let dropout = dropout();
-    for (program, most) in [(mixed(), 4), (add, 4), (cast(U8, F64), 2), (cast(U8, Bool), 8), (arange, 8), (dropout, 4)] {
+    for (program, most) in
+        [(mixed(), 4), (add, 4), (cast(U8, F64), 2), (cast(U8, Bool), 8), (arange, 8), (dropout, 4)]
+    {
         for walk in [Walk::Flat, Walk::Strided] {
             for lanes in [1, most] {
                 for wide in [false, true] {

@@ -66,7 +66,8 @@ pub fn build(kernels: &[Kernel]) {
         if !so.exists() {
             std::fs::write(&cpp, text).expect("writing the source");
             let part = stem.with_extension(format!("part{}", std::process::id()));
-            let out = Command::new(compiler()).args(FLAGS).arg(&cpp).arg("-o").arg(&part).output().expect("g++");
+            let out =
+                Command::new(compiler()).args(FLAGS).arg(&cpp).arg("-o").arg(&part).output().expect("g++");
             assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
             std::fs::rename(&part, &so).expect("moving the library");
         }
@@ -197,7 +198,9 @@ pub fn run(plan: &Plan, inputs: &mut [Buffer], outputs: &mut [Buffer]) -> BadInd
                 Arg::In { index, bytes } => {
                     vec![inputs[*index as usize].address().wrapping_offset(*bytes) as u64]
                 }
-                Arg::Out { index, bytes } => vec![outputs[*index as usize].address().wrapping_add(*bytes) as u64],
+                Arg::Out { index, bytes } => {
+                    vec![outputs[*index as usize].address().wrapping_add(*bytes) as u64]
+                }
                 Arg::Scratch(bytes) => vec![scratch.address().wrapping_add(*bytes) as u64],
                 Arg::IndexError => vec![error.address() as u64],
                 Arg::U32(x) => vec![*x as u64],

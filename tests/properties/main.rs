@@ -97,9 +97,7 @@ fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
         10 => zipped(x.maximum(&b.x), i64::max),
         11 => zipped(x.lt(&b.x).where_cond(x, &b.x), i64::min),
         12 if rank > 0 => made(x.sum(dim), h.fold(dim, 0, |acc, _, v| acc + v)),
-        13 if rank > 0 && h.dims[dim] > 0 => {
-            made(x.max(dim), h.fold(dim, i64::MIN, |acc, _, v| acc.max(v)))
-        }
+        13 if rank > 0 && h.dims[dim] > 0 => made(x.max(dim), h.fold(dim, i64::MIN, |acc, _, v| acc.max(v))),
         14 if rank > 0 && h.dims[dim] > 0 => made(x.argmax(dim as isize), h.argmax(dim)),
         15 => {
             let all = h.reshape(&[h.data.len()]).fold(0, 0, |acc, _, v| acc + v);

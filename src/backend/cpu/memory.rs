@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::dtype::Element;
-use crate::graph::value::Buffer;
+use crate::graph::value::{Buffer, Keep};
 use crate::sync::{Mutex, lock};
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
@@ -123,7 +123,7 @@ impl Memory {
                 ptr
             }
         };
-        Some(Arc::new(Block { ptr, size, class: index, memory: self.clone() }))
+        Some(Arc::new(Block { ptr, size, class: index, memory: self.clone(), keep: Keep::default() }))
     }
 
     /// Makes the `n`th allocation from now fail (1 is the next).
@@ -149,7 +149,8 @@ impl Memory {
     /// Takes elements over from the host without a copy.
     pub fn adopt<T: Element>(self: &Arc<Memory>, data: Vec<T>) -> Option<Arc<Adopted<T>>> {
         let bytes = std::mem::size_of_val(&data[..]);
-        self.count(bytes).then(|| Arc::new(Adopted { data, bytes, memory: self.clone() }))
+        self.count(bytes)
+            .then(|| Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
     }
 }
 
@@ -172,6 +173,7 @@ pub(crate) struct Block {
     size: usize,
     class: usize,
     memory: Arc<Memory>,
+    keep: Keep,
 }
 
 // SAFETY: plain memory; who may write it and when is the engine's promise (a value is written before
@@ -188,7 +190,10 @@ impl Buffer for Block {
         self.size
     }
     fn is_reusable(&self) -> bool {
-        true
+        self.keep.made.get().is_none() && self.keep.uses.load(Relaxed) == 0
+    }
+    fn keep(&self) -> Option<&Keep> {
+        Some(&self.keep)
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -220,6 +225,7 @@ pub(crate) struct Adopted<T: Element> {
     data: Vec<T>,
     bytes: usize,
     memory: Arc<Memory>,
+    keep: Keep,
 }
 
 impl<T: Element> Buffer for Adopted<T> {
@@ -228,6 +234,9 @@ impl<T: Element> Buffer for Adopted<T> {
     }
     fn bytes(&self) -> usize {
         self.bytes
+    }
+    fn keep(&self) -> Option<&Keep> {
+        Some(&self.keep)
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -84,7 +84,10 @@ impl Parallel for Pair {
         let s = &self.shared;
         let _one = s.one.lock();
         // SAFETY: the helper is between epochs, and is waited for before this returns.
-        unsafe { *s.work.get() = Some(std::mem::transmute::<&(dyn Fn(usize) + Sync), _>(part)) };
+        unsafe {
+            *s.work.get() =
+                Some(std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part))
+        };
         s.parts.store(parts, Relaxed);
         s.next.store(0, Relaxed);
         let epoch = s.epoch.fetch_add(1, Release) + 1;

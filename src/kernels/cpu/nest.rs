@@ -133,10 +133,6 @@ impl<T> Shared<T> {
     pub fn new<U>(ptr: *mut U) -> Shared<T> {
         Shared(ptr.cast())
     }
-    /// The same address, of elements of another type.
-    pub fn cast<U>(self) -> Shared<U> {
-        Shared(self.0.cast())
-    }
     /// The address of element `i` from here.
     #[inline(always)]
     pub fn at(self, i: isize) -> *mut T {

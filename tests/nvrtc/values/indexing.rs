@@ -45,7 +45,10 @@ pub fn copies() {
     (x.shape, x.strides) = (vec![3, 40, 50], vec![2000, 1, 40]);
     let to = contiguous_strides(&[3, 40, 50]);
     let plan = copy::plan(8, &[3, 40, 50], x.operand(), Operand { strides: &to, align: 16 }, 0);
-    assert!(matches!(plan.launches[0].kernel, crate::kernels::cuda::Kernel::Copy(copy::Key::Transpose { size: 8 })));
+    assert!(matches!(
+        plan.launches[0].kernel,
+        crate::kernels::cuda::Kernel::Copy(copy::Key::Transpose { size: 8 })
+    ));
     case(&mut b, &mut r, &[3, 40, 50], x, seed);
     let x = Strided::contiguous(&[64], |i| i as u8);
     let plan = copy::plan(1, &[64], x.operand(), Operand { strides: &[1], align: 16 }, 0);
@@ -121,7 +124,8 @@ pub fn embedding() {
         assert_eq!(wide, width >= 8);
         let mut out = [Buffer::new(4 * 17 * width)];
         assert_eq!(run(&plan, &mut [x.buffer(), i.buffer()], &mut out), None);
-        let want: Vec<i32> = (0..17 * width).map(|p| i.data[p / width] * width as i32 + (p % width) as i32).collect();
+        let want: Vec<i32> =
+            (0..17 * width).map(|p| i.data[p / width] * width as i32 + (p % width) as i32).collect();
         assert_eq!(out[0].get::<i32>(), want);
     }
 }
@@ -181,7 +185,10 @@ pub fn one_hot() {
     let mut r = Random(56);
     let i = Strided::random(&mut r, &[3, 5], |r| r.below(4) as i32);
     let mut out = [Buffer::new(8 * 60)];
-    assert_eq!(run(&index::one_hot(&[3, 5], DType::I32, &i.strides, 4).unwrap(), &mut [i.buffer()], &mut out), None);
+    assert_eq!(
+        run(&index::one_hot(&[3, 5], DType::I32, &i.strides, 4).unwrap(), &mut [i.buffer()], &mut out),
+        None
+    );
     let want: Vec<i64> =
         indices(&[3, 5]).iter().flat_map(|at| (0..4).map(|c| (i.at(at) == c) as i64)).collect();
     assert_eq!(out[0].get::<i64>(), want);
@@ -191,7 +198,8 @@ pub fn nonzero() {
     let mut r = Random(57);
     for shape in [&[][..], &[0], &[5000], &[70, 70], &[9, 8, 70], &[2; 9]] {
         for one_in in [1, 2, 100] {
-            let x = Strided::random(&mut r, shape, |r| if r.below(one_in) == 0 { r.float() as f32 } else { 0.0 });
+            let x =
+                Strided::random(&mut r, shape, |r| if r.below(one_in) == 0 { r.float() as f32 } else { 0.0 });
             let mut outputs = [Buffer::of(&[0u64]), Buffer::new(8 * scan::nonzero_starts(shape))];
             run(&scan::nonzero_count(DType::F32, shape, x.operand()).unwrap(), &mut [x.buffer()], &mut outputs);
             let want: Vec<i64> = indices(shape)
@@ -247,7 +255,14 @@ fn order(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
-fn sorted<T: Element>(b: &mut Batch<'_>, r: &mut Random, shape: &[usize], dim: usize, k: usize, descending: bool) {
+fn sorted<T: Element>(
+    b: &mut Batch<'_>,
+    r: &mut Random,
+    shape: &[usize],
+    dim: usize,
+    k: usize,
+    descending: bool,
+) {
     let x = Strided::random(r, shape, |r| match (T::DTYPE.is_float(), r.below(12)) {
         (true, 0) => T::from_f64(f64::NAN),
         (true, 1) => T::from_f64(f64::NEG_INFINITY),
@@ -290,7 +305,9 @@ pub fn sorts() {
     let mut r = Random(59);
     let mut b = Batch::default();
     for descending in [false, true] {
-        for (shape, dim) in [(&[3, 50][..], 1), (&[50, 3], 0), (&[2, 7, 5], 1), (&[1000], 0), (&[2, 5000], 1), (&[4097], 0)] {
+        for (shape, dim) in
+            [(&[3, 50][..], 1), (&[50, 3], 0), (&[2, 7, 5], 1), (&[1000], 0), (&[2, 5000], 1), (&[4097], 0)]
+        {
             sorted::<f32>(&mut b, &mut r, shape, dim, shape[dim], descending);
             sorted::<i64>(&mut b, &mut r, shape, dim, shape[dim], descending);
         }

@@ -141,8 +141,7 @@ pub fn linear(shape: &[usize], index: &[usize]) -> usize {
 
 /// Asserts that two doubles agree within `tolerance` of the larger of 1 and the expected value.
 pub fn close(got: f64, want: f64, tolerance: f64, what: impl std::fmt::Display) {
-    let ok = (got.is_nan() && want.is_nan())
-        || got == want
-        || (got - want).abs() <= tolerance * want.abs().max(1.0);
+    let ok =
+        (got.is_nan() && want.is_nan()) || got == want || (got - want).abs() <= tolerance * want.abs().max(1.0);
     assert!(ok, "{what}: {got} is not {want}");
 }

@@ -47,7 +47,14 @@ fn read(op: ReduceOp, dtype: DType, out: &Buffer) -> Vec<f64> {
     }
 }
 
-fn check<T: Element>(b: &mut Batch<'_>, op: ReduceOp, shape: &[usize], over: &[bool], x: &Strided<T>, what: &str) {
+fn check<T: Element>(
+    b: &mut Batch<'_>,
+    op: ReduceOp,
+    shape: &[usize],
+    over: &[bool],
+    x: &Strided<T>,
+    what: &str,
+) {
     let dtype = T::DTYPE;
     let kept: Vec<usize> = (0..shape.len()).filter(|&d| !over[d]).map(|d| shape[d]).collect();
     let rows: usize = kept.iter().product();
@@ -99,7 +106,8 @@ pub fn any_dims() {
             }
         }
     }
-    let many: [&[usize]; 8] = [&[3, 70], &[70, 3], &[2, 3, 40], &[33, 2, 65], &[], &[1300, 4], &[40, 64], &[5, 4, 3, 2]];
+    let many: [&[usize]; 8] =
+        [&[3, 70], &[70, 3], &[2, 3, 40], &[33, 2, 65], &[], &[1300, 4], &[40, 64], &[5, 4, 3, 2]];
     (0..2).for_each(|_| cases::<f32>(&mut b, &mut r, seed, &many));
     cases::<half::f16>(&mut b, &mut r, seed, &many[2..4]);
     cases::<half::bf16>(&mut b, &mut r, seed, &many[3..4]);
@@ -115,9 +123,12 @@ pub fn any_dims() {
     // Integers wrap: 3^100.
     let x = Strided::contiguous(&[100], |_| 3i32);
     let at = plan(ReduceOp::Prod, &identity(DType::I32), &[100], &[true], &[x.operand()]).unwrap();
-    b.add(at, [x.buffer()], [Buffer::new(8)], |out, _| assert_eq!(out[0].get::<i64>()[0], 3i64.wrapping_pow(100)));
+    b.add(at, [x.buffer()], [Buffer::new(8)], |out, _| {
+        assert_eq!(out[0].get::<i64>()[0], 3i64.wrapping_pow(100))
+    });
     // Splits, blocks, columns.
-    for (shape, over) in [([1, 50_000], [false, true]), ([3, 3000], [false, true]), ([3000, 40], [true, false])] {
+    for (shape, over) in [([1, 50_000], [false, true]), ([3, 3000], [false, true]), ([3000, 40], [true, false])]
+    {
         for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMin, ReduceOp::Mean] {
             let x = Strided::contiguous(&shape, |_| (r.below(4001) as f32 - 2000.0) / 16.0);
             check(&mut b, op, &shape, &over, &x, "long");
@@ -144,7 +155,11 @@ pub fn ties() {
         let at = |v: &[f32], op| {
             let x = Strided::contiguous(&[n], |i| v[i]);
             let mut out = [Buffer::new(8)];
-            run(&plan(op, &identity(DType::F32), &[n], &[true], &[x.operand()]).unwrap(), &mut [x.buffer()], &mut out);
+            run(
+                &plan(op, &identity(DType::F32), &[n], &[true], &[x.operand()]).unwrap(),
+                &mut [x.buffer()],
+                &mut out,
+            );
             out[0].get::<i64>()[0]
         };
         assert_eq!(at(&v, ReduceOp::ArgMax), n as i64 / 3);
@@ -174,10 +189,15 @@ pub fn fused() {
     let x = p.push(Code::Input(0), DType::F32, DType::F32);
     let y = p.push(Code::Input(1), DType::F32, DType::F32);
     let z = p.push(Code::Binary(BinaryOp::Mul, Arg::Reg(x), Arg::Reg(y)), DType::F32, DType::F32);
-    let z = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(z), Arg::Scalar(Scalar::Float(0.5))), DType::F32, DType::F32);
+    let z = p.push(
+        Code::Binary(BinaryOp::Add, Arg::Reg(z), Arg::Scalar(Scalar::Float(0.5))),
+        DType::F32,
+        DType::F32,
+    );
     p.outputs.push(z);
     let mut r = Random(3);
-    for (shape, over) in [([40, 1000], [false, true]), ([40, 1000], [true, true]), ([1000, 40], [true, false])] {
+    for (shape, over) in [([40, 1000], [false, true]), ([40, 1000], [true, true]), ([1000, 40], [true, false])]
+    {
         let x = Strided::contiguous(&shape, |_| r.float() as f32);
         let y = Strided::contiguous(&shape, |_| r.float() as f32);
         let n = shape[0] * shape[1];

@@ -6,7 +6,7 @@
 //! warp's when every lane that a collective names has come, the block's when all that are left have come to
 //! the barrier.
 
-use crate::image::Image;
+use crate::image::{Image, Shape};
 use crate::status::{ASSERT, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT};
 use crate::trap::{self, Ending, Trap};
 use crate::work::Fault;
@@ -130,14 +130,12 @@ pub fn run(
     image: &Image,
     work: extern "C" fn(*mut *mut c_void),
     arguments: &mut [*mut c_void],
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic: *mut c_void,
+    shape: &Shape,
     descending: bool,
 ) -> Result<(), Fault> {
     trap::install();
-    image.begin(&API, grid, block, dynamic, descending);
-    let threads = block.iter().product::<u32>() as usize;
+    image.begin(&API, shape, descending);
+    let threads = shape.block.iter().product::<u32>() as usize;
     let mut slots: Vec<Option<Parked>> = Vec::new();
     loop {
         let outcome = run_blocks(image, work, arguments, threads, &mut slots, descending);

@@ -32,6 +32,17 @@ pub struct Entry {
     pub opaque: Vec<(usize, usize, usize)>,
 }
 
+/// What a launch runs over.
+#[derive(Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory.
+    pub dynamic: *mut c_void,
+    pub dynamic_bytes: usize,
+}
+
 /// `futsim_s` of the shim.
 #[repr(C)]
 struct State {
@@ -43,6 +54,7 @@ struct State {
     block: u64,
     blocks: u64,
     dynamic: *mut c_void,
+    dynamic_bytes: u64,
 }
 
 /// `futsim_image_t` of the shim.
@@ -50,7 +62,7 @@ struct State {
 struct Raw {
     state: *const State,
     api: *mut *const Api,
-    begin: extern "C" fn(*const u32, *const u32, *mut c_void, u32),
+    begin: extern "C" fn(*const u32, *const u32, *mut c_void, u64, u32),
     advance: extern "C" fn() -> i32,
 }
 
@@ -140,19 +152,14 @@ impl Image {
         unsafe { (*self.raw).state.read_volatile() }
     }
 
-    /// Sets up a launch.
-    pub fn begin(
-        &self,
-        api: &'static Api,
-        grid: [u32; 3],
-        block: [u32; 3],
-        dynamic: *mut c_void,
-        descending: bool,
-    ) {
+    /// Sets up a launch. The memory at `dynamic` is the launch's until its last thread has ended.
+    pub fn begin(&self, api: &'static Api, shape: &Shape, descending: bool) {
+        let Shape { grid, block, dynamic, dynamic_bytes } = shape;
         // SAFETY: as in `state`; the table of calls lives for ever.
         unsafe {
             (*self.raw).api.write(api);
-            ((*self.raw).begin)(grid.as_ptr(), block.as_ptr(), dynamic, u32::from(descending));
+            let bytes = *dynamic_bytes as u64;
+            ((*self.raw).begin)(grid.as_ptr(), block.as_ptr(), *dynamic, bytes, u32::from(descending));
         }
     }
 

@@ -5,7 +5,7 @@ use crate::devices::{SHARED_MAX, SHARED_OPTIN};
 use crate::faults::LaunchFate;
 use crate::ffi::{Handle, In, Kind, Out, Text, handle, id};
 use crate::fibers;
-use crate::image::{self, Image, Pointer};
+use crate::image::{self, Image, Pointer, Shape};
 use crate::memory::Touch;
 use crate::random::Random;
 use crate::sim::{Sim, call};
@@ -68,8 +68,9 @@ impl Launch {
         let mut copies = self.arguments.clone();
         let mut addresses: Vec<*mut c_void> = copies.iter_mut().map(|a| a.as_mut_ptr().cast()).collect();
         let entry = &self.image.entries[self.entry];
-        let dynamic = shared.as_mut_ptr().cast();
-        fibers::run(&self.image, entry.work, &mut addresses, self.grid, self.block, dynamic, descending)
+        let (dynamic, dynamic_bytes) = (shared.as_mut_ptr().cast(), self.shared);
+        let shape = Shape { grid: self.grid, block: self.block, dynamic, dynamic_bytes };
+        fibers::run(&self.image, entry.work, &mut addresses, &shape, descending)
     }
 
     /// What it reads and writes. A pointer reaches all of the allocation that it points into.

@@ -117,6 +117,9 @@ pub fn scan(source: &str) -> Found {
                 } else {
                     found.text += "static";
                     at += 1;
+                    if depth > 0 {
+                        at = fresh(&tokens, at, &mut found.text);
+                    }
                 }
                 continue;
             }
@@ -169,6 +172,27 @@ fn kernel(tokens: &[&str], mut at: usize) -> Option<String> {
         }
         return (tokens.get(close) == Some(&"{")).then(|| tokens[word].to_owned());
     }
+}
+
+/// Copies a declaration of shared variables, and adds that the first thread of a block to reach it fills them with
+/// ones: another block, or an earlier launch, must leave nothing behind. Returns the index after the `;`.
+fn fresh(tokens: &[&str], start: usize, text: &mut String) -> usize {
+    let mut end = start;
+    let mut plain = Vec::new();
+    while end < tokens.len() && tokens[end] != ";" {
+        let aligner = matches!(tokens[end], "alignas" | "__align__" | "__attribute__");
+        let next = if aligner { after_brackets(tokens, next_solid(tokens, end + 1)) } else { end + 1 };
+        if !aligner && !is_blank(tokens[end]) {
+            plain.push(tokens[end]);
+        }
+        text.extend(tokens[end..next].iter().copied());
+        end = next;
+    }
+    text.push(';');
+    for name in declared(&plain) {
+        *text += &format!(" FUTSIM_FRESH({name});");
+    }
+    end + 1
 }
 
 /// `extern __shared__ T name[];` becomes a pointer of that name. Returns the index after the `;`.
@@ -298,7 +322,7 @@ mod tests {
             "__futsim_global__ void k() { __futsim_shared__ float a[32]; \
              extern __futsim_shared__ __align__(16) unsigned char bytes[]; }",
         );
-        assert!(found.text.contains("static float a[32];"), "{}", found.text);
+        assert!(found.text.contains("static float a[32]; FUTSIM_FRESH(a);"), "{}", found.text);
         let flat: String = found.text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat.contains("unsigned char * const bytes = ( unsigned char *)futsim_s.dynamic;"), "{flat}");
     }

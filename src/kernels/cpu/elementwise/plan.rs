@@ -258,7 +258,7 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
 
     let mut regs = [NOWHERE; INSTRS_MAX];
     for (i, instr) in instrs.iter().enumerate() {
-        let mut take = |plan: &mut Plan, arg: Arg, dtype: DType| match arg {
+        let take = |plan: &mut Plan, arg: Arg, dtype: DType| match arg {
             Arg::Reg(r) => regs[r as usize],
             Arg::Scalar(x) => plan.immediate(x, dtype),
         };

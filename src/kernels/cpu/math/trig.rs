@@ -17,7 +17,7 @@ const PIO2_LOW: f64 = 1.589_325_477_352_819_6e-8;
 #[inline(always)]
 pub(crate) fn is_rare(x: f32) -> bool {
     let t = x.abs();
-    (t >= 4.2165736e8) & (t < f32::INFINITY)
+    (4.2165736e8..f32::INFINITY).contains(&t)
 }
 
 /// `(sin r, cos r, n)`, errors 2^-37 and 2^-34.

@@ -34,9 +34,6 @@ impl<T> Matrix<T> {
     fn from(self, row: usize, col: usize) -> *mut T {
         self.at.at(row as isize * self.rows + col as isize * self.cols)
     }
-    fn moved(self, by: isize) -> Matrix<T> {
-        Matrix { at: Shared::new(self.at.at(by)), ..self }
-    }
 }
 
 /// A product as its kernels see it.
@@ -203,15 +200,12 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
 
 /// What `gemm` multiplies.
 trait Float: Copy + Send + Sync + 'static {
-    const ZERO: Self;
     const ONE: Self;
 }
 impl Float for f32 {
-    const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
 }
 impl Float for f64 {
-    const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
 }
 

@@ -58,13 +58,6 @@ pub(crate) fn pack(b: View<'_>) -> Result<Packed, String> {
     Ok(Packed { panels, k, n })
 }
 
-impl Packed {
-    /// Sizes `[k, n]` of what was packed.
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        [self.k, self.n]
-    }
-}
-
 /// What is done to finished sums: `(row, first column, sums)`, in place.
 pub(crate) type Epilogue<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) + Sync);
 

@@ -7,7 +7,7 @@ use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Shared, in_parts};
 use super::columns::Columns;
-use super::fold::{BLOCK, Bits, Wide};
+use super::fold::{BLOCK, Wide};
 use super::gather::Tiles;
 use super::kernel::Kernel;
 use super::rows::{blocks, chunk_of};

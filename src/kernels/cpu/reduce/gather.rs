@@ -60,7 +60,7 @@ impl<'a, 'b> Tiles<'a, 'b> {
         let to = self.scratch.ptr().wrapping_add(done * self.size);
         // Whole lines of the loop outside, as many as there are of it and as fit.
         let lines = match dims.len().checked_sub(2).map(|d| dims[d]) {
-            Some(outer) if r % length == 0 => (n / length).min(outer.size - r / length % outer.size),
+            Some(outer) if r.is_multiple_of(length) => (n / length).min(outer.size - r / length % outer.size),
             _ => 0,
         };
         if self.task.read.is_some() {

@@ -17,7 +17,7 @@ use super::super::{Parallel, Serial, View, ViewMut};
 use super::nest::{Dim, Nest, Shared};
 use crate::dtype::DType;
 use crate::op::ReduceOp;
-use fold::{All, Any, BLOCK, LANES, Max, Min, Prod, Sum, SumBytes};
+use fold::{All, Any, LANES, Max, Min, Prod, Sum, SumBytes};
 use half::{bf16, f16};
 use kernel::Kernel;
 use std::cell::RefCell;

@@ -71,9 +71,26 @@ static struct {
     unsigned descending;            // start threads and blocks from the last
     unsigned long long block, blocks;
     void* dynamic;                  // extern __shared__
+    unsigned long long dynamic_bytes;
 } futsim_s;
 
+// Differs from block to block and launch to launch.
+static unsigned long long futsim_epoch;
+// Fills a shared variable with ones (NaN, -1), once a block: what it held is another block's.
+#define FUTSIM_FRESH(name)                                      \
+    do {                                                        \
+        static unsigned long long futsim_seen;                  \
+        if (futsim_seen != futsim_epoch) {                      \
+            futsim_seen = futsim_epoch;                         \
+            memset((void*)&name, 0xff, sizeof(name));           \
+        }                                                       \
+    } while (0)
+extern "C" void* memcpy(void*, const void*, size_t) noexcept;
+extern "C" void* memset(void*, int, size_t) noexcept;
+
 static void futsim_place() {
+    futsim_epoch++;
+    memset(futsim_s.dynamic, 0xff, futsim_s.dynamic_bytes);
     unsigned long long b = futsim_s.descending ? futsim_s.blocks - 1 - futsim_s.block : futsim_s.block;
     blockIdx.x = b % gridDim.x;
     blockIdx.y = b / gridDim.x % gridDim.y;
@@ -110,14 +127,16 @@ static inline int futsim_next() {
 struct futsim_image_t {
     decltype(futsim_s)* state;
     const futsim_api** api;
-    void (*begin)(const unsigned* grid, const unsigned* block, void* dynamic, unsigned descending);
+    void (*begin)(const unsigned* grid, const unsigned* block, void* dynamic, unsigned long long dynamic_bytes,
+                  unsigned descending);
     int (*advance)();
 };
-static void futsim_begin(const unsigned* grid, const unsigned* block, void* dynamic, unsigned descending) {
+static void futsim_begin(const unsigned* grid, const unsigned* block, void* dynamic,
+                         unsigned long long dynamic_bytes, unsigned descending) {
     gridDim = dim3(grid[0], grid[1], grid[2]);
     blockDim = dim3(block[0], block[1], block[2]);
     futsim_s = {0, block[0] * block[1] * block[2], 0, 0, descending, 0,
-                (unsigned long long)grid[0] * grid[1] * grid[2], dynamic};
+                (unsigned long long)grid[0] * grid[1] * grid[2], dynamic, dynamic_bytes};
     threadIdx = {0, 0, 0};
     futsim_place();
 }
@@ -152,8 +171,6 @@ static inline void __trap() { futsim_trap(0, "__trap()"); }
 #undef assert
 #define assert(x) ((x) ? (void)0 : futsim_trap(1, "assertion failed: " FUTSIM_TEXT(x)))
 extern "C" int printf(const char*, ...);
-extern "C" void* memcpy(void*, const void*, size_t) noexcept;
-extern "C" void* memset(void*, int, size_t) noexcept;
 static inline long long clock64() { return (long long)__builtin_ia32_rdtsc(); }
 static inline clock_t clock() { return (clock_t)__builtin_ia32_rdtsc(); }
 

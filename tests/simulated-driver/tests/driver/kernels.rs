@@ -11,6 +11,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("shuffles_sum_a_warp_and_segments_keep_apart", shuffles),
     ("votes_count_only_lanes_that_are_there", votes),
     ("three_dimensional_grids_number_threads_as_cuda_does", dimensions),
+    ("shared_memory_is_not_zero_and_keeps_nothing_of_other_blocks", fresh_shared),
     ("dynamic_shared_memory_has_the_size_asked_for", dynamic_shared),
     ("more_than_48_kib_of_shared_memory_must_be_asked_for", shared_limit),
     ("module_variables_are_found_with_their_size_and_can_be_written", variables),
@@ -144,6 +145,30 @@ fn dimensions(_: &Simulator) {
     unsafe { stream.launch_builder(&k).arg(&mut out).launch(shape) }.unwrap();
     let got = stream.clone_dtoh(&out).unwrap();
     assert!(got.iter().enumerate().all(|(i, &x)| x == 1 + (i as i32 % 60) / 5 % 4), "{got:?}");
+}
+
+fn fresh_shared(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(
+        &context,
+        r#"template <class T> __device__ void look(T* out, int i) {
+            __shared__ __align__(16) T x[64], y;
+            extern __shared__ T z[];
+            T seen = x[i] == (T)-1 && y == (T)-1 && z[i] == (T)-1;
+            __syncthreads();
+            out[i] = seen;
+            x[i] = y = z[i] = i;
+        }
+        extern "C" __global__ void k(int* out) { look<int>(out + blockIdx.x * 64, threadIdx.x); }"#,
+    );
+    let shape = LaunchConfig { shared_mem_bytes: 256, ..grid(3, 64) };
+    for _ in 0..2 {
+        let mut out = stream.alloc_zeros::<i32>(192).unwrap();
+        // SAFETY: arguments match the kernel.
+        unsafe { stream.launch_builder(&k).arg(&mut out).launch(shape) }.unwrap();
+        assert_eq!(stream.clone_dtoh(&out).unwrap(), [1; 192]);
+    }
 }
 
 fn dynamic_shared(_: &Simulator) {
