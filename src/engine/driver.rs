@@ -278,9 +278,6 @@ impl Shared {
         desk.reached[stream] = step.at.point;
         let now = self.now();
         desk.machine.finished(step, now);
-        // What waited for this stream, or for room, may begin now. This worker looks, even where another
-        // attends: that one may be about to sleep, and has seen nothing.
-        self.runnable.fetch_add(1, SeqCst);
     }
 
     /// Leaves the post for a while; appoints another worker where there is something left to do.
