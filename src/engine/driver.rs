@@ -359,7 +359,7 @@ impl Shared {
     /// Asks a source for its value.
     fn poll_source(&self, machine: &mut Machine, node: NodeLink, now: u64) {
         let Op::Source(source) = &node.op else { return };
-        let waker = machine.waker(&node);
+        let waker = machine.source_waker(&node);
         match source.poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {}
             Poll::Ready(result) => {

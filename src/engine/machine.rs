@@ -65,6 +65,11 @@ struct Entry {
     epoch: u64,
     /// Tells an entry from an earlier one at the same place, in the queues.
     generation: u32,
+    /// The waker on the node's own list, while somebody else computes it. It holds a link to the node, so
+    /// it comes off with the entry, or the node would keep itself.
+    bell: Option<u32>,
+    /// The one waker that a source is polled with.
+    waker: Option<Waker>,
 }
 
 #[derive(Default)]
@@ -143,8 +148,17 @@ impl Machine {
     }
 
     /// A waker that asks for a look at this node.
-    pub fn waker(&self, node: &NodeLink) -> Waker {
+    fn waker(&self, node: &NodeLink) -> Waker {
         Waker::from(Arc::new(LookAgain(node.clone(), self.port)))
+    }
+
+    /// The waker that a source in the books is polled with.
+    pub fn source_waker(&mut self, node: &NodeLink) -> Waker {
+        let fresh = self.waker(node);
+        match node.entry() {
+            Some(e) => self.entry(e).waker.get_or_insert(fresh).clone(),
+            None => fresh,
+        }
     }
 
     /// Nothing is in the books.
@@ -210,6 +224,9 @@ impl Machine {
                     // A poll gave it back: it is ours now, unless another poll was faster.
                     if node.completion.set(ENTERED).phase() == Phase::Pending {
                         self.entry(e).stage = Stage::Waiting;
+                        if let Some(bell) = self.entry(e).bell.take() {
+                            node.completion.deregister(bell);
+                        }
                         self.resolve(vec![e], &mut |_| false);
                     }
                 }
@@ -428,6 +445,8 @@ impl Machine {
             root: false,
             epoch,
             generation: self.generation,
+            bell: None,
+            waker: None,
         });
         self.epochs[(epoch - self.first_epoch) as usize].open += 1;
         e
@@ -435,11 +454,13 @@ impl Machine {
 
     /// An entry for a node that somebody else computes now; `None` where it has just ended.
     fn outside_entry(&mut self, node: NodeLink, epoch: u64) -> Option<u32> {
-        let waker = self.waker(&node);
-        if node.completion.register(&mut None, &waker) {
+        let (waker, mut bell) = (self.waker(&node), None);
+        if node.completion.register(&mut bell, &waker) {
             return None;
         }
-        Some(self.insert(node, epoch, Stage::Outside))
+        let e = self.insert(node, epoch, Stage::Outside);
+        self.entry(e).bell = bell;
+        Some(e)
     }
 
     fn wait_outside(&mut self, node: NodeLink) {
@@ -467,6 +488,9 @@ impl Machine {
     fn remove(&mut self, e: u32) {
         let Some(x) = self.entries[e as usize].take() else { return };
         self.vacant.push(e);
+        if let Some(bell) = x.bell {
+            x.node.completion.deregister(bell);
+        }
         x.node.set_entry(None);
         let epoch = &mut self.epochs[(x.epoch - self.first_epoch) as usize];
         epoch.open -= 1;
@@ -499,6 +523,15 @@ impl Machine {
                 }
             }
             node.completion.clear(ENTERED);
+            let has_waker = self.entry(e).waker.is_some();
+            if let Op::Source(source) = &node.op {
+                // Ours: this link, that of the books, and the waker's. Where there is no other, nobody will
+                // ask for the value, and what it waits for may hold the waker for ever.
+                let counts = node.counts();
+                if counts.handles == 0 && counts.links == 2 + has_waker as u32 {
+                    source.abandon();
+                }
+            }
             self.remove(e);
         }
     }
@@ -863,10 +896,9 @@ impl Machine {
 /// True where anybody but the group's own members may look at this value, now or later.
 fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
     let counts = node.counts();
-    // Read after the counts: without handles, a link of the queue can only go away.
     let state = node.completion.state();
-    let queued = state.has(QUEUED) as u32;
-    // Ours: the link of the books and that of the group.
+    // Ours: the link of the books and that of the group. One that is queued has another, which cannot be
+    // told from a reader's: it counts as one.
     let ours = 2;
-    counts.handles > 0 || state.has(DETACHED) || counts.links - queued > ours + edges_inside
+    counts.handles > 0 || state.has(DETACHED) || counts.links > ours + edges_inside
 }

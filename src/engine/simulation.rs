@@ -261,7 +261,7 @@ impl World {
 
 fn poll_source(world: &mut World, node: NodeLink) {
     let Op::Source(source) = &node.op else { return };
-    let waker = world.machine.waker(&node);
+    let waker = world.machine.source_waker(&node);
     if let Poll::Ready(result) = source.poll(&mut Context::from_waker(&waker)) {
         if node.completion.claim(Phase::Writing, 0) {
             world.port.finish(&node, result);

@@ -9,7 +9,7 @@
 
 use super::port::Port;
 use crate::backend::host::{Host, run_group, run_node, run_tiny};
-use crate::completion::{ENTERED, Phase, QUEUED};
+use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op};
@@ -201,10 +201,10 @@ impl Bench<'_> {
             return false;
         }
         let counts = input.counts();
-        // Read after the counts: without handles, a link of the queue can only go away.
-        let queued = input.completion.state().has(QUEUED) as u32;
         let edges = inputs.iter().filter(|i| i.address() == input.address()).count() as u32;
-        counts.handles == 0 && counts.links - queued <= edges
+        // A link of the queue cannot be told from another reader's: one that is queued runs by itself. A
+        // detached one is the engine's to look after.
+        counts.handles == 0 && counts.links <= edges && !input.completion.state().has(DETACHED)
     }
 
     /// Gives claims back: others may take the nodes up again.
@@ -244,7 +244,7 @@ impl Bench<'_> {
                 freed.extend(unsafe { member.let_go() });
                 member.completion.fuse();
                 ended += 1;
-                weight += self::weight(member);
+                weight = weight.saturating_add(self::weight(member));
             }
         }
         // SAFETY: claimed by us.
@@ -253,7 +253,7 @@ impl Bench<'_> {
         tally.started += 1;
         tally.fused += ended as u64 - 1;
         tally.ended += ended;
-        tally.weight += weight;
+        tally.weight = tally.weight.saturating_add(weight);
         freed
     }
 }

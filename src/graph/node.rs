@@ -30,6 +30,8 @@ pub(crate) trait Home: Sync {
 /// A value that some future brings, polled by the engine.
 pub(crate) trait Source: Send + Sync {
     fn poll(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<Value, Error>>;
+    /// Nobody wants the value any more: lets go of the future.
+    fn abandon(&self);
     fn name(&self) -> &'static str;
 }
 

@@ -320,6 +320,10 @@ impl Source for Brought {
         *slot = None;
         Poll::Ready(result)
     }
+    fn abandon(&self) {
+        let future = lock(&self.future).take();
+        drop(future);
+    }
     fn name(&self) -> &'static str {
         self.name
     }

@@ -84,8 +84,8 @@ fn a_sibling_progresses_beside_a_loop_of_small_ops(kind: Kind) {
 fn a_poll_of_a_blocked_value_returns(kind: Kind) {
     let device = kind.device();
     let busy = kind.occupy(&device);
-    let base = device.rand([300, 300]);
-    let mut values: Vec<TensorFuture> = (0..200).map(|_| base.matmul(&base).exp().sum(0)).collect();
+    let base = device.rand([100, 100]);
+    let mut values: Vec<TensorFuture> = (0..50).map(|_| base.matmul(&base).exp().sum(0)).collect();
     let (wakes, waker) = counting();
     for _ in 0..10 {
         for x in &mut values {
