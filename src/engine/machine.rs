@@ -334,10 +334,11 @@ impl Machine {
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
         let ended = step.entries.len();
         let weight = step.nodes().map(|n| super::small::weight(n)).sum();
+        // First the counters: removing an entry may end a waitall, and who has waited looks at them.
+        self.port.pressure.finished_many(ended, weight);
         for &e in &step.entries {
             self.remove(e);
         }
-        self.port.pressure.finished_many(ended, weight);
         self.settle_unblocked(now, false);
         // The step's links go last: freeing may cascade.
         let mut links: crate::graph::node::Inputs = SmallVec::new();

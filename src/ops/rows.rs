@@ -70,6 +70,9 @@ impl Operation for LogSumExp {
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         float(inputs[0])?;
+        if inputs[0].shape.rank() == 0 && matches!(self.dim, 0 | -1) {
+            return Ok(inputs[0].clone());
+        }
         let dim = dim_of(&inputs[0].shape, self.dim)?;
         let keep = |(d, &n): (usize, &usize)| if d != dim { Some(n) } else { self.keepdim.then_some(1) };
         let shape = inputs[0].shape.iter().enumerate().filter_map(keep).collect();
@@ -79,7 +82,10 @@ impl Operation for LogSumExp {
         row_cost(inputs[0])
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let x = run.inputs[0];
+        let mut x = run.inputs[0];
+        if x.shape.is_empty() {
+            (x.shape, x.strides) = (&[1], &[1]);
+        }
         softmax::logsumexp(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
         Ok(())
     }

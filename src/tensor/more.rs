@@ -133,6 +133,9 @@ impl TensorFuture {
     /// The elements along `dim` in order. Stable; NaN counts as largest.
     #[track_caller]
     pub fn sort(&self, dim: isize, descending: bool) -> TensorFuture {
+        if self.rank() == 0 && matches!(dim, 0 | -1) {
+            return self.clone();
+        }
         let op = Arrange::Sort { dim, descending, positions: false };
         custom(Arc::new(op), &[self], Location::caller())
     }
@@ -147,6 +150,9 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn argsort(&self, dim: isize, descending: bool) -> TensorFuture {
+        if self.rank() == 0 && matches!(dim, 0 | -1) {
+            return self.unsqueeze(0).argsort(0, descending).squeeze(0);
+        }
         let op = Arrange::Sort { dim, descending, positions: true };
         custom(Arc::new(op), &[self], Location::caller())
     }
@@ -215,6 +221,10 @@ impl TensorFuture {
     #[track_caller]
     pub fn repeat(&self, times: impl Dims) -> TensorFuture {
         let times = times.dims();
+        if times.len() < self.rank() {
+            let text = format!("{} counts for shape {}", times.len(), self.shape());
+            return build::apply(Op::Cast, &[self], || Err(Refusal::shape(text)), Location::caller());
+        }
         let lead = times.len().saturating_sub(self.rank());
         let mut x = self.clone();
         for _ in 0..lead {

@@ -86,10 +86,6 @@ impl<T: Element> Value<T> {
         View { ptr, dtype: T::DTYPE, shape: &self.shape, strides: &self.strides }
     }
 
-    pub fn numel(&self) -> usize {
-        self.shape.iter().product()
-    }
-
     /// The element at a multi-index.
     pub fn get(&self, index: &[usize]) -> T {
         let at: isize = index.iter().zip(&self.strides).map(|(&i, &s)| i as isize * s).sum();
