@@ -52,11 +52,11 @@ struct Source {
 }
 
 fn sources() -> Vec<Source> {
-    fn walk(folder: &Path, root: &Path, found: &mut Vec<PathBuf>) {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("src can be read") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
-                walk(&path, root, found);
+                walk(&path, found);
             } else if path.extension().is_some_and(|e| e == "rs") {
                 found.push(path);
             }
@@ -64,7 +64,7 @@ fn sources() -> Vec<Source> {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
-    walk(&root, &root, &mut found);
+    walk(&root, &mut found);
     found.sort();
     let read = |path: PathBuf| Source {
         path: path.strip_prefix(&root).expect("below src").to_string_lossy().replace('\\', "/"),
