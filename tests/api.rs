@@ -71,10 +71,10 @@ async fn every_method_is_called_by_its_name() -> futensor::Result<()> {
     assert_eq!(x.all(0).dims(), [3]);
     assert_eq!(x.any(0).dims(), [3]);
     assert_eq!(x.prod(0).dims(), [3]);
-    assert_eq!(x.clone().map(|value| value.is_ok()).await, true);
+    assert!(x.clone().map(|value| value.is_ok()).await);
     assert_eq!(x.add(1.0).sub(1.0).mul(2.0).div(2.0).abs().to_vec::<f32>().await?[5], 5.0);
-    assert_eq!(x.eq(&x).all_all().item::<bool>().await?, true);
-    assert_eq!(x.lt(&x).any_all().item::<bool>().await?, false);
+    assert!(x.eq(&x).all_all().item::<bool>().await?);
+    assert!(!x.lt(&x).any_all().item::<bool>().await?);
     assert_eq!(x.argmax_all().item::<i64>().await?, 5);
     assert_eq!(x.gt(3.5).nonzero().await?.to_vec::<i64>().await?, [1, 1, 1, 2]);
     let tensor = x.await?;

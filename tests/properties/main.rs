@@ -57,7 +57,7 @@ fn leaf(device: &Device, s: &Step) -> Pair {
         k = (k * 31 + 7) % 1009;
         k % 19 - 9
     });
-    let x = if s[4] % 2 == 0 {
+    let x = if s[4].is_multiple_of(2) {
         device.from_vec(host.data.iter().map(|&v| v as f32).collect(), &dims[..])
     } else {
         device.from_vec(host.data.clone(), &dims[..])
@@ -68,7 +68,7 @@ fn leaf(device: &Device, s: &Step) -> Pair {
 /// Does what a step says, on the device and on the host. `None` where it has no meaning here.
 fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
     let pick = |k: u16| k as usize % values.len().max(1);
-    if values.len() < 2 || s[0] % 24 == 0 {
+    if values.len() < 2 || s[0].is_multiple_of(24) {
         return Some(leaf(device, s));
     }
     let (a, b) = (&values[pick(s[1])], &values[pick(s[2])]);
@@ -142,7 +142,7 @@ fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
             // By value: where this was the last handle, in place, from a row of itself.
             let (to, from) = (s[4] as usize % h.dims[0], s[5] as usize % h.dims[0]);
             let host = h.copy_row(to, from);
-            let own = if s[3] % 2 == 0 { values.swap_remove(pick(s[1])).x } else { x.clone() };
+            let own = if s[3].is_multiple_of(2) { values.swap_remove(pick(s[1])).x } else { x.clone() };
             let row = own.i(from);
             made(own.slice_assign(to, row), host)
         }
@@ -175,7 +175,7 @@ async fn disturb(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Result<()
             let cancelled = (&values[k].x * 3 + 1).sum_all();
             let _ = poll!(cancelled.item::<f32>());
         }
-        7 if s[4] % 8 == 0 => device.waitall().await.unwrap(),
+        7 if s[4].is_multiple_of(8) => device.waitall().await.unwrap(),
         _ => {}
     }
     Ok(())
