@@ -133,3 +133,18 @@ fn nothing_is_left_after_a_soak() {
     println!("{} requests, {stats:?}", requests.load(SeqCst));
     assert_eq!(stats.started + stats.fused + stats.skipped, stats.enqueued, "{stats:?}");
 }
+
+#[test]
+fn two_thousand_queued_updates_of_4_mib_take_at_most_eight_buffers() {
+    let _deadline = Deadline::of("two_thousand_queued_updates_of_4_mib_take_at_most_eight_buffers");
+    let device = Device::cpu_with(CpuOptions::default().threads(2));
+    let mut x = device.zeros([1 << 20]);
+    for i in 0..2000 {
+        x = &x + (i % 3) as f32;
+    }
+    let last = futures::executor::block_on(x.i(7).item::<f32>()).unwrap();
+    assert_eq!(last, (0..2000).map(|i| (i % 3) as f32).sum::<f32>());
+    let stats = device.stats();
+    assert!(stats.bytes_peak <= 8 * (4 << 20), "{stats:?}");
+    assert_eq!(stats.skipped, 0, "each one was wanted by the next");
+}
