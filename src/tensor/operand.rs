@@ -77,7 +77,8 @@ pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: impl Operand, at: build:
 macro_rules! operators {
     ($($Trait:ident $method:ident $op:ident),* $(,)?) => {$(
         operators!(@tensor $Trait $method $op; TensorFuture, &TensorFuture, Tensor, &Tensor);
-        operators!(@scalar $Trait $method $op; f32, f64, i32, i64, u8; TensorFuture, &TensorFuture, Tensor, &Tensor);
+        // On the left one float and one integer type: with two, the type of `(1.0 - &x).exp()` would be open.
+        operators!(@scalar $Trait $method $op; f64, i64; TensorFuture, &TensorFuture, Tensor, &Tensor);
     )*};
     (@tensor $Trait:ident $method:ident $op:ident; $($T:ty),*) => {$(
         impl<R: Operand> $Trait<R> for $T {
