@@ -231,16 +231,18 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Adds what small steps have done to the counters.
+    /// Counts a small step, before its value is published: who has awaited it finds it in the counters.
+    pub fn count_small(&self, ended: usize, weight: usize) {
+        self.pressure.finished_many(ended, weight);
+        self.counters.started.fetch_add(1, Relaxed);
+        if ended > 1 {
+            self.counters.fused.fetch_add(ended as u64 - 1, Relaxed);
+        }
+    }
+
+    /// Lets go of what small steps have read.
     pub fn settle(&self, tally: &mut super::small::Tally) {
         free(tally.freed.drain(..));
-        if tally.ended > 0 {
-            self.counters.started.fetch_add(tally.started, Relaxed);
-            if tally.fused > 0 {
-                self.counters.fused.fetch_add(tally.fused, Relaxed);
-            }
-            self.pressure.finished_many(tally.ended, tally.weight);
-        }
     }
 
     /// Completes a node that the caller may write, and does what comes with an end.

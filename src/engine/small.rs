@@ -26,9 +26,6 @@ pub(crate) struct Tally {
     /// release touches a count that the caller is just counting up.
     pub freed: Vec<NodeLink>,
     pub started: u64,
-    pub fused: u64,
-    pub ended: usize,
-    pub weight: usize,
 }
 
 /// What runs small steps: the device and where to compute.
@@ -110,9 +107,9 @@ impl Bench<'_> {
         if let Some(value) = run_tiny(node, inputs, self.host) {
             // SAFETY: as above.
             tally.freed.extend(unsafe { node.let_go() });
+            self.port.count_small(1, 0);
             self.port.finish(node, Ok(value));
             tally.started += 1;
-            tally.ended += 1;
             return true;
         }
         let mut group: Group<&Node> = Group::new();
@@ -249,11 +246,9 @@ impl Bench<'_> {
         }
         // SAFETY: claimed by us.
         freed.extend(unsafe { node.let_go() });
+        self.port.count_small(ended, weight);
         self.port.finish(node, result);
         tally.started += 1;
-        tally.fused += ended as u64 - 1;
-        tally.ended += ended;
-        tally.weight = tally.weight.saturating_add(weight);
         freed
     }
 }
