@@ -72,7 +72,7 @@ mod tensor;
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};
-pub use graph::operation::{CpuRun, Meta, Operation, Refusal};
+pub use graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 pub use shape::Shape;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
 pub use tensor::benchmark::{Benchmark, Measured};
@@ -81,6 +81,8 @@ pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
+pub use tensor::gradient::record::no_grad;
+pub use tensor::gradient::{Backward, GradOptions, grad, grad_with};
 pub use tensor::operand::Operand;
 #[cfg(feature = "ndarray")]
 pub use tensor::read::ToNdarray;

@@ -11,6 +11,7 @@ pub(crate) mod dims;
 mod display;
 pub(crate) mod future;
 pub(crate) mod generator;
+pub(crate) mod gradient;
 mod methods;
 mod more;
 pub(crate) mod operand;
