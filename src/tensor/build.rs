@@ -42,6 +42,13 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
     TensorFuture::new(port.given(meta.shape, meta.dtype, at, Err(error)))
 }
 
+/// A failed value of an op that is made of others and does not take its operands: with the first one's
+/// error where that is known to have failed.
+pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
+    let own = || Error::new(refusal.kind, op, refusal.message, at);
+    failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
+}
+
 /// Queues an op on operands, or makes a failed value: where an operand is known to have failed, with
 /// that one's error; where devices are mixed; where the rule refuses.
 pub(crate) fn apply(

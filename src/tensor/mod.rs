@@ -1,9 +1,11 @@
 //! What users hold: futures, tensors, devices, operators, reads.
 
+pub(crate) mod attention;
 pub(crate) mod barrier;
 pub(crate) mod benchmark;
 mod budget;
 mod build;
+pub(crate) mod conv;
 pub(crate) mod creation;
 pub(crate) mod custom;
 pub(crate) mod device;
@@ -12,12 +14,16 @@ mod display;
 pub(crate) mod future;
 pub(crate) mod generator;
 pub(crate) mod gradient;
+pub(crate) mod losses;
 mod methods;
 mod more;
 pub(crate) mod operand;
+pub(crate) mod pad;
+pub(crate) mod pool;
 pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod simulated;
+mod stats;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
 pub(crate) mod views;

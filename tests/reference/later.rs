@@ -52,6 +52,6 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         ("repeat", [Arg::Tensor(x)]) => futures(x.repeat(ints(&attrs["repeats"]))),
         ("split", [Arg::Tensor(x)]) => several(x.split(size("size")?, int("dim")?)),
         ("chunk", [Arg::Tensor(x)]) => several(x.chunk(size("chunks")?, int("dim")?)),
-        _ => None,
+        _ => super::layers::call(op, args, attrs),
     }
 }
