@@ -5,4 +5,5 @@ pub(crate) mod infer;
 pub(crate) mod node;
 pub(crate) mod operation;
 pub(crate) mod program;
+pub(crate) mod tape;
 pub(crate) mod value;

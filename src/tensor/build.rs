@@ -1,12 +1,14 @@
 //! From a call to a queued node: checks, metadata, failed values.
 
 use super::future::TensorFuture;
+use super::gradient::record;
 use crate::dtype::{DType, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
 use crate::graph::node::{Inputs, Node, Op};
 use crate::graph::operation::{Meta, Operation, Refusal};
+use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::Shape;
 use smallvec::SmallVec;
@@ -77,6 +79,11 @@ pub(crate) fn apply(
             let mut inputs = Inputs::new();
             for operand in operands {
                 inputs.push(operand.node.link());
+            }
+            if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
+                let made = Made::Op(op.clone());
+                let node = port.enqueue(Node::new(op, inputs, shape, dtype, port, at));
+                return record::recorded(made, operands, node);
             }
             TensorFuture::new(port.enqueue(Node::new(op, inputs, shape, dtype, port, at)))
         }

@@ -4,11 +4,13 @@ use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
+use super::gradient::record::{is_recording, recorded};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
+use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -361,7 +363,7 @@ impl TensorFuture {
         if std::ptr::eq(self.port(), device.port) {
             return self.clone();
         }
-        let mut from = self.clone();
+        let mut from = self.stop_gradient();
         let value = std::future::poll_fn(move |cx| {
             // Both lie in host memory, and values are immutable: the elements are shared.
             from.poll_done(cx).map(|()| match from.node.completion.get() {
@@ -369,6 +371,11 @@ impl TensorFuture {
                 None => unreachable!("polled to its end"),
             })
         });
-        sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, Location::caller())
+        let at = Location::caller();
+        let moved = sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at);
+        if self.tape.is_some() && self.dtype().is_float() && is_recording() {
+            return recorded(Made::Moved, &[self], moved.node.clone());
+        }
+        moved
     }
 }

@@ -15,6 +15,7 @@ mod display;
 pub(crate) mod einsum;
 pub(crate) mod future;
 pub(crate) mod generator;
+pub(crate) mod gradient;
 mod indexing;
 pub(crate) mod losses;
 mod methods;
