@@ -69,6 +69,10 @@ mod kernels;
 mod ops;
 mod tensor;
 
+pub mod data;
+#[cfg(feature = "safetensors")]
+pub mod safetensors;
+
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};

@@ -1,0 +1,317 @@
+//! `Loader` and `Batches`: batches made ahead, in order, by threads that end with the stream.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::device::Device;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+type Make<B> = dyn Fn(&[usize], &Device) -> Result<B> + Send + Sync;
+
+/// A data set cut into batches. Cheap to clone; one pass over it is [`epoch`](Loader::epoch).
+///
+/// The closure that it is made from is given the numbers of the examples of a batch and makes it: it may read
+/// files, decode and block, since it runs on threads of the stream's own.
+pub struct Loader<B> {
+    make: Arc<Make<B>>,
+    len: usize,
+    batch_size: usize,
+    seed: Option<u64>,
+    drop_last: bool,
+    prefetch: usize,
+    workers: usize,
+}
+
+impl<B> Clone for Loader<B> {
+    fn clone(&self) -> Loader<B> {
+        Loader { make: self.make.clone(), ..*self }
+    }
+}
+
+impl<B> std::fmt::Debug for Loader<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader")
+            .field("len", &self.len)
+            .field("batch_size", &self.batch_size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Send + 'static> Loader<B> {
+    /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a batch, in
+    /// order, two batches ahead, one thread, until told otherwise.
+    pub fn new(len: usize, make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static) -> Loader<B> {
+        let make = Arc::new(make);
+        Loader { make, len, batch_size: 1, seed: None, drop_last: false, prefetch: 2, workers: 1 }
+    }
+
+    /// Examples a batch; at least one.
+    pub fn batch_size(mut self, size: usize) -> Loader<B> {
+        self.batch_size = size.max(1);
+        self
+    }
+
+    /// Another order in each epoch: seed and epoch decide it, on every machine alike.
+    pub fn shuffle(mut self, seed: u64) -> Loader<B> {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Leaves out the last batch where it is smaller than the others.
+    pub fn drop_last(mut self, drop: bool) -> Loader<B> {
+        self.drop_last = drop;
+        self
+    }
+
+    /// Batches that are made ahead of the one that was received last; at least one. They are what the stream
+    /// keeps in memory.
+    pub fn prefetch(mut self, batches: usize) -> Loader<B> {
+        self.prefetch = batches.max(1);
+        self
+    }
+
+    /// Threads that make batches; at least one. The order stays.
+    pub fn workers(mut self, workers: usize) -> Loader<B> {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// How many batches an epoch has.
+    pub fn batches(&self) -> usize {
+        match self.drop_last {
+            true => self.len / self.batch_size,
+            false => self.len.div_ceil(self.batch_size),
+        }
+    }
+
+    /// The numbers of the examples in the order of an epoch.
+    ///
+    /// ```
+    /// use futensor::data::Loader;
+    /// let loader = Loader::new(5, |at, _| Ok(at.to_vec())).shuffle(3);
+    /// let mut order = loader.order(0);
+    /// assert_eq!(order, loader.order(0));
+    /// order.sort();
+    /// assert_eq!(order, [0, 1, 2, 3, 4]);
+    /// ```
+    pub fn order(&self, epoch: u64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len).collect();
+        if let Some(seed) = self.seed {
+            // Fisher and Yates; numbers by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+            let mut state = mix(seed).wrapping_add(mix(epoch ^ 0x9e37_79b9_7f4a_7c15));
+            for i in (1..order.len()).rev() {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let j = (mix(state) as u128 * (i as u128 + 1)) >> 64;
+                order.swap(i, j as usize);
+            }
+        }
+        order
+    }
+
+    /// One pass over the data set. Its threads start now.
+    pub fn epoch(&self, epoch: u64, device: &Device) -> Batches<B> {
+        let shared = Arc::new(Shared {
+            make: self.make.clone(),
+            order: self.order(epoch),
+            batch_size: self.batch_size,
+            total: self.batches(),
+            prefetch: self.prefetch,
+            device: device.clone(),
+            state: Mutex::new(State { next: 0, given: 0, made: BTreeMap::new(), waker: None, unwanted: false }),
+            room: Condvar::new(),
+        });
+        for worker in 0..self.workers.min(self.prefetch).min(shared.total) {
+            let own = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("futensor-data-{worker}"));
+            if let Err(error) = thread.spawn(move || own.work()) {
+                if worker == 0 {
+                    let text = format!("no thread to make batches: {error}");
+                    shared.fail(0, Error::new(ErrorKind::Source, "Loader::epoch", text, Location::caller()));
+                }
+                break;
+            }
+        }
+        Batches { shared, ended: false }
+    }
+}
+
+fn mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+struct State<B> {
+    /// The next batch that a worker takes.
+    next: usize,
+    /// How many the stream has given.
+    given: usize,
+    made: BTreeMap<usize, Result<B>>,
+    waker: Option<Waker>,
+    /// The stream is gone.
+    unwanted: bool,
+}
+
+/// What workers and stream share.
+struct Shared<B> {
+    make: Arc<Make<B>>,
+    order: Vec<usize>,
+    batch_size: usize,
+    total: usize,
+    prefetch: usize,
+    device: Device,
+    state: Mutex<State<B>>,
+    room: Condvar,
+}
+
+impl<B> Shared<B> {
+    fn lock(&self) -> MutexGuard<'_, State<B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants more.
+    fn work(&self) {
+        loop {
+            let batch = {
+                let mut state = self.lock();
+                while !state.unwanted && state.next < self.total && state.next >= state.given + self.prefetch {
+                    state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                if state.unwanted || state.next >= self.total {
+                    return;
+                }
+                state.next += 1;
+                state.next - 1
+            };
+            let start = batch * self.batch_size;
+            let at = &self.order[start..self.order.len().min(start + self.batch_size)];
+            let made = catch_unwind(AssertUnwindSafe(|| (self.make)(at, &self.device)));
+            let made = made.unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                let text = format!("batch {batch} panicked: {}", text.unwrap_or_default());
+                Err(Error::new(ErrorKind::Source, "Loader", text, Location::caller()))
+            });
+            match made {
+                Ok(made) => self.put(batch, Ok(made)),
+                Err(error) => return self.fail(batch, error),
+            }
+        }
+    }
+
+    fn put(&self, batch: usize, made: Result<B>) {
+        let mut state = self.lock();
+        let unused = match state.unwanted {
+            true => Some(made),
+            false => state.made.insert(batch, made),
+        };
+        let waker = state.waker.take();
+        drop(state);
+        // A batch that nobody wants is dropped outside the lock.
+        drop(unused);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Nothing comes after an error.
+    fn fail(&self, batch: usize, error: Error) {
+        self.lock().next = self.total;
+        self.put(batch, Err(error));
+        self.room.notify_all();
+    }
+}
+
+/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after the batches that
+/// they are making; nobody waits for that.
+#[must_use = "batches that are not received are made for nothing"]
+pub struct Batches<B> {
+    shared: Arc<Shared<B>>,
+    ended: bool,
+}
+
+impl<B> std::fmt::Debug for Batches<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batches").field("left", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<B> Batches<B> {
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        if self.ended { 0 } else { self.shared.total - self.shared.lock().given }
+    }
+
+    /// True where none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The next batch; `None` at the end.
+    ///
+    /// # Errors
+    /// What the closure returned, or its panic; the stream ends with it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub fn next(&mut self) -> Next<'_, B> {
+        Next(self)
+    }
+
+    fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<B>>> {
+        let mut state = self.shared.lock();
+        if self.ended || state.given == self.shared.total {
+            return Poll::Ready(None);
+        }
+        let given = state.given;
+        match state.made.remove(&given) {
+            Some(made) => {
+                state.given += 1;
+                drop(state);
+                self.shared.room.notify_all();
+                self.ended = made.is_err();
+                Poll::Ready(Some(made))
+            }
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<B> futures_core::Stream for Batches<B> {
+    type Item = Result<B>;
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_one(cx)
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.len()))
+    }
+}
+
+impl<B> Drop for Batches<B> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.unwanted = true;
+        let made = std::mem::take(&mut state.made);
+        drop(state);
+        self.shared.room.notify_all();
+        drop(made);
+    }
+}
+
+/// The future of [`Batches::next`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct Next<'a, B>(&'a mut Batches<B>);
+
+impl<B> Future for Next<'_, B> {
+    type Output = Option<Result<B>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_one(cx)
+    }
+}

@@ -1,0 +1,32 @@
+//! Batches of data for training and inference, made ahead of their use.
+//!
+//! A [`Loader`] cuts a data set into batches, shuffled by a seed; [`Batches`], one pass over it, is a `Stream`
+//! whose next items are made on threads of their own, and are on their way to the device, while the
+//! device still works on the last one. [`Rows`] holds a data set in host memory.
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! use futensor::{Device, data::{Loader, Rows}};
+//! let device = Device::cpu();
+//! let (images, labels) = (Rows::new(vec![0.5f32; 10 * 4], [2, 2])?, Rows::new(vec![1i64; 10], ())?);
+//! let loader = Loader::new(10, move |at, device| Ok((images.pick(at, device), labels.pick(at, device))))
+//!     .batch_size(4)
+//!     .shuffle(7);
+//! for epoch in 0..2 {
+//!     let mut batches = loader.epoch(epoch, &device);
+//!     let mut seen = 0;
+//!     while let Some(batch) = batches.next().await {
+//!         let (x, y) = batch?;
+//!         assert_eq!(x.dims()[1..], [2, 2]);
+//!         seen += y.numel();
+//!     }
+//!     assert_eq!(seen, 10);
+//! }
+//! # Ok::<(), futensor::Error>(()) }).unwrap();
+//! ```
+
+mod loader;
+mod rows;
+
+pub use loader::{Batches, Loader, Next};
+pub use rows::Rows;

@@ -1,0 +1,65 @@
+//! `Rows`: examples of one shape in host memory.
+
+use crate::dtype::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::shape::Shape;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Examples of one shape and type in host memory, one after the other. A handle: clones share the elements.
+#[derive(Clone, Debug)]
+pub struct Rows<T> {
+    data: Arc<[T]>,
+    shape: Shape,
+    each: usize,
+}
+
+impl<T: Element> Rows<T> {
+    /// Examples of a shape; `()` where each is one number.
+    ///
+    /// # Errors
+    /// Where the elements are not a whole number of examples, or an example has no elements.
+    #[track_caller]
+    pub fn new(data: Vec<T>, shape: impl Into<Shape>) -> Result<Rows<T>> {
+        let shape = shape.into();
+        let each = shape.numel();
+        if each == 0 || !data.len().is_multiple_of(each) {
+            let text = format!("{} elements are no whole number of {shape}", data.len());
+            return Err(Error::new(ErrorKind::Shape, "Rows::new", text, Location::caller()));
+        }
+        Ok(Rows { data: data.into(), shape, each })
+    }
+
+    /// How many examples there are.
+    pub fn len(&self) -> usize {
+        self.data.len() / self.each
+    }
+
+    /// True where there are none.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// The elements of an example.
+    ///
+    /// # Panics
+    /// Where there is no such example.
+    pub fn row(&self, i: usize) -> &[T] {
+        &self.data[i * self.each..(i + 1) * self.each]
+    }
+
+    /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this call, which
+    /// is made on a loader's thread.
+    ///
+    /// # Panics
+    /// Where there is no such example; a [`Loader`](super::Loader) makes that an error of the batch.
+    #[track_caller]
+    pub fn pick(&self, at: &[usize], device: &Device) -> TensorFuture {
+        let mut data = Vec::with_capacity(at.len() * self.each);
+        at.iter().for_each(|&i| data.extend_from_slice(self.row(i)));
+        let shape: Shape = std::iter::once(at.len()).chain(self.shape.iter().copied()).collect();
+        device.from_vec(data, shape)
+    }
+}

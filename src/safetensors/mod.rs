@@ -1,0 +1,38 @@
+//! Tensors from and to files in the safetensors format, without blocking anybody.
+//!
+//! [`load`] is a stream: a thread of its own reads the file, tensor by tensor and never far ahead, and each is
+//! on its way to the device as it comes. [`save`] is a future. Names, shapes and types are those of the
+//! file, so weights that PyTorch saved load under PyTorch's names.
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! use futensor::{Device, safetensors};
+//! let device = Device::cpu();
+//! let path = std::env::temp_dir().join(format!("futensor-doc-{}.safetensors", std::process::id()));
+//! safetensors::save(&path, [("layer.weight", device.ones([2, 3])), ("layer.bias", device.zeros([2]))]).await?;
+//!
+//! let mut tensors = safetensors::load(&path, &device);
+//! while let Some(loaded) = tensors.next().await {
+//!     let (name, tensor) = loaded?;
+//!     println!("{name} {tensor}: {:.0} %", tensors.progress().fraction() * 100.0);
+//! }
+//! let all = safetensors::load(&path, &device).all().await?;     // a map by name
+//! assert_eq!(all["layer.weight"].dims(), [2, 3]);
+//! # std::fs::remove_file(&path).unwrap();
+//! # Ok::<(), futensor::Error>(()) }).unwrap();
+//! ```
+
+mod handoff;
+mod read;
+mod wire;
+mod write;
+
+pub use read::{All, Load, LoadOptions, Next, Progress, load, load_with};
+pub use write::{Save, save};
+
+/// Most bytes that wait between a file and a device, one tensor apart.
+const AHEAD_BYTES: usize = 64 << 20;
+/// Bytes that are read or written at a time.
+const CHUNK: usize = 1 << 20;
+/// Longest header that is read.
+const HEADER_MAX: u64 = 100 << 20;

@@ -1,0 +1,147 @@
+//! Batches made ahead: in order, every example once an epoch, never too far ahead, and no thread stays behind.
+
+use futensor::data::{Loader, Rows};
+use futensor::{Device, Error};
+use futures::executor::block_on;
+use futures::{FutureExt, StreamExt};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+#[test]
+fn every_example_comes_once_an_epoch_in_the_order_of_the_seed() {
+    for workers in [1, 3] {
+        let loader = Loader::new(103, |at, _| Ok(at.to_vec())).batch_size(10).shuffle(9).prefetch(4);
+        let loader = loader.workers(workers);
+        let epoch = |n: u64| -> Vec<usize> {
+            let batches: Vec<_> = block_on(loader.epoch(n, &Device::cpu()).collect());
+            assert_eq!(batches.len(), loader.batches());
+            batches.into_iter().flat_map(|b| b.unwrap()).collect()
+        };
+        let (first, second) = (epoch(0), epoch(1));
+        assert_eq!(first, loader.order(0));
+        assert_eq!(first, epoch(0));
+        assert_ne!(first, second);
+        for mut order in [first, second] {
+            order.sort();
+            assert_eq!(order, (0..103).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn a_shuffle_is_fair() {
+    let loader = Loader::new(6, |at, _| Ok(at.to_vec())).shuffle(1);
+    // Where example 0 goes, over many epochs.
+    let mut counts = [0; 6];
+    for epoch in 0..6000 {
+        counts[loader.order(epoch).iter().position(|&i| i == 0).unwrap()] += 1;
+    }
+    assert!(counts.iter().all(|&n| (850..1150).contains(&n)), "{counts:?}");
+}
+
+#[tokio::test]
+async fn rows_become_batches_on_the_device() {
+    let device = Device::cpu();
+    let rows = Rows::new((0..20).map(|i| i as f32).collect(), [2]).unwrap();
+    let labels = Rows::new((0..10i64).collect(), ()).unwrap();
+    let (r, l) = (rows.clone(), labels.clone());
+    let loader = Loader::new(rows.len(), move |at, device| Ok((r.pick(at, device), l.pick(at, device))));
+    let loader = loader.batch_size(4);
+    let mut batches = loader.epoch(0, &device);
+    let mut sizes = Vec::new();
+    while let Some(batch) = batches.next().await {
+        let (x, y) = batch.unwrap();
+        let doubled = y.to_dtype(x.dtype()).unsqueeze(1) * 2.0;
+        assert!((x.narrow(1, 0, 1) - doubled).eq(0.0).all_all().item::<bool>().await.unwrap());
+        sizes.push((x.dims().to_vec(), y.dims().to_vec()));
+    }
+    assert_eq!(sizes, [(vec![4, 2], vec![4]), (vec![4, 2], vec![4]), (vec![2, 2], vec![2])]);
+    assert_eq!(loader.drop_last(true).epoch(0, &device).len(), 2);
+    assert!(Rows::new(vec![1.0f32; 3], [2]).unwrap_err().is_shape());
+}
+
+/// How many batches have been asked for, and a way to wait for that.
+#[derive(Default)]
+struct Made(Mutex<usize>, Condvar);
+
+#[test]
+fn batches_are_made_ahead_but_never_too_far() {
+    let made = Arc::new(Made::default());
+    let own = made.clone();
+    let loader = Loader::new(100, move |at, _| {
+        *own.0.lock().unwrap() += 1;
+        own.1.notify_all();
+        Ok(at[0])
+    });
+    let mut batches = loader.prefetch(3).epoch(0, &Device::cpu());
+    // Nobody has asked, and three are there.
+    drop(made.1.wait_while(made.0.lock().unwrap(), |n| *n < 3).unwrap());
+    for i in 0..20 {
+        assert_eq!(block_on(batches.next()).unwrap().unwrap(), i);
+        assert!(*made.0.lock().unwrap() <= i + 1 + 3);
+    }
+}
+
+#[test]
+fn a_dropped_stream_ends_its_threads_and_drops_its_batches() {
+    let alive = Arc::new(AtomicUsize::new(0));
+    struct Batch(Arc<AtomicUsize>);
+    impl Drop for Batch {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    // The closure goes when the last thread and the loader are gone: then the channel ends.
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    let ends = Mutex::new(ends);
+    let own = alive.clone();
+    let loader = Loader::new(1000, move |_, _| {
+        let _ = &ends;
+        own.fetch_add(1, Ordering::SeqCst);
+        Ok(Batch(own.clone()))
+    });
+    let mut batches = loader.prefetch(5).workers(2).epoch(0, &Device::cpu());
+    drop(block_on(batches.next()));
+    drop(batches);
+    assert!(ended.recv().is_err());
+    assert_eq!(alive.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_error_or_a_panic_in_a_batch_is_the_streams_last_item() {
+    for panics in [false, true] {
+        let loader = Loader::new(10, move |at, _| match at[0] {
+            4 if panics => panic!("no example {}", at[0]),
+            4 => Err(Error::custom("decode", "no example 4")),
+            i => Ok(i),
+        });
+        let items: Vec<_> = block_on(loader.workers(2).prefetch(3).epoch(0, &Device::cpu()).collect());
+        assert_eq!(items.len(), 5);
+        assert!(items[..4].iter().enumerate().all(|(i, item)| *item.as_ref().unwrap() == i));
+        assert!(items[4].as_ref().unwrap_err().to_string().contains("no example 4"));
+    }
+}
+
+#[test]
+fn an_await_that_is_dropped_loses_no_batch() {
+    let gate = Arc::new(Made::default());
+    let own = gate.clone();
+    let loader = Loader::new(3, move |at, _| {
+        drop(own.1.wait_while(own.0.lock().unwrap(), |n| *n <= at[0]).unwrap());
+        Ok(at[0])
+    });
+    let mut batches = loader.epoch(0, &Device::cpu());
+    for i in 0..3 {
+        assert!(batches.next().now_or_never().is_none());
+        *gate.0.lock().unwrap() = i + 1;
+        gate.1.notify_all();
+        assert_eq!(block_on(batches.next()).unwrap().unwrap(), i);
+    }
+    assert!(block_on(batches.next()).is_none() && batches.is_empty());
+}
+
+#[test]
+fn an_empty_data_set_has_no_batches() {
+    let mut batches = Loader::new(0, |at, _| Ok(at.len())).epoch(0, &Device::cpu());
+    assert!(block_on(batches.next()).is_none());
+}
