@@ -83,6 +83,7 @@ pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
+pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{Backward, GradOptions, grad, grad_with};
 pub use tensor::losses::{LossOptions, Reduction};
