@@ -69,6 +69,10 @@ mod kernels;
 mod ops;
 mod tensor;
 
+pub mod nn;
+pub mod optim;
+mod train;
+
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};
@@ -97,4 +101,5 @@ pub use tensor::record::Recording;
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
+pub use train::{Batch, Trainer};
 pub use view::{Parallel, View, ViewMut};

@@ -76,6 +76,12 @@ impl ConvOptions {
         self
     }
 
+    /// The number of groups; at least one.
+    pub(crate) fn groups_of(&self) -> usize {
+        assert!(self.groups > 0, "there is at least one group");
+        self.groups
+    }
+
     /// As pairs, for so many spatial dimensions; of one, the height is walked by the neutral element.
     fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 2]), Refusal> {
         let walk = Walk {
