@@ -85,6 +85,7 @@ pub use tensor::conv::ConvOptions;
 pub use tensor::custom::{custom, custom_fn};
 pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
+pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
 pub use tensor::gradient::checkpoint::checkpoint;

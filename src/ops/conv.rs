@@ -4,10 +4,11 @@
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
 
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::conv::{self, Geometry};
 use crate::kernels::cpu::window::Window;
 use crate::shape::Shape;
+use crate::{Backward, TensorFuture, custom};
 
 /// How a kernel walks over its input. Pairs are height and width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +26,6 @@ pub(crate) enum Role {
     Output,
     /// `(dy, w)` to what flows to an input of this height and width.
     Input([usize; 2]),
-    #[allow(dead_code)] // Asked for by gradients.
     /// `(dy, x)` to what flows to a weight of this height and width.
     Weight([usize; 2]),
 }
@@ -154,6 +154,39 @@ impl Operation for Conv {
             Role::Output => conv::forward(&geometry, a, b, run.inputs.get(2).copied(), out, par),
             Role::Input(_) => conv::to_input(&geometry, a, b, out, par),
             Role::Weight(_) => conv::to_weight(&geometry, a, b, out, par),
+        }
+        Ok(())
+    }
+
+    /// Each factor's gradient is made of the other.
+    fn gradient_needs(&self, wanted: &[bool]) -> Needs {
+        let of = |i: usize, other: usize| if wanted[i] { Needs::inputs(&[other]) } else { Needs::NOTHING };
+        of(0, 1).and(of(1, 0))
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let walk = self.walk;
+        let asked = |role: Role, a: &TensorFuture, b: &TensorFuture| custom(Conv { walk, role }, &[a, b]);
+        let plane = |call: &Backward<'_>, i: usize| {
+            let shape = &call.meta(i).shape;
+            [shape[2], shape[3]]
+        };
+        match self.role {
+            Role::Output => {
+                call.give(0, |call| asked(Role::Input(plane(call, 0)), call.upstream(), call.input(1)));
+                call.give(1, |call| asked(Role::Weight(plane(call, 1)), call.upstream(), call.input(0)));
+                if call.operands() > 2 {
+                    call.give(2, |call| call.upstream().sum([0, 2, 3]));
+                }
+            }
+            Role::Input(_) => {
+                call.give(0, |call| asked(Role::Output, call.upstream(), call.input(1)));
+                call.give(1, |call| asked(Role::Weight(plane(call, 1)), call.input(0), call.upstream()));
+            }
+            Role::Weight(_) => {
+                call.give(0, |call| asked(Role::Output, call.input(1), call.upstream()));
+                call.give(1, |call| asked(Role::Input(plane(call, 1)), call.input(0), call.upstream()));
+            }
         }
         Ok(())
     }

@@ -2,9 +2,10 @@
 //! back. The way back of the largest is a `scatter_add` at its position.
 
 use crate::dtype::DType;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::pool::{self, Divisor};
 use crate::kernels::cpu::window::Window;
+use crate::{Backward, TensorFuture, custom};
 
 /// What is wanted of each window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +16,6 @@ pub(crate) enum Pooled {
     MaxPosition,
     /// Its mean.
     Mean(Divisor),
-    #[allow(dead_code)] // Asked for by gradients.
     /// Of the outputs' gradient that of the input: the means' way back.
     Spread(Divisor),
 }
@@ -68,6 +68,27 @@ impl Operation for Pool {
             Pooled::MaxPosition => pool::max_positions(&self.window, x, out, par),
             Pooled::Mean(divisor) => pool::mean(&self.window, divisor, x, out, par),
             Pooled::Spread(divisor) => pool::spread(&self.window, divisor, x, out, par),
+        }
+        Ok(())
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        if self.what == Pooled::Max { Needs::inputs(&[0]) } else { Needs::NOTHING }
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let window = self.window;
+        let pool = |what: Pooled, x: &TensorFuture| custom(Pool { window, what }, &[x]);
+        match self.what {
+            Pooled::Max => call.give(0, |call| {
+                let planes = |x: &TensorFuture| x.flatten(-2, -1);
+                let from = planes(&pool(Pooled::MaxPosition, call.input(0)));
+                let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(call.upstream()));
+                sums.reshape(call.meta(0).shape.dims())
+            }),
+            Pooled::MaxPosition => {}
+            Pooled::Mean(divisor) => call.give(0, |call| pool(Pooled::Spread(divisor), call.upstream())),
+            Pooled::Spread(divisor) => call.give(0, |call| pool(Pooled::Mean(divisor), call.upstream())),
         }
         Ok(())
     }

@@ -324,8 +324,10 @@ impl TensorFuture {
             return build::refused("bce_with_logits", self, refusal, Location::caller());
         }
         let (x, t) = (wide(self), wide(target));
-        // -log sigmoid(x); at 0 the slopes of the two terms are 0 and the half of `maximum`'s.
-        let mut soft = (-x.abs()).exp().log1p() + (-&x).maximum(0.0);
+        // -log sigmoid(x). At 0 the slope of the first term is 0, and the second's is a half because two
+        // tensors that are equal share it.
+        let zero = self.device().zeros_dtype((), x.dtype());
+        let mut soft = (-x.abs()).exp().log1p() + (-&x).maximum(zero);
         if let Some(weight) = &options.pos_weight {
             soft = ((wide(weight) - 1.0) * &t + 1.0) * soft;
         }

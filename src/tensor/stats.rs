@@ -63,6 +63,18 @@ fn variance(name: &str, x: &TensorFuture, over: Over, correction: f64, keepdim: 
     sum / (n as f64 - correction).max(0.0)
 }
 
+/// A root, whose slope at 0 is infinite: where there is nothing, nothing flows back, as in PyTorch.
+#[track_caller]
+fn rooted(sum: &TensorFuture, root: impl Fn(&TensorFuture) -> TensorFuture) -> TensorFuture {
+    let nothing = sum.eq(0.0);
+    nothing.where_cond(sum, root(&nothing.where_cond(1.0, sum)))
+}
+
+#[track_caller]
+fn deviation(x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> TensorFuture {
+    rooted(&variance("std", x, over, correction, keepdim), |var| var.sqrt()).to_dtype(x.dtype())
+}
+
 #[track_caller]
 fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
     let at: At = Location::caller();
@@ -76,11 +88,6 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
     };
     let reduce = |op, of: &TensorFuture| build::reduce(op, of, Some(&dims), keepdim, at);
     let y = wide(x);
-    let root = |sum: TensorFuture, root: &dyn Fn(&TensorFuture) -> TensorFuture| {
-        // The root's slope at 0 is infinite: where there is nothing, none flows back, as in PyTorch.
-        let nothing = sum.eq(0.0);
-        nothing.where_cond(&sum, root(&nothing.where_cond(1.0, &sum)))
-    };
     let out = if p == f64::INFINITY {
         reduce(ReduceOp::Max, &y.abs())
     } else if p == f64::NEG_INFINITY {
@@ -90,9 +97,9 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
     } else if p == 1.0 {
         reduce(ReduceOp::Sum, &y.abs())
     } else if p == 2.0 {
-        root(reduce(ReduceOp::Sum, &y.square()), &|sum| sum.sqrt())
+        rooted(&reduce(ReduceOp::Sum, &y.square()), |sum| sum.sqrt())
     } else {
-        root(reduce(ReduceOp::Sum, &y.abs().pow(p)), &|sum| sum.pow(1.0 / p))
+        rooted(&reduce(ReduceOp::Sum, &y.abs().pow(p)), |sum| sum.pow(1.0 / p))
     };
     out.to_dtype(x.dtype())
 }
@@ -129,19 +136,19 @@ impl TensorFuture {
     /// Standard deviation: the root of [`var`](Self::var).
     #[track_caller]
     pub fn std(&self, dims: impl Dims, correction: f64) -> TensorFuture {
-        variance("std", self, Some(dims.dims()), correction, false).sqrt().to_dtype(self.dtype())
+        deviation(self, Some(dims.dims()), correction, false)
     }
 
     /// As [`std`](Self::std), with the dimensions kept at size 1.
     #[track_caller]
     pub fn std_keepdim(&self, dims: impl Dims, correction: f64) -> TensorFuture {
-        variance("std", self, Some(dims.dims()), correction, true).sqrt().to_dtype(self.dtype())
+        deviation(self, Some(dims.dims()), correction, true)
     }
 
     /// As [`std`](Self::std) over everything: a 0-d result.
     #[track_caller]
     pub fn std_all(&self, correction: f64) -> TensorFuture {
-        variance("std", self, None, correction, false).sqrt().to_dtype(self.dtype())
+        deviation(self, None, correction, false)
     }
 
     /// `(sum |x|^p)^(1/p)` over dimensions; for infinity the largest magnitude, for minus infinity the

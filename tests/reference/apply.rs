@@ -207,8 +207,10 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
     match (op, int("dim")) {
         ("argmax", None) => futures(x.argmax_all()),
         ("argmin", None) => futures(x.argmin_all()),
-        ("argmax", Some(d)) => futures(kept(x.argmax(d), x.rank(), d, keepdim)),
-        ("argmin", Some(d)) => futures(kept(x.argmin(d), x.rank(), d, keepdim)),
+        ("argmax", Some(d)) if keepdim => futures(x.argmax_keepdim(d)),
+        ("argmin", Some(d)) if keepdim => futures(x.argmin_keepdim(d)),
+        ("argmax", Some(d)) => futures(x.argmax(d)),
+        ("argmin", Some(d)) => futures(x.argmin(d)),
         ("cast", _) => futures(x.to_dtype(dtype_named(attrs["dtype"].as_str()?))),
         ("reshape", _) => futures(x.reshape(list("shape")?)),
         ("transpose", _) => futures(x.transpose(int("dim0")?, int("dim1")?)),
@@ -226,11 +228,6 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
         ("stack", Some(d)) => futures(futensor::stack(&[x], d)),
         _ => None,
     }
-}
-
-/// There is no `argmax_keepdim`.
-fn kept(x: TensorFuture, rank: usize, dim: isize, keepdim: bool) -> TensorFuture {
-    if keepdim && rank > 0 { x.unsqueeze(dim) } else { x }
 }
 
 /// Calls without a tensor.
