@@ -70,8 +70,11 @@ mod ops;
 mod tensor;
 
 pub mod data;
+pub mod nn;
+pub mod optim;
 #[cfg(feature = "safetensors")]
 pub mod safetensors;
+mod train;
 
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
@@ -88,6 +91,7 @@ pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
+pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{Backward, GradOptions, grad, grad_with};
 pub use tensor::losses::{LossOptions, Reduction};
@@ -101,4 +105,5 @@ pub use tensor::record::Recording;
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
+pub use train::{Batch, Trainer};
 pub use view::{Parallel, View, ViewMut};

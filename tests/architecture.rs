@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, from the top; each may use itself and what is below.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 11] = [
+    ("train", &["train"]),
+    ("optim", &["optim"]),
+    ("nn", &["nn"]),
     ("data", &["data", "safetensors"]),
     ("tensor", &["tensor"]),
     ("ops", &["ops"]),

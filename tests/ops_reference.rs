@@ -27,7 +27,7 @@ use std::{
 };
 
 /// All files of cases, by what they need: `later` ones may name ops that are not there.
-const FILES: [&str; 16] = [
+const FILES: [&str; 18] = [
     "elementwise",
     "mixed",
     "reduce",
@@ -37,6 +37,7 @@ const FILES: [&str; 16] = [
     "later_nn",
     "later_index",
     "later_conv",
+    "vocabulary",
     "grad_elementwise",
     "grad_reduce",
     "grad_matmul",
@@ -44,6 +45,7 @@ const FILES: [&str; 16] = [
     "grad_nn",
     "grad_index",
     "grad_conv",
+    "grad_vocabulary",
 ];
 
 /// A case's tolerance; one ulp where futensor is exact and PyTorch takes another way: a number divided by

@@ -138,7 +138,9 @@ pub(crate) fn next_serial() -> u64 {
 
 /// An operand, as an op is called with it.
 pub(crate) struct Given<'a> {
-    pub node: &'a NodeHandle,
+    /// `None` for a value that the op reads of its own, and that no rule will ask for.
+    pub node: Option<&'a NodeHandle>,
+    pub meta: Meta,
     pub entry: Option<TapeLink>,
 }
 
@@ -157,12 +159,12 @@ impl Entry {
         for (i, operand) in operands.enumerate() {
             let wants = needs.has_input(i) as u32 + light as u32;
             let mut constant = None;
-            match &operand.entry {
-                Some(entry) => entry.want(wants, reads_memory.then_some(operand.node)),
-                None if wants > 0 => constant = Some(Constant::of(operand.node)),
-                None => {}
+            match (&operand.entry, operand.node) {
+                (Some(entry), node) => entry.want(wants, node.filter(|_| reads_memory)),
+                (None, Some(node)) if wants > 0 => constant = Some(Constant::of(node)),
+                _ => {}
             }
-            inputs.push(Operand { meta: operand.node.meta(), entry: operand.entry, constant });
+            inputs.push(Operand { meta: operand.meta, entry: operand.entry, constant });
         }
         Handle::new(Entry {
             serial: next_serial(),

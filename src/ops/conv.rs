@@ -24,7 +24,7 @@ pub(crate) struct Walk {
 pub(crate) enum Role {
     /// `(x, w)` or `(x, w, bias)` to the output.
     Output,
-    /// `(dy, w)` to what flows to an input of this height and width.
+    /// `(dy, w)` or `(dy, w, bias)` to what flows to an input of this height and width.
     Input([usize; 2]),
     /// `(dy, x)` to what flows to a weight of this height and width.
     Weight([usize; 2]),
@@ -121,16 +121,16 @@ impl Operation for Conv {
             return Err(Refusal::dtype(format!("types differ: {} and {}", a.dtype, other.dtype)));
         }
         let (_, [x, w, y]) = self.sizes(&a.shape, &b.shape)?;
-        if let Some(bias) = inputs.get(2)
-            && bias.shape[..] != [y[1]]
-        {
-            return Err(Refusal::shape(format!("a bias of {} for {} channels", bias.shape, y[1])));
-        }
         let shape = match self.role {
             Role::Output => y,
             Role::Input(_) => x,
             Role::Weight(_) => w,
         };
+        if let Some(bias) = inputs.get(2)
+            && bias.shape[..] != [shape[1]]
+        {
+            return Err(Refusal::shape(format!("a bias of {} for {} channels", bias.shape, shape[1])));
+        }
         Ok(Meta { shape, dtype: a.dtype })
     }
 
@@ -150,9 +150,10 @@ impl Operation for Conv {
         let (a, b) = (run.inputs[0], run.inputs[1]);
         let (geometry, _) = self.sizes(a.shape, b.shape)?;
         let (out, par) = (&run.output, run.parallel);
+        let bias = run.inputs.get(2).copied();
         match self.role {
-            Role::Output => conv::forward(&geometry, a, b, run.inputs.get(2).copied(), out, par),
-            Role::Input(_) => conv::to_input(&geometry, a, b, out, par),
+            Role::Output => conv::forward(&geometry, a, b, bias, out, par),
+            Role::Input(_) => conv::to_input(&geometry, a, b, bias, out, par),
             Role::Weight(_) => conv::to_weight(&geometry, a, b, out, par),
         }
         Ok(())
@@ -175,9 +176,6 @@ impl Operation for Conv {
             Role::Output => {
                 call.give(0, |call| asked(Role::Input(plane(call, 0)), call.upstream(), call.input(1)));
                 call.give(1, |call| asked(Role::Weight(plane(call, 1)), call.upstream(), call.input(0)));
-                if call.operands() > 2 {
-                    call.give(2, |call| call.upstream().sum([0, 2, 3]));
-                }
             }
             Role::Input(_) => {
                 call.give(0, |call| asked(Role::Output, call.upstream(), call.input(1)));
@@ -187,6 +185,9 @@ impl Operation for Conv {
                 call.give(0, |call| asked(Role::Output, call.input(1), call.upstream()));
                 call.give(1, |call| asked(Role::Input(plane(call, 1)), call.input(0), call.upstream()));
             }
+        }
+        if call.operands() > 2 {
+            call.give(2, |call| call.upstream().sum([0, 2, 3]));
         }
         Ok(())
     }

@@ -76,6 +76,12 @@ impl ConvOptions {
         self
     }
 
+    /// The number of groups; at least one.
+    pub(crate) fn groups_of(&self) -> usize {
+        assert!(self.groups > 0, "there is at least one group");
+        self.groups
+    }
+
     /// As pairs, for so many spatial dimensions; of one, the height is walked by the neutral element.
     fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 2]), Refusal> {
         let walk = Walk {
@@ -153,24 +159,14 @@ fn convolve(
     }
     let kernel = lifted(w);
     let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![&image, &kernel];
-    let y = if asked.transposed {
-        match transposed(&walk, more, image.dims(), kernel.dims()) {
-            Ok(role) => build::custom(Arc::new(Conv { walk, role }), &operands, at),
-            Err(refusal) => return refuse(refusal),
-        }
-    } else {
-        operands.extend(bias);
-        build::custom(Arc::new(Conv { walk, role: Role::Output }), &operands, at)
+    operands.extend(bias);
+    let role = match asked.transposed {
+        true => transposed(&walk, more, image.dims(), kernel.dims()),
+        false => Ok(Role::Output),
     };
-    let y = match bias {
-        Some(bias) if asked.transposed => match bias.dims() {
-            [n] if *n == y.dims()[1] => y + bias.reshape([*n, 1, 1]),
-            _ => {
-                let text = format!("a bias of {} for {} channels", bias.shape(), y.dims()[1]);
-                return refuse(Refusal::shape(text));
-            }
-        },
-        _ => y,
+    let y = match role {
+        Ok(role) => build::custom(Arc::new(Conv { walk, role }), &operands, at),
+        Err(refusal) => return refuse(refusal),
     };
     if y.node.error().is_some() {
         return y;

@@ -49,6 +49,14 @@ impl TensorFuture {
         if indices.len() > self.rank() {
             return refuse(Refusal::index(format!("{} indices for shape {}", indices.len(), self.shape())));
         }
+        // One number is no list of them: it takes its dimension away before anything else is picked.
+        if let Some(d) = indices.iter().position(|i| i.is_some_and(|i| i.rank() == 0 && i.dtype().is_int())) {
+            let one = indices[d].map(|i| i.reshape(1));
+            let mut alone = vec![None; d];
+            alone.push(one.as_ref());
+            let rest = [&indices[..d], &indices[d + 1..]].concat();
+            return self.index(&alone).squeeze(d as isize).index(&rest);
+        }
         let named: Vec<(usize, &TensorFuture)> =
             indices.iter().enumerate().filter_map(|(d, i)| i.map(|i| (d, i))).collect();
         if let Some((_, wrong)) = named.iter().find(|(_, i)| !i.dtype().is_int()) {

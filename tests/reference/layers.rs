@@ -2,7 +2,7 @@
 
 use super::apply::{Arg, Made, futures};
 use super::case::ints;
-use futensor::{AttentionOptions, ConvOptions, LossOptions, PoolOptions, Reduction, TensorFuture};
+use futensor::{AttentionOptions, ConvOptions, LossOptions, PadMode, PoolOptions, Reduction, TensorFuture};
 use serde_json::Value;
 
 /// Calls a case's op, if it is one of these.
@@ -15,7 +15,13 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     match op {
         "conv1d" => futures(x.conv1d(tensor(1)?, tensor(2), conv(attrs))),
         "conv2d" => futures(x.conv2d(tensor(1)?, tensor(2), conv(attrs))),
+        "conv_transpose1d" => futures(x.conv_transpose1d(tensor(1)?, tensor(2), conv(attrs))),
+        "conv_transpose2d" => futures(x.conv_transpose2d(tensor(1)?, tensor(2), conv(attrs))),
         "max_pool2d" => futures(x.max_pool2d(pool(attrs))),
+        "max_pool2d_with_positions" => {
+            let (values, positions) = x.max_pool2d_with_positions(pool(attrs));
+            Some(Made::Futures(vec![values, positions]))
+        }
         "avg_pool2d" => futures(x.avg_pool2d(pool(attrs))),
         "batch_norm" => batch_norm(x, [tensor(1)?, tensor(2)?], tensor(3), tensor(4), attrs),
         "var" | "std" | "norm" => spread(op, x, attrs),
@@ -23,17 +29,37 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             [_, Arg::Scalar(s)] => futures(x.pad(ints(&attrs["pad"]), *s)),
             _ => None,
         },
+        "pad_mode" => futures(x.pad_mode(ints(&attrs["pad"]), mode(attrs)?)),
+        "elu" => futures(x.elu(attrs["alpha"].as_f64()?)),
+        "leaky_relu" => futures(x.leaky_relu(attrs["slope"].as_f64()?)),
+        "bitwise_not" => futures(x.bitwise_not()),
+        "clamp" | "clamp_min" | "clamp_max" => match (op, args) {
+            ("clamp", [_, Arg::Scalar(low), Arg::Scalar(high)]) => futures(x.clamp(*low, *high)),
+            ("clamp_min", [_, Arg::Scalar(low)]) => futures(x.clamp_min(*low)),
+            ("clamp_max", [_, Arg::Scalar(high)]) => futures(x.clamp_max(*high)),
+            _ => None,
+        },
+        "take" => futures(x.take(tensor(1)?)),
+        "index" => futures(x.index(&(1..args.len()).map(tensor).collect::<Vec<_>>())),
+        "flatten" => futures(x.flatten(attrs["start"].as_i64()? as isize, attrs["end"].as_i64()? as isize)),
         "scaled_dot_product_attention" => {
             let mut options = AttentionOptions::default().causal(attrs["is_causal"] == true);
+            if let Some(scale) = attrs["scale"].as_f64() {
+                options = options.scale(scale);
+            }
             if let Some(mask) = tensor(3) {
                 options = options.mask(mask);
             }
             futures(x.scaled_dot_product_attention(tensor(1)?, tensor(2)?, options))
         }
         "mse_loss" => futures(x.mse_loss(tensor(1)?, loss(attrs))),
-        "cross_entropy" => futures(x.cross_entropy(tensor(1)?, loss(attrs))),
-        "nll_loss" => futures(x.nll_loss(tensor(1)?, loss(attrs))),
-        "bce_with_logits" => futures(x.bce_with_logits(tensor(1)?, loss(attrs))),
+        "cross_entropy" => futures(x.cross_entropy(tensor(1)?, weighed(loss(attrs), tensor(2)))),
+        "nll_loss" => futures(x.nll_loss(tensor(1)?, weighed(loss(attrs), tensor(2)))),
+        "bce_with_logits" => {
+            let options = weighed(loss(attrs), tensor(2));
+            let options = if let Some(w) = tensor(3) { options.pos_weight(w) } else { options };
+            futures(x.bce_with_logits(tensor(1)?, options))
+        }
         _ => None,
     }
 }
@@ -49,20 +75,51 @@ fn sizes(value: &Value) -> Vec<isize> {
 fn conv(attrs: &Value) -> ConvOptions {
     let groups = attrs["groups"].as_u64().expect("a number of groups") as usize;
     let options = ConvOptions::default().stride(sizes(&attrs["stride"])).padding(sizes(&attrs["padding"]));
-    options.dilation(sizes(&attrs["dilation"])).groups(groups)
+    let options = options.dilation(sizes(&attrs["dilation"])).groups(groups);
+    match attrs.get("output_padding") {
+        Some(padding) => options.output_padding(sizes(padding)),
+        None => options,
+    }
 }
 
 fn pool(attrs: &Value) -> PoolOptions {
     let options = PoolOptions::new(ints(&attrs["kernel_size"]));
-    options.stride(ints(&attrs["stride"])).padding(ints(&attrs["padding"]))
+    let mut options = options.stride(ints(&attrs["stride"])).padding(ints(&attrs["padding"]));
+    if let Some(dilation) = attrs.get("dilation") {
+        options = options.dilation(ints(dilation));
+    }
+    if let Some(divisor) = attrs["divisor_override"].as_u64() {
+        options = options.divisor(divisor as usize);
+    }
+    if attrs["count_include_pad"] == false {
+        options = options.count_padding(false);
+    }
+    options.ceil(attrs["ceil_mode"] == true)
 }
 
 fn loss(attrs: &Value) -> LossOptions {
-    LossOptions::from(match attrs["reduction"].as_str() {
+    let mut options = LossOptions::from(match attrs["reduction"].as_str() {
         Some("sum") => Reduction::Sum,
         Some("none") => Reduction::None,
         _ => Reduction::Mean,
-    })
+    });
+    if let Some(class) = attrs["ignore_index"].as_i64() {
+        options = options.ignore_index(class);
+    }
+    options.label_smoothing(attrs["label_smoothing"].as_f64().unwrap_or(0.0))
+}
+
+fn weighed(options: LossOptions, weight: Option<&TensorFuture>) -> LossOptions {
+    if let Some(weight) = weight { options.weight(weight) } else { options }
+}
+
+fn mode(attrs: &Value) -> Option<PadMode> {
+    match attrs["mode"].as_str()? {
+        "reflect" => Some(PadMode::Reflect),
+        "replicate" => Some(PadMode::Replicate),
+        "circular" => Some(PadMode::Circular),
+        _ => None,
+    }
 }
 
 /// PyTorch's, which moves running averages: result, mean, variance.

@@ -4,7 +4,9 @@
 //! `gradient` methods are the rules, `checkpoint` trades memory for a second run.
 
 mod backward;
+pub(crate) mod checkpoint;
 pub(crate) mod record;
+pub(crate) mod repeat;
 pub(crate) mod table;
 mod walk;
 

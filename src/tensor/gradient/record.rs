@@ -41,6 +41,11 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
     with_recording(false, f)
 }
 
+/// A value as the operand of an op on the tape.
+pub(super) fn given(x: &TensorFuture) -> Given<'_> {
+    Given { node: Some(&x.node), meta: x.node.meta(), entry: x.tape.as_ref().map(|tape| tape.link()) }
+}
+
 /// The result of an op as a value on the tape.
 #[cold]
 #[inline(never)]
@@ -48,9 +53,7 @@ pub(crate) fn recorded(made: Made, operands: &[&TensorFuture], node: NodeHandle)
     let wanted: SmallVec<[bool; 4]> =
         operands.iter().map(|x| x.tape.is_some() && x.dtype().is_float()).collect();
     let needs = table::needs(&made, &wanted);
-    let given =
-        operands.iter().map(|x| Given { node: &x.node, entry: x.tape.as_ref().map(|tape| tape.link()) });
-    let tape = Entry::record(made, given, &node, needs);
+    let tape = Entry::record(made, operands.iter().map(|x| given(x)), &node, needs);
     TensorFuture::taped(node, tape)
 }
 

@@ -121,9 +121,9 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
             (Pow, false) => g.mul(x().pow(s.as_f64() - 1.0)).mul(s),
             (Pow, true) if s.as_f64() == 0.0 => g.mul(0),
             (Pow, true) => g.mul(call.output()).mul(s.as_f64().ln()),
-            // At the limit itself all of it goes through, as in PyTorch's clamp.
-            (Maximum, _) => limit(x().ge(s), g),
-            (Minimum, _) => limit(x().le(s), g),
+            // At the limit itself nothing goes through, as in PyTorch's clamp.
+            (Maximum, _) => limit(x().gt(s), g),
+            (Minimum, _) => limit(x().lt(s), g),
             (Atan2, false) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())),
             (Atan2, true) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())).neg(),
             (Fmod, true) => g.mul((s.as_f64() / x()).trunc()).neg(),

@@ -63,6 +63,8 @@ fn port_of(entry: &Entry) -> &'static Port {
 }
 
 /// The gradients of `root` with respect to `asked`.
+///
+/// Errors stay with what they belong to: a rule that refuses makes the gradients behind it failed values.
 pub(super) fn walk(
     root: Option<TapeLink>,
     upstream: TensorFuture,
@@ -208,8 +210,8 @@ impl Walk {
             return Ok(value);
         }
         let node = value.node.clone();
-        let given = [Given { node: &node, entry: Some(entry.clone()) }].into_iter();
-        let tape = Entry::record(Made::Same, given, &node, Needs::NOTHING);
+        let given = Given { node: Some(&node), meta: entry.meta.clone(), entry: Some(entry.clone()) };
+        let tape = Entry::record(Made::Same, std::iter::once(given), &node, Needs::NOTHING);
         Ok(TensorFuture::taped(node, tape))
     }
 

@@ -70,6 +70,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
     geo: &Geometry,
     dy: Image<T>,
     weights: &[W],
+    bias: &[W],
     to: Shared<T>,
     par: &dyn Parallel,
 ) {
@@ -80,7 +81,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
         let (g, own) = (c / geo.channels[0], c % geo.channels[0]);
         with_plane::<T, W>(to.at((plane * size) as isize), size, |sums| {
             vectorize(|| {
-                sums.fill(W::ZERO);
+                sums.fill(bias[c]);
                 for o in g * geo.channels[1]..(g + 1) * geo.channels[1] {
                     let (from, w) = (dy.plane(n, o), &weights[(o * geo.channels[0] + own) * taps..][..taps]);
                     geo.each_row(|tap, oy, span, iy, ix| {

@@ -118,6 +118,11 @@ fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
     Cow::Owned(out)
 }
 
+/// A number for each channel; zeros where there is no bias.
+fn biases<T: Load<W>, W: Real>(bias: Option<View<'_>>, channels: usize) -> Vec<W> {
+    bias.map_or_else(|| vec![W::ZERO; channels], |b| row_major::<T, W>(&b).into_owned())
+}
+
 /// True where elements need no conversion.
 fn same<T: 'static, W: 'static>() -> bool {
     std::any::TypeId::of::<T>() == std::any::TypeId::of::<W>()
@@ -163,8 +168,7 @@ pub(crate) fn forward(
         par: &dyn Parallel,
     ) {
         let weights = row_major::<T, W>(&w);
-        let bias = bias.map(|b| row_major::<T, W>(&b).into_owned());
-        let bias = bias.unwrap_or_else(|| vec![W::ZERO; geo.groups * geo.channels[1]]);
+        let bias = biases::<T, W>(bias, geo.groups * geo.channels[1]);
         let (x, to) = (Image::<T>::new(&x), Shared::<T>::new(out.ptr));
         match geo.is_direct() {
             true => direct::forward(geo, x, &weights, &bias, to, par),
@@ -176,24 +180,34 @@ pub(crate) fn forward(
     }
 }
 
-/// What flows back to the input from `dy`, a value of the output's shape: the transposed convolution.
-pub(crate) fn to_input(geo: &Geometry, dy: View<'_>, w: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+/// What flows back to the input from `dy`, a value of the output's shape: the transposed convolution, which
+/// may have a bias.
+pub(crate) fn to_input(
+    geo: &Geometry,
+    dy: View<'_>,
+    w: View<'_>,
+    bias: Option<View<'_>>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     fn of<T: Load<W>, W: Real>(
         geo: &Geometry,
         dy: View<'_>,
         w: View<'_>,
+        bias: Option<View<'_>>,
         out: &ViewMut<'_>,
         par: &dyn Parallel,
     ) {
         let weights = row_major::<T, W>(&w);
+        let bias = biases::<T, W>(bias, geo.groups * geo.channels[0]);
         let (dy, to) = (Image::<T>::new(&dy), Shared::<T>::new(out.ptr));
         match geo.is_direct() {
-            true => direct::to_input(geo, dy, &weights, to, par),
-            false => products::to_input(geo, dy, &weights, to, par),
+            true => direct::to_input(geo, dy, &weights, &bias, to, par),
+            false => products::to_input(geo, dy, &weights, &bias, to, par),
         }
     }
     if out.numel() > 0 {
-        by_type!(dy.dtype, of(geo, dy, w, out, par));
+        by_type!(dy.dtype, of(geo, dy, w, bias, out, par));
     }
 }
 

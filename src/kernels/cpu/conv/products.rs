@@ -96,6 +96,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
     geo: &Geometry,
     dy: Image<T>,
     weights: &[W],
+    bias: &[W],
     to: Shared<T>,
     par: &dyn Parallel,
 ) {
@@ -117,8 +118,11 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
                 true => Shared::<W>::new(to.at(start as isize)),
                 false => Shared::new(acc.as_mut_ptr()),
             };
-            // SAFETY: these planes are this part's own.
-            (0..channels.len() * plane).for_each(|i| unsafe { target.at(i as isize).write(W::ZERO) });
+            for (c, channel) in channels.clone().enumerate() {
+                let b = bias[g * geo.channels[0] + channel];
+                // SAFETY: these planes are this part's own.
+                (c * plane..(c + 1) * plane).for_each(|i| unsafe { target.at(i as isize).write(b) });
+            }
             for i in 0..places.div_ceil(size) {
                 let here = piece(places, size, i);
                 let len = here.len();

@@ -74,6 +74,11 @@ fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
         let b = bias.get(&[i[1]]).to_f64();
         *o = (b, b.abs());
     }
+    let own = Value::<T>::random(rng, &[ins], small);
+    for (i, o) in indices(&sx).iter().zip(&mut dx) {
+        let b = own.get(&[i[1]]).to_f64();
+        *o = (b, b.abs());
+    }
     let add = |of: &mut Vec<(f64, f64)>, at: usize, term: f64| {
         of[at] = (of[at].0 + term, of[at].1 + term.abs());
     };
@@ -89,7 +94,7 @@ fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
     compare("forward", &geo, &got, &y, eps);
     let alone = filled::<T>(&so, |out| forward(&geo, x.view(), weight.view(), bv, out, &Serial));
     assert_eq!(got, alone, "threads show in the result: {geo:?}");
-    let got = filled::<T>(&sx, |out| to_input(&geo, dy.view(), weight.view(), out, &par));
+    let got = filled::<T>(&sx, |out| to_input(&geo, dy.view(), weight.view(), Some(own.view()), out, &par));
     compare("to_input", &geo, &got, &dx, eps);
     let got = filled::<T>(&sw, |out| to_weight(&geo, dy.view(), x.view(), out, &par));
     compare("to_weight", &geo, &got, &dw, eps);
@@ -125,7 +130,8 @@ fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
     let w = Value::<f32>::random(&mut rng, &[130, 120, 3, 3], small);
     let so = [1, 130, 40, 21];
     let got = filled::<f32>(&so, |out| forward(&geo, x.view(), w.view(), None, out, &Serial));
-    let dx = filled::<f32>(&[1, 120, 40, 41], |out| to_input(&geo, dy(&got).view(), w.view(), out, &Serial));
+    let dx =
+        filled::<f32>(&[1, 120, 40, 41], |out| to_input(&geo, dy(&got).view(), w.view(), None, out, &Serial));
     for _ in 0..300 {
         let i = [0, rng.below(130), rng.below(40), rng.below(21)];
         let mut sum = 0.0;
