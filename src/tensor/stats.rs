@@ -282,3 +282,24 @@ fn normalised(
     }
     y.to_dtype(x.dtype())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Device;
+
+    /// Three numbers a channel beside a value of several tiles: each is read once and kept, and none is in
+    /// another's way.
+    #[tokio::test]
+    async fn a_batch_norm_of_many_images_is_that_of_each() {
+        let device = Device::cpu();
+        let x = device.randn([64, 8, 8, 8]);
+        let per_channel = |k: f64| device.arange(k, k + 8.0, 1.0);
+        let (mean, var, weight, bias) =
+            (per_channel(0.0), per_channel(1.0), per_channel(2.0), per_channel(3.0));
+        let all = x.batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5).to_vec::<f32>().await.unwrap();
+        for i in 0..64 {
+            let one = x.narrow(0, i, 1).batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5);
+            assert_eq!(one.to_vec::<f32>().await.unwrap(), all[i * 512..(i + 1) * 512], "image {i}");
+        }
+    }
+}
