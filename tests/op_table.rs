@@ -1,0 +1,131 @@
+//! The table of ops and modules says what there is: every op that the sources offer is in it, and nothing else.
+//!
+//! It stands between two comments in `README.md` or `docs/OPS.md`, wherever they are.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+type Names = BTreeSet<String>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_default()
+}
+
+/// What stands between the comments, as (group, names).
+fn table(text: &str) -> Option<Vec<(String, Names)>> {
+    let (_, rest) = text.split_once("<!-- ops -->")?;
+    let (table, _) = rest.split_once("<!-- /ops -->")?;
+    let row = |line: &str| {
+        let mut cells = line.trim_matches('|').splitn(2, '|');
+        let (group, names) = (cells.next()?.trim(), cells.next()?);
+        let names: Names = names.split('`').skip(1).step_by(2).map(str::to_string).collect();
+        (!names.is_empty()).then(|| (group.to_string(), names))
+    };
+    Some(table.lines().filter_map(row).collect())
+}
+
+fn word(text: &str) -> &str {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or("")
+}
+
+/// Rows of the op table: `"doc", name, Variant, class, ...`.
+fn rows_of_the_table() -> Names {
+    let rows = text("src/op.rs");
+    let mut found = Names::new();
+    for line in rows.lines().map(str::trim_start).filter(|l| l.starts_with('"')) {
+        // After the doc text: name, Variant.
+        let Some((_, rest)) = line[1..].split_once("\", ") else { continue };
+        let (name, variant) = (word(rest), rest.split_once(", ").map_or("", |(_, v)| word(v)));
+        if variant.starts_with(|c: char| c.is_uppercase()) && !name.is_empty() {
+            found.insert(name.to_string());
+        }
+    }
+    found
+}
+
+/// Public functions of `src/tensor/` that return values to come, on values and devices.
+fn functions() -> Names {
+    // On and off the tape, and what is not an op of its own.
+    const NO_OPS: &[&str] =
+        &["requires_grad", "stop_gradient", "into_future_value", "custom", "custom_fn", "value"];
+    let mut found = Names::new();
+    for entry in fs::read_dir(root().join("src/tensor")).expect("the sources") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        let source = fs::read_to_string(&path).expect("a source file");
+        let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
+        for (at, _) in source.match_indices("pub fn ") {
+            let rest = &source[at + "pub fn ".len()..];
+            let name = word(rest);
+            let signature = rest.split_once('{').map_or(rest, |(signature, _)| signature);
+            let futures = ["-> TensorFuture", "-> Vec<TensorFuture>", "-> (TensorFuture"];
+            if !name.is_empty() && futures.iter().any(|f| signature.contains(f)) && !NO_OPS.contains(&name) {
+                found.insert(name.to_string());
+            }
+        }
+    }
+    found
+}
+
+/// Forms of an op that is there go without saying.
+fn without_forms(names: Names) -> Names {
+    let is_form = |name: &str| {
+        let base = ["_keepdim", "_all", "_dtype"].iter().find_map(|form| name.strip_suffix(form));
+        base.is_some_and(|base| names.contains(base))
+    };
+    names.iter().filter(|name| !is_form(name)).cloned().collect()
+}
+
+/// What a module makes public, but for the names given.
+fn exported(path: &str, but: &[&str]) -> Names {
+    let source = text(path);
+    let mut found = Names::new();
+    for statement in source.split(';').filter_map(|s| s.trim_start().split_once("pub use ").map(|(_, s)| s)) {
+        let list = statement.rsplit("::").next().unwrap_or("").trim_matches(['{', '}', ' ', '\n']);
+        let names = list.split(',').map(str::trim).filter(|n| n.starts_with(|c: char| c.is_uppercase()));
+        found.extend(names.filter(|n| !but.contains(n)).map(str::to_string));
+    }
+    found
+}
+
+#[test]
+fn the_table_has_every_op_and_module_and_nothing_else() {
+    let mut ops = rows_of_the_table();
+    assert!(ops.contains("exp") && ops.contains("bitwise_xor") && ops.contains("argmin"), "{ops:?}");
+    ops.extend(functions());
+    assert!(ops.contains("conv2d") && ops.contains("zeros") && ops.contains("cat"), "{ops:?}");
+    let ops = without_forms(ops);
+    let modules = exported("src/nn/mod.rs", &["Module", "Mode", "Part", "Parameter"]);
+    assert!(modules.contains("Linear") && modules.contains("Sequential"), "{modules:?}");
+    let schedules = ["Optimizer", "Constant", "Cosine", "Schedule", "StepDecay", "Warmup"];
+    let optimisers = exported("src/optim/mod.rs", &schedules);
+
+    let mut seen = 0;
+    for path in ["README.md", "docs/OPS.md"] {
+        let Some(rows) = table(&text(path)) else { continue };
+        seen += 1;
+        let said = |wanted: &dyn Fn(&str) -> bool| -> Names {
+            rows.iter().filter(|(group, _)| wanted(group)).flat_map(|(_, names)| names.clone()).collect()
+        };
+        let compare = |what: &str, said: Names, there: &Names| {
+            let missing: Vec<&String> = there.difference(&said).collect();
+            let invented: Vec<&String> = said.difference(there).collect();
+            assert!(missing.is_empty(), "{path}: {what} that are not in the table: {missing:?}");
+            assert!(invented.is_empty(), "{path}: {what} that are not there: {invented:?}");
+        };
+        let (nn, optim) = (|g: &str| g.contains("`nn`"), |g: &str| g.contains("`optim`"));
+        compare("ops", said(&|g| !nn(g) && !optim(g)), &ops);
+        compare("modules", said(&nn), &modules);
+        compare("optimisers", said(&optim), &optimisers);
+        let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
+        assert_eq!(names, said(&|_| true).len(), "{path}: a name is there twice");
+    }
+    assert!(seen > 0, "there is no table between <!-- ops --> and <!-- /ops -->");
+}
