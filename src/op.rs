@@ -26,7 +26,7 @@ macro_rules! for_each_unary {
         $callback! {
             "`-x`; integers wrap.", neg, Neg, number, |x| x.neg(), "neg(x)", [(g) g.neg()];
             "`|x|`; the smallest integer stays as it is.", abs, Abs, number, |x| x.abs(), "abs(x)", [(g x) g.mul(x.sign())];
-            "-1, 0 or 1 by the sign of `x`; NaN stays NaN.", sign, Sign, number, |x| x.sign(), "sign(x)", [];
+            "-1, 0 or 1 by the sign of `x`; of NaN, 0.", sign, Sign, number, |x| x.sign(), "sign(x)", [];
             "`x * x`.", square, Square, number, |x| x.mul(x), "mul(x, x)", [(g x) g.mul(x).mul(2)];
             "`max(x, 0)`; NaN stays NaN.", relu, Relu, number, |x| x.relu(), "relu(x)", [(g y) y.le(0).where_cond(0.0, &g)];
             "Square root; NaN below zero.", sqrt, Sqrt, float, |x| x.sqrt(), "sqrt(x)", [(g y) g.div(y).mul(0.5)];

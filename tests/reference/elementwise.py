@@ -205,12 +205,10 @@ def unary(g):
             if (op in FLOAT_ONLY and dtype not in FLOATS) or (op in NO_BOOL and dtype == torch.bool):
                 continue
             e = edges(dtype)
-            if op == "sign" and dtype in FLOATS:
-                e = e[~e.isnan()]  # PyTorch's sign of NaN is 0, ours is NaN.
             ins = [e]
             if dtype != torch.bool:
                 ins.append(noise(dtype, (40,), "unary"))
-            if dtype in FLOATS and op != "sign":
+            if dtype in FLOATS:
                 ins.append(any_bits(dtype, 40, "unary"))
             if dtype == torch.float32 or (dtype == torch.bfloat16 and op in ("neg", "exp")):
                 ins += shaped(dtype, "unary")

@@ -202,10 +202,8 @@ fn unary_f64(op: UnaryOp, x: f64) -> f64 {
         Neg => -x,
         Abs => x.abs(),
         Sign => {
-            if x == 0.0 {
+            if x == 0.0 || x.is_nan() {
                 0.0
-            } else if x.is_nan() {
-                x
             } else {
                 x.signum()
             }

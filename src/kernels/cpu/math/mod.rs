@@ -276,8 +276,7 @@ macro_rules! float {
             fn abs(self) -> Self { Lane::new(self.0.abs()) }
             #[inline(always)]
             fn sign(self) -> Self {
-                let sign = if self.0 > 0.0 { 1.0 } else if self.0 < 0.0 { -1.0 } else { 0.0 };
-                Lane::new(if self.0.is_nan() { self.0 } else { sign })
+                Lane::new(if self.0 > 0.0 { 1.0 } else if self.0 < 0.0 { -1.0 } else { 0.0 })
             }
             #[inline(always)]
             fn relu(self) -> Self { Lane::new(if self.0 <= 0.0 { 0.0 } else { self.0 }) }

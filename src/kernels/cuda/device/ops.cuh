@@ -28,7 +28,7 @@ template <class T> FN T abs(T x) { return x < (T)0 ? neg(x) : x; }
 template <> FN_SPECIAL float abs(float x) { return ::fabsf(x); }
 template <> FN_SPECIAL double abs(double x) { return ::fabs(x); }
 
-template <class T> FN T sign(T x) { return x != x ? x : (T)((x > (T)0) - (x < (T)0)); }
+template <class T> FN T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
 template <class T> FN T relu(T x) { return x <= (T)0 ? (T)0 : x; }
 template <class T> FN T maximum(T a, T b) { return a != a || a > b ? a : b; }
 template <class T> FN T minimum(T a, T b) { return a != a || a < b ? a : b; }
