@@ -2,4 +2,6 @@
 //! know when or where a step runs, which is the engine's part.
 
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 pub(crate) mod host;
