@@ -19,6 +19,10 @@ const LAYERS: [(&str, &[&str]); 7] = [
 const UNSAFE: &[&str] = &[
     "backend/cpu/crew.rs",
     "backend/cpu/memory.rs",
+    "backend/cuda/blas.rs",
+    "backend/cuda/compile.rs",
+    "backend/cuda/launch.rs",
+    "backend/cuda/module.rs",
     "backend/host.rs",
     "completion.rs",
     "counted.rs",
@@ -29,6 +33,7 @@ const UNSAFE: &[&str] = &[
     "engine/record.rs",
     "engine/run.rs",
     "engine/small.rs",
+    "graph/launch.rs",
     "graph/node.rs",
     "kernels/cpu/",
     "tensor/creation.rs",

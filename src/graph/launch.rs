@@ -148,7 +148,10 @@ impl CudaGrid {
     pub const fn cover(n: usize, threads: u32) -> CudaGrid {
         let blocks = n.div_ceil(if threads == 0 { 1 } else { threads } as usize);
         let blocks = if blocks == 0 { 1 } else { blocks };
-        CudaGrid::new([if blocks > u32::MAX as usize { u32::MAX } else { blocks as u32 }, 1, 1], [threads, 1, 1])
+        CudaGrid::new(
+            [if blocks > u32::MAX as usize { u32::MAX } else { blocks as u32 }, 1, 1],
+            [threads, 1, 1],
+        )
     }
 
     /// With so many bytes of dynamic shared memory a block.
