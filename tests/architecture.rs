@@ -23,6 +23,8 @@ const UNSAFE: &[&str] = &[
     "backend/cuda/compile.rs",
     "backend/cuda/launch.rs",
     "backend/cuda/module.rs",
+    "backend/cuda/testing.rs",
+    "backend/cuda/tests.rs",
     "backend/host.rs",
     "completion.rs",
     "counted.rs",

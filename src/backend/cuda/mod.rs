@@ -27,6 +27,10 @@ mod gemm;
 mod group;
 pub(crate) mod launch;
 pub(crate) mod module;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 use crate::error::ErrorKind;
 use crate::graph::operation::Refusal;
