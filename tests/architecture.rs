@@ -19,6 +19,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
 const UNSAFE: &[&str] = &[
     "backend/cpu/crew.rs",
     "backend/cpu/memory.rs",
+    "backend/cuda/background.rs",
     "backend/cuda/blas.rs",
     "backend/cuda/compile.rs",
     "backend/cuda/launch.rs",

@@ -27,6 +27,7 @@ mod gemm;
 mod group;
 pub(crate) mod launch;
 pub(crate) mod module;
+mod shelf;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
