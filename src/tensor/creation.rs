@@ -4,11 +4,14 @@ use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
+use super::gradient::record::{is_recording, recorded};
+use crate::completion::{AWAITED, Phase};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
+use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -342,6 +345,43 @@ pub(crate) fn sourced(
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
+/// The value of a node on another host device, for the engine: nobody waits for it, so it counts as no barrier.
+struct Arrival {
+    from: TensorFuture,
+    bell: Option<u32>,
+}
+
+impl Future for Arrival {
+    type Output = Result<Value, Error>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
+        let Arrival { from, bell } = &mut *self;
+        let node = &from.node;
+        if node.completion.get().is_none() {
+            let before = node.completion.set(AWAITED);
+            if !node.completion.register(bell, cx.waker()) {
+                if !before.has(AWAITED) && before.phase() == Phase::Pending {
+                    // It may be held back: not any more.
+                    from.port().look(node.link());
+                }
+                return Poll::Pending;
+            }
+        }
+        // Both lie in host memory, and values are immutable: the elements are shared.
+        match node.completion.get() {
+            Some(result) => Poll::Ready(result.clone()),
+            None => unreachable!("it was complete"),
+        }
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if let Some(bell) = self.bell.take() {
+            self.from.node.completion.deregister(bell);
+        }
+    }
+}
+
 impl TensorFuture {
     /// The same values on another device, copied while everything else goes on; itself where it is there
     /// already.
@@ -361,14 +401,12 @@ impl TensorFuture {
         if std::ptr::eq(self.port(), device.port) {
             return self.clone();
         }
-        let mut from = self.clone();
-        let value = std::future::poll_fn(move |cx| {
-            // Both lie in host memory, and values are immutable: the elements are shared.
-            from.poll_done(cx).map(|()| match from.node.completion.get() {
-                Some(result) => result.clone(),
-                None => unreachable!("polled to its end"),
-            })
-        });
-        sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, Location::caller())
+        let value = Arrival { from: self.stop_gradient(), bell: None };
+        let at = Location::caller();
+        let moved = sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at);
+        if self.tape.is_some() && self.dtype().is_float() && is_recording() {
+            return recorded(Made::Moved, &[self], moved.node.clone());
+        }
+        moved
     }
 }

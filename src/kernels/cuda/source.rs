@@ -59,13 +59,13 @@ fn table() -> String {
         _ => "T",
     };
     macro_rules! unary {
-        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr, $cuda:literal;)*) => {$(
+        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr, $cuda:literal $(, $other:tt)*;)*) => {$(
             out += &format!("template <class T> FN {} op_{}(T x) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};
     }
     macro_rules! binary {
-        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr, $cuda:literal;)*) => {$(
+        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr, $cuda:literal $(, $other:tt)*;)*) => {$(
             out += &format!("template <class T> FN {} op_{}(T a, T b) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};
