@@ -72,6 +72,7 @@ mod tensor;
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};
+pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
 pub use graph::operation::{CpuRun, Meta, Operation, Refusal};
 pub use shape::Shape;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};

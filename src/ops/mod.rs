@@ -2,6 +2,7 @@
 
 pub(crate) mod arrange;
 pub(crate) mod cat;
+pub(crate) mod cuda;
 pub(crate) mod custom;
 pub(crate) mod matmul;
 pub(crate) mod nonzero;

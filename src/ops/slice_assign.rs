@@ -1,5 +1,6 @@
 //! `slice_assign`: a value with a part of it replaced, in place where nobody else looks.
 
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::kernels::cpu::copy;
 use crate::shape::{Layout, Shape};
@@ -84,5 +85,9 @@ impl Operation for SliceAssign {
         let window = copy::Window { ptr, strides: &part.strides, life: PhantomData };
         copy::copy_into(source, &window, run.parallel);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        super::cuda::place::assign(run, self.part.as_ref().map_err(Clone::clone)?)
     }
 }

@@ -18,7 +18,16 @@
 //! Everything here is called on the device's own thread, with the context current. Nothing waits for the
 //! device, nothing synchronises, and no destructor calls the driver.
 
-use crate::dtype::DType;
+mod background;
+mod blas;
+pub(crate) mod cache;
+mod compile;
+mod custom;
+mod gemm;
+mod group;
+pub(crate) mod launch;
+pub(crate) mod module;
+
 use crate::error::ErrorKind;
 use crate::graph::operation::Refusal;
 use cudarc::driver::sys;
@@ -34,33 +43,9 @@ pub(crate) struct Gpu {
     pub multiprocessors: u32,
 }
 
-/// An input: where it lies in device memory, and how. What `View` is on the host.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceView<'a> {
-    /// Address of the element at index (0, 0, ...).
-    pub ptr: u64,
-    pub dtype: DType,
-    pub shape: &'a [usize],
-    /// In elements; 0 repeats.
-    pub strides: &'a [isize],
-}
-
-/// A result's place: contiguous, row-major, not initialised, and this step's alone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceViewMut<'a> {
-    pub ptr: u64,
-    pub dtype: DType,
-    pub shape: &'a [usize],
-}
-
-/// The reduction at the end of a fused program.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End<'a> {
-    pub reduction: &'a crate::graph::node::Reduction,
-    /// The register whose values are reduced.
-    pub reg: crate::graph::program::Reg,
-    pub output: DeviceViewMut<'a>,
-}
+pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
+#[allow(unused_imports)] // Until the engine drives it.
+pub(crate) use group::End;
 
 /// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by it).
 #[derive(Clone, Copy, Debug)]
