@@ -78,10 +78,12 @@ pub use shape::Shape;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
 pub use tensor::benchmark::{Benchmark, Measured};
 pub use tensor::custom::{custom, custom_fn};
-pub use tensor::device::{CpuOptions, Device, Stats};
+pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
+#[cfg(feature = "cuda")]
+pub use tensor::gpu::CudaOptions;
 pub use tensor::operand::Operand;
 #[cfg(feature = "ndarray")]
 pub use tensor::read::ToNdarray;

@@ -4,6 +4,8 @@ use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
+use super::gpu;
+use super::read;
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
@@ -278,11 +280,12 @@ fn adopt<T: Element>(
         return Err(Error::new(ErrorKind::Shape, op, text, at));
     }
     let bytes = std::mem::size_of_val(&data[..]);
+    let received = |storage| Ok(gpu::received(port, Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {
-        return Ok(Value::contiguous(Storage::Inline(small(&data))));
+        return received(Storage::Inline(small(&data)));
     }
     match port.memory.adopt(data) {
-        Some(buffer) => Ok(Value::contiguous(Storage::Shared(buffer))),
+        Some(buffer) => received(Storage::Shared(buffer)),
         None => {
             let text = format!("out of memory: {bytes} bytes ({} bytes live)", port.memory.bytes().live);
             Err(Error::new(ErrorKind::OutOfMemory, op, text, at))
@@ -361,14 +364,31 @@ impl TensorFuture {
         if std::ptr::eq(self.port(), device.port) {
             return self.clone();
         }
+        let (to, at) = (device.port, Location::caller());
         let mut from = self.clone();
+        // To the host from elsewhere: the copy is queued now, behind what makes the value.
+        let away = !self.port().host;
+        let mut reading = (away && to.host).then(|| read::to_memory(self, to, at));
         let value = std::future::poll_fn(move |cx| {
-            // Both lie in host memory, and values are immutable: the elements are shared.
-            from.poll_done(cx).map(|()| match from.node.completion.get() {
-                Some(result) => result.clone(),
-                None => unreachable!("polled to its end"),
-            })
+            if reading.is_none() {
+                std::task::ready!(from.poll_done(cx));
+                let value = match from.node.completion.get() {
+                    Some(Ok(value)) => value,
+                    Some(Err(error)) => return Poll::Ready(Err(error.clone())),
+                    None => unreachable!("polled to its end"),
+                };
+                // Values are immutable: between host devices the elements are shared.
+                let direct = if away { gpu::direct(&from, value, to) } else { Some(value.clone()) };
+                match direct {
+                    Some(value) => {
+                        return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
+                    }
+                    None => reading = Some(read::to_memory(&from, to, at)),
+                }
+            }
+            let Some(reading) = reading.as_mut() else { return Poll::Pending };
+            reading.poll(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())))
         });
-        sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, Location::caller())
+        sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at)
     }
 }

@@ -11,6 +11,8 @@ pub(crate) mod dims;
 mod display;
 pub(crate) mod future;
 pub(crate) mod generator;
+#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
+pub(crate) mod gpu;
 mod methods;
 mod more;
 pub(crate) mod operand;
