@@ -3,6 +3,8 @@
 //!     cargo test --test ops_reference            # all
 //!     cargo test --test ops_reference exp        # those whose name has `exp`
 //!
+//! The `cuda` trials run where there is a GPU; `ops_simulated_cuda` runs them on the simulated driver.
+//!
 //! On the simulated device the order of events follows `FUTENSOR_SEED`. An op of the `later` files
 //! that is not there yet, and a device that is not here, are reported as ignored.
 //!
@@ -314,7 +316,15 @@ fn trial(place: Maker, cases: &[Case]) -> Result<Completion, Failed> {
 }
 
 fn main() {
-    let arguments = Arguments::from_args();
+    run(&["cpu", "simulated", "cuda"], false);
+}
+
+/// Runs all trials on these devices; one at a time where the machine behind them is one.
+pub fn run(devices: &[&str], alone: bool) {
+    let mut arguments = Arguments::from_args();
+    if alone {
+        arguments.test_threads = Some(1);
+    }
     let mut trials = vec![Trial::test("reference::a_comparison_sees_one_ulp_too_many", comparison)];
     for file in FILES {
         let (tables, cases): (Vec<Case>, Vec<Case>) =
@@ -330,7 +340,7 @@ fn main() {
             let cases = Arc::new(cases);
             let shared = cases.clone();
             trials.push(Trial::test(format!("reference::{file}::{op}"), move || readable(&shared)));
-            for (name, place) in Place::all() {
+            for (name, place) in Place::all().into_iter().filter(|(name, _)| devices.contains(name)) {
                 let cases = cases.clone();
                 let name = format!("{name}::{file}::{op}");
                 trials.push(Trial::ignorable_test(name, move || trial(place, &cases)));

@@ -22,16 +22,26 @@ mod background;
 mod blas;
 pub(crate) mod cache;
 mod compile;
+pub(crate) mod context;
 mod custom;
+pub(crate) mod doubt;
+pub(crate) mod gear;
 mod gemm;
 mod group;
+pub(crate) mod handed;
+pub(crate) mod lanes;
 pub(crate) mod launch;
+pub(crate) mod memory;
 pub(crate) mod module;
 mod shelf;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub(crate) mod pinned;
+pub(crate) mod probe;
+pub(crate) mod step;
+mod upload;
 
 use crate::error::ErrorKind;
 use crate::graph::operation::Refusal;
