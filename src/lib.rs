@@ -79,6 +79,7 @@ mod train;
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};
+pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
 pub use graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 pub use shape::Shape;
 pub use tensor::attention::AttentionOptions;
@@ -86,7 +87,7 @@ pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverythin
 pub use tensor::benchmark::{Benchmark, Measured};
 pub use tensor::conv::ConvOptions;
 pub use tensor::custom::{custom, custom_fn};
-pub use tensor::device::{CpuOptions, Device, Stats};
+pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};
@@ -95,6 +96,8 @@ pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{Backward, GradOptions, grad, grad_with};
 pub use tensor::losses::{LossOptions, Reduction};
+#[cfg(feature = "cuda")]
+pub use tensor::gpu::CudaOptions;
 pub use tensor::operand::Operand;
 pub use tensor::pad::PadMode;
 pub use tensor::pool::PoolOptions;

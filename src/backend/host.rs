@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::cpu::memory::Memory;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::infer;
@@ -77,14 +77,14 @@ impl Host<'_> {
 }
 
 /// Address of a value's first element.
-fn first(value: &Value, dtype: DType) -> *const u8 {
+pub(crate) fn first(value: &Value, dtype: DType) -> *const u8 {
     let base = value.host().unwrap_or(std::ptr::null());
     let offset = value.placed.as_ref().map_or(0, |p| p.offset);
     // SAFETY: the offset of a layout lies inside its storage (or at its start, where it is empty).
     unsafe { base.add(offset * dtype.size()) }
 }
 
-fn strides_of(value: &Value, shape: &Shape) -> Strides {
+pub(crate) fn strides_of(value: &Value, shape: &Shape) -> Strides {
     match &value.placed {
         None => crate::shape::contiguous_strides(shape),
         Some(placed) => placed.strides.clone(),
@@ -97,7 +97,7 @@ fn view<'a>(node: &'a Node, value: &Value, strides: &'a mut Strides) -> View<'a>
     View { ptr: first(value, node.dtype), dtype: node.dtype, shape: &node.shape, strides }
 }
 
-fn panic_message(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
 }
@@ -132,7 +132,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     let mut errors: SmallVec<[Option<Error>; 4]> = SmallVec::new();
     let mut program = std::borrow::Cow::Borrowed(program);
     if group.inputs.iter().any(|input| input.value().is_none()) {
-        taint(program.to_mut(), &group.inputs, &mut errors);
+        taint(program.to_mut(), |k| group.inputs[k].error().cloned(), &mut errors);
     }
     let error_of = |errors: &SmallVec<[Option<Error>; 4]>, member: u8| {
         let reg = group.members[member as usize].1 as usize;
@@ -243,7 +243,7 @@ fn run_reduction_of<N: Deref<Target = Node> + Clone>(
 }
 
 /// Strides with which a value is read over a larger shape.
-fn broadcast(value: &Value, from: &Shape, to: &Shape) -> Strides {
+pub(crate) fn broadcast(value: &Value, from: &Shape, to: &Shape) -> Strides {
     if from == to {
         return strides_of(value, from);
     }
@@ -253,25 +253,25 @@ fn broadcast(value: &Value, from: &Shape, to: &Shape) -> Strides {
 }
 
 /// Marks what depends on failed inputs, and makes it read nothing.
-fn taint<N: Deref<Target = Node>>(
+pub(crate) fn taint(
     program: &mut Program,
-    inputs: &[N],
+    of_input: impl Fn(usize) -> Option<Error>,
     errors: &mut SmallVec<[Option<Error>; 4]>,
 ) {
     for i in 0..program.instrs.len() {
         let error = match program.instrs[i].code {
-            Code::Input(k) => inputs[k as usize].error().cloned(),
+            Code::Input(k) => of_input(k as usize),
             code => inherited(code, errors),
         };
         if error.is_some() {
-            program.instrs[i].code = Code::Fill(crate::dtype::Scalar::Int(0));
+            program.instrs[i].code = Code::Fill(Scalar::Int(0));
         }
         errors.push(error);
     }
 }
 
 /// Gives each instruction the error of its operands, if it has none of its own.
-fn spread(program: &Program, errors: &mut [Option<Error>]) {
+pub(crate) fn spread(program: &Program, errors: &mut [Option<Error>]) {
     for i in 0..program.instrs.len() {
         if errors[i].is_none() {
             errors[i] = inherited(program.instrs[i].code, errors);
@@ -317,6 +317,18 @@ fn overwritable<N: Deref<Target = Node> + Clone>(
     })
 }
 
+/// The value of a constant: one element, repeated. It takes no memory on any device.
+pub(crate) fn constant(node: &Node, scalar: Scalar) -> Value {
+    let mut words = [0u64; INLINE_BYTES / 8];
+    crate::dtype::with_dtype!(node.dtype, T => {
+        // SAFETY: 32 bytes hold one element of any type, aligned to 8.
+        unsafe { (words.as_mut_ptr() as *mut T).write(<T as crate::dtype::Element>::from_scalar(scalar)) }
+    });
+    let strides = SmallVec::from_elem(0, node.shape.rank());
+    let layout = crate::shape::Layout { shape: node.shape.clone(), strides, offset: 0 };
+    Value::placed(Storage::Inline(words), &layout)
+}
+
 /// Runs a step of one node that is not elementwise. All inputs are complete. `last_reader` says which
 /// of them nobody else will read.
 pub(crate) fn run_node(
@@ -347,17 +359,7 @@ pub(crate) fn run_node(
             })?;
             Ok(place.into_value())
         }
-        Op::Fill(scalar) => {
-            // One element, repeated.
-            let mut words = [0u64; INLINE_BYTES / 8];
-            crate::dtype::with_dtype!(node.dtype, T => {
-                // SAFETY: 32 bytes hold one element of any type, aligned to 8.
-                unsafe { (words.as_mut_ptr() as *mut T).write(<T as crate::dtype::Element>::from_scalar(*scalar)) }
-            });
-            let strides = SmallVec::from_elem(0, node.shape.rank());
-            let layout = crate::shape::Layout { shape: node.shape.clone(), strides, offset: 0 };
-            Ok(Value::placed(Storage::Inline(words), &layout))
-        }
+        Op::Fill(scalar) => Ok(constant(node, *scalar)),
         Op::Reduce(reduction) => {
             let mut place = host.place(node)?;
             guarded(node, || {

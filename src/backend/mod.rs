@@ -2,4 +2,7 @@
 //! know when or where a step runs, which is the engine's part.
 
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+#[allow(dead_code)] // Until the engine drives it.
+pub(crate) mod cuda;
 pub(crate) mod host;

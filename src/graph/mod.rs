@@ -2,6 +2,7 @@
 
 pub(crate) mod fuse;
 pub(crate) mod infer;
+pub(crate) mod launch;
 pub(crate) mod node;
 pub(crate) mod operation;
 pub(crate) mod program;

@@ -1,8 +1,9 @@
-//! The trait behind every op that is not in the table: shape rule, cost, CPU kernel, gradient rule.
+//! The trait behind every op that is not in the table: shape rule, cost, kernels, gradient rule.
 //!
 //! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
 //! backends call it without knowing who is behind it.
 
+use super::launch::CudaRun;
 use super::value::Keep;
 // The one name from above: a gradient rule is written in the ops that users call. Nothing here calls it.
 use crate::Backward;
@@ -73,6 +74,13 @@ impl Refusal {
         argument Argument;
         /// The kernel failed.
         kernel Kernel;
+    }
+}
+
+impl Refusal {
+    /// An op that has no kernel for the kind of device it was asked on.
+    pub(crate) fn no_kernel(name: &str) -> Refusal {
+        Refusal::kernel(format!("{name} has no CUDA kernel: copy its operands to the CPU with to_device"))
     }
 }
 
@@ -190,6 +198,17 @@ pub trait Operation: Send + Sync + 'static {
     /// # Errors
     /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
+
+    /// Queues what computes the elements on a CUDA device. Every element of the output has to be written.
+    /// Called on the device's thread, which it must not keep: it says what to launch, and returns.
+    ///
+    /// By default it refuses: an op without a CUDA kernel fails there, and says so.
+    ///
+    /// # Errors
+    /// A [`Refusal`] fails this value and those made from it, nothing else.
+    fn run_cuda(&self, _run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        Err(Refusal::no_kernel(self.name()))
+    }
 
     /// Estimated time on one thread in nanoseconds. Below 5,000 an awaiting poll may run the op itself;
     /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read

@@ -75,4 +75,84 @@ impl Program {
     pub fn dtype(&self, reg: Reg) -> DType {
         self.instrs[reg as usize].dtype
     }
+
+    /// What these registers need of the program, with them as its outputs: the rest is left out, registers and
+    /// inputs are numbered anew. Also the old number of each input that is left.
+    pub fn only(&self, outputs: &[Reg]) -> (Program, SmallVec<[u8; 4]>) {
+        let mut needed: SmallVec<[bool; INSTRS_MAX]> = SmallVec::from_elem(false, self.instrs.len());
+        outputs.iter().for_each(|&r| needed[r as usize] = true);
+        // Operands stand before their instruction.
+        for i in (0..self.instrs.len()).rev() {
+            if needed[i] {
+                self.instrs[i].code.operands().for_each(|r| needed[r as usize] = true);
+            }
+        }
+        let mut inputs: SmallVec<[u8; 4]> = SmallVec::new();
+        let mut renamed: SmallVec<[Reg; INSTRS_MAX]> = SmallVec::from_elem(0, self.instrs.len());
+        let mut out = Program::default();
+        for (i, instr) in self.instrs.iter().enumerate().filter(|&(i, _)| needed[i]) {
+            let code = match instr.code {
+                Code::Input(k) => {
+                    inputs.push(k);
+                    Code::Input((inputs.len() - 1) as u8)
+                }
+                code => code.renamed(|r| renamed[r as usize]),
+            };
+            renamed[i] = out.push(code, instr.on, instr.dtype);
+        }
+        out.outputs = outputs.iter().map(|&r| renamed[r as usize]).collect();
+        (out, inputs)
+    }
+}
+
+impl Code {
+    /// The registers that are read.
+    pub fn operands(&self) -> impl Iterator<Item = Reg> {
+        let mut regs: SmallVec<[Reg; 3]> = SmallVec::new();
+        self.renamed(|r| {
+            regs.push(r);
+            r
+        });
+        regs.into_iter()
+    }
+
+    /// The same on other registers.
+    pub fn renamed(self, mut name: impl FnMut(Reg) -> Reg) -> Code {
+        let mut arg = |a: Arg| match a {
+            Arg::Reg(r) => Arg::Reg(name(r)),
+            number => number,
+        };
+        match self {
+            Code::Unary(op, a) => Code::Unary(op, arg(a)),
+            Code::Binary(op, a, b) => Code::Binary(op, arg(a), arg(b)),
+            Code::Where(c, a, b) => Code::Where(arg(c), arg(a), arg(b)),
+            Code::Cast(a) => Code::Cast(arg(a)),
+            Code::Input(_)
+            | Code::Fill(_)
+            | Code::Arange { .. }
+            | Code::Uniform { .. }
+            | Code::Normal { .. } => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DType::{Bool, F32};
+
+    #[test]
+    fn what_an_output_does_not_need_is_left_out() {
+        let mut p = Program::default();
+        let _unused = p.push(Code::Input(0), F32, F32);
+        let x = p.push(Code::Input(1), F32, F32);
+        let c = p.push(Code::Input(2), Bool, Bool);
+        let y = p.push(Code::Unary(UnaryOp::Neg, Arg::Reg(x)), F32, F32);
+        let z = p.push(Code::Where(Arg::Reg(c), Arg::Reg(y), Arg::Scalar(Scalar::Int(1))), F32, F32);
+        let (one, inputs) = p.only(&[y]);
+        assert_eq!((one.instrs.len(), &one.outputs[..], &inputs[..]), (2, &[1][..], &[1][..]));
+        assert_eq!(one.instrs[1].code, Code::Unary(UnaryOp::Neg, Arg::Reg(0)));
+        let (both, inputs) = p.only(&[z, y]);
+        assert_eq!((both.instrs.len(), &both.outputs[..], &inputs[..]), (4, &[3, 2][..], &[1, 2][..]));
+    }
 }

@@ -2,8 +2,8 @@
 //! nodes, no engine and no devices, and never allocate results.
 
 pub(crate) mod cpu;
-// Checked by the package `tests/nvrtc`; no backend launches them yet.
-#[allow(dead_code)]
+// Checked by the package `tests/nvrtc` too.
+#[allow(dead_code)] // Until the engine drives CUDA devices, and without the feature.
 pub(crate) mod cuda;
 pub(crate) mod philox;
 

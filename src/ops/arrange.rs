@@ -1,8 +1,10 @@
 //! Ops that put elements in another order or keep some of them: sort, topk, running sums, triangles, roll.
 
+use super::cuda;
 use super::rows::checked;
 use crate::Backward;
 use crate::dtype::DType;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::index;
 use crate::shape::Shape;
@@ -142,5 +144,24 @@ impl Operation for Arrange {
             }
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let shape = run.inputs()[0].shape();
+        let at = |dim: isize| checked(dim, shape.len());
+        match *self {
+            Arrange::Sort { dim, descending, positions } => {
+                cuda::arrange::sorted(run, at(dim), shape[at(dim)], descending, positions)
+            }
+            Arrange::TopK { dim, k, largest, positions } => {
+                cuda::arrange::sorted(run, at(dim), k, largest, positions)
+            }
+            Arrange::CumSum { dim } => cuda::arrange::cumsum(run, at(dim)),
+            Arrange::Triangle { diagonal, upper } => cuda::arrange::triangle(run, diagonal, upper),
+            Arrange::Roll { ref shifts } => {
+                let shifts: Vec<(usize, i64)> = shifts.iter().map(|&(d, by)| (at(d), by)).collect();
+                cuda::arrange::roll(run, &shifts)
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `cat`: tensors one after the other along a dimension.
 
 use crate::Backward;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::copy;
 use crate::shape::contiguous_strides;
@@ -72,5 +73,10 @@ impl Operation for Cat {
             at += input.shape[dim];
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let dim = super::rows::checked(self.dim, run.output().shape().len());
+        super::cuda::place::cat(run, dim)
     }
 }

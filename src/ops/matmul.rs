@@ -2,6 +2,7 @@
 
 use crate::Backward;
 use crate::dtype::DType;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::graph::value::Keep;
 use crate::kernels::cpu::matmul;
@@ -166,5 +167,13 @@ impl Operation for MatMul {
         let b = View { shape: &b_lifted.0, strides: &b_lifted.1, ..b };
         let out = ViewMut { ptr: run.output.ptr, dtype: run.output.dtype, shape: &full, life: PhantomData };
         matmul::matmul(a, b, &out, run.parallel).map_err(Refusal::dtype)
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let shape = |i: usize| Shape::from(run.inputs()[i].shape());
+        match product(&shape(0), &shape(1)) {
+            Some((_, full)) => super::cuda::product::matmul(run, &full),
+            None => Err(Refusal::shape("shapes changed after they were checked")),
+        }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod arrange;
 pub(crate) mod cat;
 pub(crate) mod conv;
+pub(crate) mod cuda;
 pub(crate) mod custom;
 pub(crate) mod matmul;
 pub(crate) mod nonzero;

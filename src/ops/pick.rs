@@ -2,9 +2,11 @@
 //!
 //! An index that is out of range fails the value, and nothing outside is touched.
 
+use super::cuda;
 use super::rows::checked;
 use crate::Backward;
 use crate::dtype::DType;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::index;
 use crate::shape::Shape;
@@ -163,6 +165,17 @@ impl Operation for Pick {
             Pick::OneHot { .. } => index::one_hot(x, out, par),
         }
         .map_err(out_of_range)
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        match *self {
+            Pick::Gather { dim } => cuda::pick::each(run, checked(dim, rank)),
+            Pick::IndexSelect { dim } => cuda::pick::slices(run, checked(dim, rank)),
+            Pick::Embedding => cuda::pick::embedding(run),
+            Pick::ScatterAdd { dim } => cuda::pick::scatter_add(run, checked(dim, rank)),
+            Pick::OneHot { classes } => cuda::pick::one_hot(run, classes),
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Ops over whole rows: softmax and its relatives, and the norms of layers.
 
+use super::cuda;
 use crate::Backward;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::softmax;
+use crate::kernels::cuda::softmax::RowOp;
 use crate::shape::Shape;
 
 fn float(meta: &Meta) -> Result<(), Refusal> {
@@ -75,6 +78,9 @@ impl Operation for Softmax {
         softmax::softmax(x, checked(self.dim, x.shape.len()), self.log, &out, run.parallel);
         Ok(())
     }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        cuda::rows::along(run, if self.log { RowOp::LogSoftmax } else { RowOp::Softmax }, self.dim)
+    }
 }
 
 /// `logsumexp` over one dimension.
@@ -127,6 +133,9 @@ impl Operation for LogSumExp {
         }
         softmax::logsumexp(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
         Ok(())
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        cuda::rows::along(run, RowOp::LogSumExp, self.dim)
     }
 }
 
@@ -217,5 +226,12 @@ impl Operation for Norm {
             softmax::rms_norm(x, self.trailing, weight, self.eps, out, par);
         }
         Ok(())
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let op = match self.centred {
+            true => RowOp::LayerNorm { weight: self.weight, bias: self.bias },
+            false => RowOp::RmsNorm { weight: self.weight },
+        };
+        cuda::rows::norm(run, op, self.trailing, self.eps)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Backward;
 use crate::dtype::Scalar;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::copy;
 use crate::shape::{Layout, Shape};
@@ -112,5 +113,9 @@ impl Operation for SliceAssign {
         let window = copy::Window { ptr, strides: &part.strides, life: PhantomData };
         copy::copy_into(source, &window, run.parallel);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        super::cuda::place::assign(run, self.part.as_ref().map_err(Clone::clone)?)
     }
 }

@@ -6,6 +6,8 @@ use super::future::TensorFuture;
 use super::generator::draw;
 use super::gradient::record::{is_recording, recorded};
 use crate::completion::{AWAITED, Phase};
+use super::gpu;
+use super::read;
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
@@ -281,11 +283,12 @@ fn adopt<T: Element>(
         return Err(Error::new(ErrorKind::Shape, op, text, at));
     }
     let bytes = std::mem::size_of_val(&data[..]);
+    let received = |storage| Ok(gpu::received(port, Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {
-        return Ok(Value::contiguous(Storage::Inline(small(&data))));
+        return received(Storage::Inline(small(&data)));
     }
     match port.memory.adopt(data) {
-        Some(buffer) => Ok(Value::contiguous(Storage::Shared(buffer))),
+        Some(buffer) => received(Storage::Shared(buffer)),
         None => {
             let text = format!("out of memory: {bytes} bytes ({} bytes live)", port.memory.bytes().live);
             Err(Error::new(ErrorKind::OutOfMemory, op, text, at))
@@ -345,16 +348,24 @@ pub(crate) fn sourced(
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
-/// The value of a node on another host device, for the engine: nobody waits for it, so it counts as no barrier.
+/// The value of a node on another device, for the engine: nobody waits for it, so it counts as no barrier.
 struct Arrival {
     from: TensorFuture,
     bell: Option<u32>,
+    to: &'static Port,
+    at: At,
+    /// The copy to host memory, where that is on the way.
+    reading: Option<read::Reading<Value>>,
 }
 
 impl Future for Arrival {
     type Output = Result<Value, Error>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let Arrival { from, bell } = &mut *self;
+        let Arrival { from, bell, to, at, reading } = &mut *self;
+        if let Some(reading) = reading {
+            let read = std::task::ready!(reading.poll(cx));
+            return Poll::Ready(read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        }
         let node = &from.node;
         if node.completion.get().is_none() {
             let before = node.completion.set(AWAITED);
@@ -366,11 +377,20 @@ impl Future for Arrival {
                 return Poll::Pending;
             }
         }
-        // Both lie in host memory, and values are immutable: the elements are shared.
-        match node.completion.get() {
-            Some(result) => Poll::Ready(result.clone()),
+        let value = match node.completion.get() {
+            Some(Ok(value)) => value,
+            Some(Err(error)) => return Poll::Ready(Err(error.clone())),
             None => unreachable!("it was complete"),
+        };
+        // Values are immutable: between host devices the elements are shared.
+        let direct = if from.port().host { Some(value.clone()) } else { gpu::direct(from, value, to) };
+        if let Some(value) = direct {
+            return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
         }
+        let mut read = read::to_memory(from, to, at);
+        let polled = read.poll(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        *reading = Some(read);
+        polled
     }
 }
 
@@ -401,8 +421,10 @@ impl TensorFuture {
         if std::ptr::eq(self.port(), device.port) {
             return self.clone();
         }
-        let value = Arrival { from: self.stop_gradient(), bell: None };
-        let at = Location::caller();
+        let (to, at) = (device.port, Location::caller());
+        // To the host from elsewhere: the copy is queued now, behind what makes the value.
+        let reading = (!self.port().host && to.host).then(|| read::to_memory(self, to, at));
+        let value = Arrival { from: self.stop_gradient(), bell: None, to, at, reading };
         let moved = sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at);
         if self.tape.is_some() && self.dtype().is_float() && is_recording() {
             return recorded(Made::Moved, &[self], moved.node.clone());

@@ -1,6 +1,7 @@
 //! `Device`: where values live, and the barriers over all of them.
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
+use super::gpu;
 use crate::backend::cpu::memory::Memory;
 use crate::engine::driver::{CpuDriver, Manner};
 use crate::engine::machine::Limits;
@@ -180,6 +181,26 @@ pub struct Stats {
     pub barrier_time: Duration,
 }
 
+/// Bytes of memory of a device: see [`Device::memory`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What nobody has taken. `None` where it is not known: of a GPU before its first op.
+    pub free: Option<usize>,
+    /// All of it; 0 where even that is not known.
+    pub total: usize,
+}
+
+/// The machine's memory, where the system tells.
+fn host_memory() -> DeviceMemory {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: usize = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    DeviceMemory { free: of("MemAvailable:"), total: of("MemTotal:").unwrap_or(0) }
+}
+
 static CPU: OnceLock<Device> = OnceLock::new();
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -244,14 +265,22 @@ impl Device {
         Device { port, _token: token }
     }
 
-    /// The GPU with this number.
+    /// The GPU with this number. Only looks whether it is there: its context is made on the device's own
+    /// thread, and the first value waits for that. All calls with one number give the same device.
+    ///
+    /// A GPU that meets a fault (an illegal address, a device that falls off the bus) is lost for the life of the
+    /// process, since the driver offers no other way: every value on it fails, while the CPU and other GPUs go on. A
+    /// service can go on with [`Device::cpu`], or exit and be started again.
     ///
     /// # Errors
-    /// A device error where there is none: this build has no GPU backend.
+    /// A device error where it is not there, that says which library or device is missing and where it was
+    /// looked for.
     #[track_caller]
     pub fn cuda(index: usize) -> Result<Device> {
-        let text = format!("cuda:{index} is not there: this build of futensor has no GPU backend");
-        Err(Error::new(ErrorKind::Device, "cuda", text, Location::caller()))
+        gpu::shared(index).map_err(|why| {
+            let text = format!("cuda:{index} is not there: {why}");
+            Error::new(ErrorKind::Device, "cuda", text, Location::caller())
+        })
     }
 
     /// The GPU with this number where there is one, else the CPU.
@@ -269,9 +298,19 @@ impl Device {
         (0..Device::gpu_count()).filter_map(|i| Device::cuda(i).ok()).collect()
     }
 
-    /// How many GPUs there are.
+    /// How many GPUs there are: 0 where there is no driver either.
     pub fn gpu_count() -> usize {
-        0
+        gpu::count()
+    }
+
+    /// Memory of the device: of a GPU its own, of the CPU the machine's.
+    ///
+    /// ```
+    /// let memory = futensor::Device::cpu().memory();
+    /// assert!(memory.free.is_none_or(|free| free <= memory.total));
+    /// ```
+    pub fn memory(&self) -> DeviceMemory {
+        gpu::memory(self.port).unwrap_or_else(host_memory)
     }
 
     /// Its name: `cpu`, `cpu:1`...

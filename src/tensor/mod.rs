@@ -18,6 +18,8 @@ pub(crate) mod generator;
 pub(crate) mod gradient;
 mod indexing;
 pub(crate) mod losses;
+#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
+pub(crate) mod gpu;
 mod methods;
 mod more;
 pub(crate) mod operand;

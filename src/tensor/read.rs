@@ -8,9 +8,11 @@ use super::display;
 use super::future::TensorFuture;
 use super::tensor::Tensor;
 use crate::dtype::{DType, Element};
+use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::{Op, Sink};
 use crate::graph::operation::{Meta, Refusal};
+use crate::graph::value::{Buffer, Storage, Value};
 use crate::kernels::cpu::copy;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -54,7 +56,7 @@ where
 
 /// A queued read, and where its result will be.
 #[derive(Debug)]
-struct Reading<R> {
+pub(crate) struct Reading<R> {
     step: TensorFuture,
     taken: Arc<Mutex<Option<R>>>,
 }
@@ -72,7 +74,7 @@ impl<R: Send + 'static> Reading<R> {
         Reading { step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
         ready!(self.step.poll_done(cx));
         if let Some(error) = self.step.node.error() {
             return Poll::Ready(Err(error.clone()));
@@ -99,6 +101,22 @@ fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T
         out.set_len(n)
     };
     Ok(out)
+}
+
+/// Queues a copy of a value to host memory of another device.
+pub(crate) fn to_memory(x: &TensorFuture, to: &'static Port, at: build::At) -> Reading<Value> {
+    let dtype = x.dtype();
+    Reading::queue("to_device", x, at, move |view, parallel| {
+        let bytes = view.numel() * dtype.size();
+        let block = to.memory.alloc(bytes).ok_or_else(|| Refusal {
+            kind: ErrorKind::OutOfMemory,
+            message: format!("out of memory: {bytes} bytes on {}", to.name),
+        })?;
+        let ptr = block.host().unwrap_or(std::ptr::null_mut());
+        let place = ViewMut { ptr, dtype, shape: view.shape, life: PhantomData };
+        copy::copy(view, &place, parallel);
+        Ok(Value::contiguous(Storage::Shared(block)))
+    })
 }
 
 /// The view of a complete value in host memory, lent to a closure.

@@ -77,7 +77,8 @@ impl Memory {
         }
     }
 
-    fn count(&self, bytes: usize) -> bool {
+    /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond the limit.
+    pub fn count(&self, bytes: usize) -> bool {
         let live = self.live.fetch_add(bytes, Relaxed) + bytes;
         if live > self.limit {
             self.live.fetch_sub(bytes, Relaxed);
@@ -85,6 +86,12 @@ impl Memory {
         }
         self.peak.fetch_max(live, Relaxed);
         true
+    }
+
+    /// Bytes that were counted are given back.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub fn uncount(&self, bytes: usize) {
+        self.live.fetch_sub(bytes, Relaxed);
     }
 
     /// A block of at least `bytes`, not initialised; `None` where it cannot be had.

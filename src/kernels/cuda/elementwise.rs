@@ -36,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// As many elements of the widest type in memory as 16 bytes hold, 8 at most (a thread's registers).
-fn lanes(program: &Program, inputs: &[DType]) -> usize {
+pub(super) fn lanes(program: &Program, inputs: &[DType]) -> usize {
     let outputs = program.outputs.iter().map(|&r| program.dtype(r));
     let widest = inputs.iter().copied().chain(outputs).map(DType::size).max().unwrap_or(4);
     (16 / widest).min(8)

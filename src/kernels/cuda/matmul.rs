@@ -7,6 +7,7 @@ use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan};
 use crate::dtype::DType;
+use crate::shape::{Shape, Strides};
 use smallvec::smallvec;
 
 /// Rows and columns of the result that a block computes.
@@ -16,6 +17,26 @@ const TILE: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub dtype: DType,
+}
+
+/// A product as an op asks for it: `out[batch.., m, n] = a[batch.., m, k] b[batch.., k, n]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Product {
+    pub dtype: DType,
+    pub batch: Shape,
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    /// Strides over the batch (0 where it repeats), then over the matrix.
+    pub a: Strides,
+    pub b: Strides,
+}
+
+impl Product {
+    /// The launches of our own kernel; see [`plan`].
+    pub fn plan(&self) -> Option<Plan> {
+        plan(self.dtype, &self.batch, [self.m, self.k, self.n], &self.a, &self.b)
+    }
 }
 
 /// The launches of `out[batch.., m, n] = a[batch.., m, k] b[batch.., k, n]`. `a` and `b` are strides over

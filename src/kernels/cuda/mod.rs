@@ -10,6 +10,7 @@
 //!
 //! A pointer that a kernel only reads is a `const T*` in its signature and every other one is written.
 
+pub(crate) mod bundle;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod generate;

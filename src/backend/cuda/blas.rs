@@ -1,0 +1,266 @@
+//! Products of matrices through cuBLAS, by raw calls.
+//!
+//! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32, float32 without
+//! TF32 unless that is asked for (`FUTENSOR_TF32=1`). Integers, and floats where there is no cuBLAS, go to a kernel of
+//! our own. A handle a stream, made when it is first needed, each with a workspace of its own: so results repeat bit by
+//! bit, and products on several streams never meet.
+
+#![allow(unsafe_code)]
+
+use super::gemm::{Calls, Misfit, calls};
+use super::launch::Launcher;
+use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
+use crate::dtype::DType;
+use crate::graph::operation::Refusal;
+use crate::kernels::cuda::matmul::Product;
+use crate::shape::{Shape, Strides, contiguous_strides};
+use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+/// Below so many multiplications, operands that cuBLAS does not take are not copied for it.
+const COPIED_FROM: usize = 1 << 20;
+
+/// One stream's handle.
+struct Handle {
+    raw: blas::cublasHandle_t,
+    workspace: sys::CUdeviceptr,
+}
+
+/// The handles of a device.
+pub(super) struct Blas {
+    /// By the stream's number.
+    handles: Vec<Option<Handle>>,
+    workspace: usize,
+    tf32: bool,
+}
+
+/// Whether the library is there, looked for once.
+fn is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are NVIDIA's own.
+    *PRESENT.get_or_init(|| unsafe { blas::is_culib_present() })
+}
+
+/// What a call's result means. cuBLAS says "execution failed" of faults and of refusals alike: the stream knows.
+fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trouble> {
+    match status {
+        Status::CUBLAS_STATUS_SUCCESS => Ok(()),
+        Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
+        other => {
+            // SAFETY: the stream is the caller's, alive; the context is current.
+            match unsafe { sys::cuStreamQuery(stream.raw) } {
+                sys::CUresult::CUDA_SUCCESS | sys::CUresult::CUDA_ERROR_NOT_READY => {
+                    Err(Trouble::Refused(Refusal::kernel(format!("{call}: {other:?}"))))
+                }
+                fault => Err(Trouble::Fault { call, status: fault }),
+            }
+        }
+    }
+}
+
+impl Blas {
+    pub fn new(gpu: &Gpu) -> Blas {
+        // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual, cublasSetWorkspace).
+        let workspace = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
+        let tf32 = std::env::var("FUTENSOR_TF32").is_ok_and(|v| v == "1");
+        Blas { handles: Vec::new(), workspace, tf32 }
+    }
+
+    fn handle(&mut self, stream: &Stream) -> Result<blas::cublasHandle_t, Trouble> {
+        if let Some(Some(handle)) = self.handles.get(stream.number) {
+            return Ok(handle.raw);
+        }
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the library is there (the caller has asked), and the context is current.
+        check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, stream)?;
+        let mut handle = Handle { raw, workspace: 0 };
+        // The workspace last: a new stream would take it away again.
+        // SAFETY: handle and stream are alive; the workspace is memory of ours that nobody else uses, and it lives
+        // as long as the handle.
+        let set = unsafe {
+            check("cublasSetStream", blas::cublasSetStream_v2(raw, stream.raw.cast()), stream)
+                .and_then(|()| {
+                    let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+                    check("cublasSetMathMode", blas::cublasSetMathMode(raw, exact), stream)
+                })
+                .and_then(|()| {
+                    let got = sys::cuMemAllocAsync(&mut handle.workspace, self.workspace, stream.raw);
+                    match Trouble::of("cuMemAllocAsync", got) {
+                        Ok(()) => {
+                            let at = handle.workspace as *mut c_void;
+                            check(
+                                "cublasSetWorkspace",
+                                blas::cublasSetWorkspace_v2(raw, at, self.workspace),
+                                stream,
+                            )
+                        }
+                        // Without one it is slower, and not wrong.
+                        Err(Trouble::OutOfMemory { .. }) => {
+                            handle.workspace = 0;
+                            Ok(())
+                        }
+                        Err(trouble) => Err(trouble),
+                    }
+                })
+        };
+        if let Err(trouble) = set {
+            // SAFETY: made above, and known to nobody else.
+            let _ = unsafe { blas::cublasDestroy_v2(raw) };
+            return Err(trouble);
+        }
+        if self.handles.len() <= stream.number {
+            self.handles.resize_with(stream.number + 1, || None);
+        }
+        self.handles[stream.number] = Some(handle);
+        Ok(raw)
+    }
+
+    /// Ends the handles and frees their workspaces, once nothing of this device runs.
+    pub fn clear(&mut self) {
+        for handle in self.handles.drain(..).flatten() {
+            // SAFETY: made by us, and nothing that uses it is under way, says the caller.
+            unsafe {
+                let _ = blas::cublasDestroy_v2(handle.raw);
+                if handle.workspace != 0 {
+                    let _ = sys::cuMemFree_v2(handle.workspace);
+                }
+            }
+        }
+    }
+
+    /// One product as calls.
+    fn multiply(
+        &mut self,
+        stream: &Stream,
+        dtype: DType,
+        calls: &Calls,
+        [a, b, out]: [u64; 3],
+    ) -> Result<(), Trouble> {
+        use blas::cublasComputeType_t as Compute;
+        use blas::cublasOperation_t::{CUBLAS_OP_N as PLAIN, CUBLAS_OP_T as TRANSPOSED};
+        use blas::cudaDataType_t as Type;
+        let handle = self.handle(stream)?;
+        let (kind, compute) = match dtype {
+            DType::F64 => (Type::CUDA_R_64F, Compute::CUBLAS_COMPUTE_64F),
+            DType::F32 if self.tf32 => (Type::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F_FAST_TF32),
+            DType::F32 => (Type::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F),
+            DType::F16 => (Type::CUDA_R_16F, Compute::CUBLAS_COMPUTE_32F),
+            _ => (Type::CUDA_R_16BF, Compute::CUBLAS_COMPUTE_32F),
+        };
+        // Scalars in the type of the sums.
+        let wide = [1.0f64, 0.0];
+        let narrow = [1.0f32, 0.0];
+        let scalar = |i: usize| -> *const c_void {
+            if dtype == DType::F64 { (&raw const wide[i]).cast() } else { (&raw const narrow[i]).cast() }
+        };
+        let operation = |by_columns: bool| if by_columns { TRANSPOSED } else { PLAIN };
+        for at in &calls.at {
+            let address = |base: u64, offset: isize| {
+                base.wrapping_add_signed((offset * dtype.size() as isize) as i64) as *mut c_void
+            };
+            // SAFETY: the handle is alive and bound to the stream; sizes, leading dimensions and strides were made
+            // for operands of these shapes (`gemm::calls`), which are alive in the order of the stream; the scalars
+            // outlive the call, which reads them at once (host pointer mode).
+            let status = unsafe {
+                blas::cublasGemmStridedBatchedEx(
+                    handle,
+                    operation(calls.b.by_columns),
+                    operation(calls.a.by_columns),
+                    calls.n,
+                    calls.m,
+                    calls.k,
+                    scalar(0),
+                    address(b, at.b),
+                    kind,
+                    calls.b.leading,
+                    calls.b.batch,
+                    address(a, at.a),
+                    kind,
+                    calls.a.leading,
+                    calls.a.batch,
+                    scalar(1),
+                    address(out, at.out),
+                    kind,
+                    calls.n,
+                    calls.out,
+                    calls.batches,
+                    compute,
+                    blas::cublasGemmAlgo_t::CUBLAS_GEMM_DFALT,
+                )
+            };
+            check("cublasGemmStridedBatchedEx", status, stream)?;
+        }
+        Ok(())
+    }
+}
+
+impl Launcher {
+    /// `out = a b`, as [`Product`] says; operands and result by address.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub(super) fn product(
+        &mut self,
+        site: &dyn Site,
+        product: &Product,
+        a: u64,
+        b: u64,
+        out: u64,
+    ) -> Result<(), Trouble> {
+        let work =
+            [product.m, product.k, product.n].iter().fold(product.batch.numel(), |x, &n| x.saturating_mul(n));
+        if product.dtype.is_float() && work > 0 && is_present() {
+            let stream = site.stream();
+            let ready = match calls(product) {
+                Ok(calls) => Some((calls, a, b)),
+                Err(Misfit::Size) => None,
+                Err(_) if work < COPIED_FROM => None,
+                Err(misfit) => {
+                    let all = misfit == Misfit::Batches;
+                    let (mut p, mut from) = (product.clone(), [a, b]);
+                    if all || matches!(misfit, Misfit::Layout { a: true, .. }) {
+                        (from[0], p.a) =
+                            self.packed(site, product, a, &product.a, [product.m, product.k], all)?;
+                    }
+                    if all || matches!(misfit, Misfit::Layout { b: true, .. }) {
+                        (from[1], p.b) =
+                            self.packed(site, product, b, &product.b, [product.k, product.n], all)?;
+                    }
+                    calls(&p).ok().map(|calls| (calls, from[0], from[1]))
+                }
+            };
+            if let Some((calls, a, b)) = ready {
+                return self.blas.multiply(&stream, product.dtype, &calls, [a, b, out]);
+            }
+        }
+        match product.plan() {
+            Some(plan) => self.run(site, &plan, &[a, b], &[out]),
+            None => Err(Trouble::no_kernel(format_args!("matmul of batches of {:?}", product.batch))),
+        }
+    }
+
+    /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes on doing so, unless
+    /// `all` of it is wanted.
+    fn packed(
+        &mut self,
+        site: &dyn Site,
+        product: &Product,
+        ptr: u64,
+        strides: &Strides,
+        matrix: [usize; 2],
+        all: bool,
+    ) -> Result<(u64, Strides), Trouble> {
+        let rank = product.batch.rank();
+        let repeats = |d: usize| d < rank && strides[d] == 0 && !all;
+        let full = product.batch.iter().copied().chain(matrix);
+        let shape: Shape = full.enumerate().map(|(d, n)| if repeats(d) { 1 } else { n }).collect();
+        let view = DeviceView { ptr, dtype: product.dtype, shape: &shape, strides };
+        let to = site.scratch(shape.numel() * product.dtype.size())?;
+        self.copy(site, view, DeviceViewMut { ptr: to, dtype: product.dtype, shape: &shape })?;
+        let mut packed = contiguous_strides(&shape);
+        (0..rank).filter(|&d| repeats(d)).for_each(|d| packed[d] = 0);
+        Ok((to, packed))
+    }
+}

@@ -1,0 +1,168 @@
+//! From CUDA C to a binary for one architecture, by NVRTC.
+//!
+//! Called by the module store, on the device's thread or on the one that compiles in the background. Needs no
+//! context and no device. Where the library is missing, that is an error which says what was looked for: cudarc
+//! panics on a missing library, so it is asked for first.
+
+#![allow(unsafe_code)]
+
+use cudarc::nvrtc::sys;
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// What code is generated for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// A binary for exactly this `sm_`.
+    Binary(u32),
+    /// Portable assembly for this `compute_`, for a device that is newer than the compiler: the driver finishes it.
+    Portable(u32),
+}
+
+impl Target {
+    /// The best that a compiler which knows the architectures of `known` can do for a device of compute capability
+    /// `sm` (90 for 9.0). Binaries run on later devices of the same major number, too.
+    pub fn choose(sm: u32, known: &[u32]) -> Option<Target> {
+        let best = known.iter().copied().filter(|&k| k <= sm).max()?;
+        Some(if best / 10 == sm / 10 { Target::Binary(best) } else { Target::Portable(best) })
+    }
+
+    /// The compiler's option.
+    pub fn option(self) -> String {
+        match self {
+            Target::Binary(sm) => format!("--gpu-architecture=sm_{sm}"),
+            Target::Portable(sm) => format!("--gpu-architecture=compute_{sm}"),
+        }
+    }
+}
+
+/// The compiler that is here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Compiler {
+    pub version: (i32, i32),
+    /// Architectures that it knows, as 90 for `sm_90`.
+    pub known: Vec<u32>,
+}
+
+/// The compiler, looked for once.
+pub(crate) fn compiler() -> Result<&'static Compiler, String> {
+    static FOUND: OnceLock<Result<Compiler, String>> = OnceLock::new();
+    FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
+}
+
+fn find() -> Result<Compiler, String> {
+    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are NVIDIA's own.
+    if !unsafe { sys::is_culib_present() } {
+        let names = cudarc::get_lib_name_candidates("nvrtc");
+        return Err(format!(
+            "NVRTC, which compiles CUDA kernels, was not found; looked for {} in the loader's path \
+             (LD_LIBRARY_PATH and the system's folders)",
+            names.join(", ")
+        ));
+    }
+    let (mut major, mut minor, mut count) = (0, 0, 0);
+    // SAFETY: the library is there; both pointers are to live integers.
+    check("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) })?;
+    // SAFETY: as above.
+    check("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) })?;
+    let mut known = vec![0i32; count.max(0) as usize];
+    // SAFETY: the list has the length that the library asked for.
+    check("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) })?;
+    Ok(Compiler { version: (major, minor), known: known.into_iter().map(|k| k as u32).collect() })
+}
+
+fn check(call: &str, result: sys::nvrtcResult) -> Result<(), String> {
+    match result {
+        sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        other => Err(format!("{call}: {other:?}")),
+    }
+}
+
+/// A program of the compiler's, destroyed when it is let go.
+struct Program(sys::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by `nvrtcCreateProgram`, and not used again.
+        let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+    }
+}
+
+impl Program {
+    fn log(&self) -> String {
+        let mut bytes = 0;
+        // SAFETY: the program is alive, the pointer is to a live integer.
+        if check("", unsafe { sys::nvrtcGetProgramLogSize(self.0, &mut bytes) }).is_err() || bytes == 0 {
+            return String::new();
+        }
+        let mut log = vec![0u8; bytes];
+        // SAFETY: the buffer has the size that the library asked for.
+        let _ = unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr() as *mut c_char) };
+        CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().trim().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Compiles a translation unit; `name` is what the compiler's messages call it. The result is a module image as
+/// the driver loads it.
+///
+/// # Errors
+/// What is missing, or the compiler's log.
+pub(crate) fn compile(name: &str, source: &str, options: &[&str], target: Target) -> Result<Vec<u8>, String> {
+    compiler()?;
+    let text = CString::new(source).map_err(|_| "the source holds a zero byte".to_owned())?;
+    let label = CString::new(name).unwrap_or_default();
+    let architecture = target.option();
+    let options: Result<Vec<CString>, _> =
+        options.iter().copied().chain([&architecture[..]]).map(CString::new).collect();
+    let options = options.map_err(|_| "an option holds a zero byte".to_owned())?;
+    let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+
+    let mut raw = ptr::null_mut();
+    // SAFETY: the library was found; the strings are zero-ended and outlive the program; no headers are named.
+    let made = unsafe {
+        sys::nvrtcCreateProgram(&mut raw, text.as_ptr(), label.as_ptr(), 0, ptr::null(), ptr::null())
+    };
+    check("nvrtcCreateProgram", made)?;
+    let program = Program(raw);
+    // SAFETY: the program was just made; the options are live, zero-ended strings.
+    let compiled = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
+    check("nvrtcCompileProgram", compiled)
+        .map_err(|why| format!("{name} does not compile for {architecture}: {why}\n{}", program.log()))?;
+
+    let mut bytes = 0;
+    let binary = matches!(target, Target::Binary(_));
+    // SAFETY: the program is compiled, the pointer is to a live integer.
+    let sized = unsafe {
+        match binary {
+            true => sys::nvrtcGetCUBINSize(program.0, &mut bytes),
+            false => sys::nvrtcGetPTXSize(program.0, &mut bytes),
+        }
+    };
+    check("nvrtcGetCUBINSize", sized)?;
+    let mut image = vec![0u8; bytes];
+    // SAFETY: the buffer has the size that the library asked for.
+    let got = unsafe {
+        match binary {
+            true => sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr() as *mut c_char),
+            false => sys::nvrtcGetPTX(program.0, image.as_mut_ptr() as *mut c_char),
+        }
+    };
+    check("nvrtcGetCUBIN", got)?;
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_gets_the_nearest_architecture_that_runs_on_it() {
+        let known = [75, 80, 86, 90, 100];
+        assert_eq!(Target::choose(90, &known), Some(Target::Binary(90)));
+        assert_eq!(Target::choose(89, &known), Some(Target::Binary(86)));
+        assert_eq!(Target::choose(103, &known), Some(Target::Binary(100)));
+        assert_eq!(Target::choose(120, &known), Some(Target::Portable(100)));
+        assert_eq!(Target::choose(70, &known), None);
+    }
+}

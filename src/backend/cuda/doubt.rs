@@ -1,0 +1,52 @@
+//! An index that may have been out of range: known only when the kernel that looked has run.
+//!
+//! Such a kernel clamps, and writes what it met to a record, which the step copies to page-locked memory at its
+//! end. Whoever publishes a value that the step made, or that was made from one, asks the doubt first.
+
+#![allow(unsafe_code)]
+
+use super::pinned::PinnedBlock;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::Node;
+use std::panic::Location;
+use std::sync::{Arc, OnceLock};
+
+/// `IndexError` of the kernels: u32 lock, u32 found, u64 position, i64 index, u64 size.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Record {
+    _lock: u32,
+    found: u32,
+    position: u64,
+    index: i64,
+    size: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Doubt {
+    record: PinnedBlock,
+    op: String,
+    at: &'static Location<'static>,
+    verdict: OnceLock<Option<Error>>,
+}
+
+impl Doubt {
+    pub fn new(record: PinnedBlock, node: &Node) -> Arc<Doubt> {
+        Arc::new(Doubt { record, op: node.op.name().to_owned(), at: node.at, verdict: OnceLock::new() })
+    }
+
+    /// The error, if there is one. To be called once the host knows that a flight has been reached which is, or
+    /// is ordered after, the one that copies the record.
+    pub fn verdict(&self) -> Option<Error> {
+        let look = || {
+            // SAFETY: the block has room for a record, and the copy into it is over.
+            let record = unsafe { self.record.ptr().cast::<Record>().read() };
+            let text = || {
+                let Record { index, position, size, .. } = record;
+                format!("index {index} at position {position} is out of range for size {size}")
+            };
+            (record.found != 0).then(|| Error::new(ErrorKind::Index, &*self.op, text(), self.at))
+        };
+        self.verdict.get_or_init(look).clone()
+    }
+}

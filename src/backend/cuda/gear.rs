@@ -1,0 +1,239 @@
+//! All that a device's thread works with: context, lanes, memory, kernels, copies under way.
+//!
+//! Owned and used by that thread alone. It knows values and nodes, but not when or why a step runs.
+
+#![allow(unsafe_code)]
+
+use super::context::{Context, Event, Events};
+use super::lanes::{Lanes, Mark};
+use super::launch::Launcher;
+use super::memory::{DeviceBuffer, Heap, Returned, allocate, free};
+use super::pinned::{Pinned, PinnedBlock};
+use super::{Site, Stream, Trouble};
+use crate::graph::value::{Buffer, Storage, Value};
+use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
+use cudarc::driver::sys;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// An event to be waited for, and the flight of the lane that it stands behind.
+pub(crate) struct ToReap {
+    pub lane: usize,
+    pub at: u64,
+    pub event: Event,
+}
+
+/// What a flight keeps until it is reached.
+#[derive(Default, Debug)]
+pub(crate) struct Cargo {
+    pub blocks: SmallVec<[PinnedBlock; 1]>,
+    /// Another device's memory that is copied from.
+    pub foreign: SmallVec<[Value; 1]>,
+}
+
+pub(crate) struct Gear {
+    pub context: Context,
+    pub lanes: Lanes,
+    pub launcher: Launcher,
+    pub heap: Arc<Heap>,
+    pub pinned: Arc<Pinned>,
+    events: Arc<Events>,
+    returned: Vec<Returned>,
+    /// Copies to the device that are made a piece at a time.
+    pub(super) uploads: VecDeque<super::upload::Upload>,
+    /// Events that the reapers have to hear of.
+    pub to_reap: Vec<ToReap>,
+    /// What each lane's next flight has to keep; work that was queued for a step that had to be put off counts.
+    pub(super) cargo: Vec<Cargo>,
+}
+
+/// A step's memory beside its results, and its index error record.
+pub(super) struct Berth {
+    stream: Stream,
+    raw: super::context::Raw,
+    scratch: RefCell<SmallVec<[u64; 4]>>,
+    index_error: Cell<Option<u64>>,
+}
+
+impl Site for Berth {
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    fn scratch(&self, bytes: usize) -> Result<u64, Trouble> {
+        let ptr = allocate(bytes, self.raw)?;
+        self.scratch.borrow_mut().push(ptr);
+        Ok(ptr)
+    }
+
+    fn index_error(&self) -> Result<u64, Trouble> {
+        if let Some(ptr) = self.index_error.get() {
+            return Ok(ptr);
+        }
+        let ptr = self.scratch(INDEX_ERROR_BYTES)?;
+        // SAFETY: memory of that size, in this stream's order.
+        let status = unsafe { sys::cuMemsetD8Async(ptr, 0, INDEX_ERROR_BYTES, self.raw.0) };
+        Trouble::of("cuMemsetD8Async", status)?;
+        self.index_error.set(Some(ptr));
+        Ok(ptr)
+    }
+}
+
+impl Berth {
+    /// The step is queued: gives scratch memory back, and copies the index error record to the host, if there is
+    /// one.
+    pub fn leave(self, pinned: &Arc<Pinned>) -> Result<Option<PinnedBlock>, Trouble> {
+        let block = match self.index_error.get() {
+            None => None,
+            Some(ptr) => {
+                let block = pinned.take(INDEX_ERROR_BYTES)?;
+                read_back(block.ptr(), ptr, INDEX_ERROR_BYTES, self.raw)?;
+                Some(block)
+            }
+        };
+        self.give_up()?;
+        Ok(block)
+    }
+
+    /// Gives scratch memory back.
+    pub fn give_up(self) -> Result<(), Trouble> {
+        self.scratch.take().into_iter().try_for_each(|ptr| free(ptr, self.raw))
+    }
+}
+
+/// Copies from the device to page-locked memory.
+pub(super) fn read_back(to: *mut u8, from: u64, bytes: usize, raw: super::context::Raw) -> Result<(), Trouble> {
+    // SAFETY: both have room for so many bytes; the flight keeps them until it is reached.
+    let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, raw.0) };
+    Trouble::of("cuMemcpyDtoHAsync", status)
+}
+
+/// A buffer as device memory, where it is that.
+pub(super) fn device(buffer: &dyn Buffer) -> Option<&DeviceBuffer> {
+    buffer.as_any().downcast_ref()
+}
+
+/// Where a value's elements are, as far as a launch can use them.
+pub(super) enum Place {
+    Device(u64),
+    /// The value has them itself.
+    Inline,
+}
+
+impl Gear {
+    /// Opens the device on this thread: `streams` for steps, and one for copies to the device.
+    pub fn open(
+        heap: Arc<Heap>,
+        pinned: Arc<Pinned>,
+        events: Arc<Events>,
+        reached: Arc<[AtomicU64]>,
+    ) -> Result<Gear, String> {
+        let context = Context::open(heap.ordinal, reached.len())?;
+        let lanes = Lanes::new(&context.streams, reached, events.clone());
+        let launcher = Launcher::new(context.gpu);
+        let lanes_count = 0..context.streams.len();
+        heap.opened(context.gpu.context as usize);
+        Ok(Gear {
+            context,
+            lanes,
+            launcher,
+            heap,
+            pinned,
+            events,
+            returned: Vec::new(),
+            uploads: VecDeque::new(),
+            to_reap: Vec::new(),
+            cargo: lanes_count.map(|_| Cargo::default()).collect(),
+        })
+    }
+
+    /// Number of the lane for copies to the device.
+    pub fn copy_lane(&self) -> usize {
+        self.context.streams.len() - 1
+    }
+
+    pub(super) fn berth(&self, lane: usize) -> Berth {
+        let raw = self.lanes.raw(lane);
+        Berth {
+            stream: Stream { raw: raw.0, number: lane },
+            raw,
+            scratch: RefCell::default(),
+            index_error: Cell::new(None),
+        }
+    }
+
+    pub fn order(&mut self, lane: usize, after: Mark) -> Result<(), Trouble> {
+        let to_reap = &mut self.to_reap;
+        self.lanes.order(lane, after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))
+    }
+
+    /// Sees to it that an event stands behind all that is queued on a lane.
+    pub fn cover(&mut self, lane: usize) -> Result<(), Trouble> {
+        let to_reap = &mut self.to_reap;
+        self.lanes.cover(lane, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))
+    }
+
+    /// The lane's next flight reads a buffer.
+    pub(super) fn reads(&mut self, lane: usize, buffer: &DeviceBuffer) -> Result<(), Trouble> {
+        match buffer.read_by(self.lanes.next(lane)) {
+            Some(written) => self.order(lane, written),
+            None => Ok(()),
+        }
+    }
+
+    /// The lane's next flight writes over a buffer.
+    pub(super) fn overwrites(&mut self, lane: usize, buffer: &DeviceBuffer) -> Result<(), Trouble> {
+        let before = buffer.overwritten_by(self.lanes.next(lane));
+        before.into_iter().try_for_each(|mark| self.order(lane, mark))
+    }
+
+    /// Where the elements of a value are for a launch on this lane, which is ordered after whoever wrote them;
+    /// brings them to the device where they are elsewhere. `None` while they are on their way.
+    pub(super) fn place(&mut self, lane: usize, value: &Value) -> Result<Option<Place>, Trouble> {
+        let buffer = match &value.storage {
+            Storage::Inline(_) => return Ok(Some(Place::Inline)),
+            Storage::Shared(buffer) => buffer,
+        };
+        if let Some(here) = device(&**buffer) {
+            self.reads(lane, here)?;
+            return Ok(Some(Place::Device(here.ptr)));
+        }
+        match self.bring(lane, buffer)? {
+            None => Ok(None),
+            Some(brought) => {
+                self.reads(lane, &brought)?;
+                Ok(Some(Place::Device(brought.ptr)))
+            }
+        }
+    }
+
+    /// The lane's next flight is queued: where it stands, and what it keeps.
+    pub fn depart(&mut self, lane: usize) -> (Mark, Cargo) {
+        (self.lanes.advance(lane), std::mem::take(&mut self.cargo[lane]))
+    }
+
+    /// Frees what was dropped, as far as order allows now; false where something has to wait.
+    pub fn free_returned(&mut self) -> Result<bool, Trouble> {
+        self.returned.extend(self.heap.take_returned());
+        self.heap.free(&mut self.returned, &self.lanes)?;
+        Ok(self.returned.is_empty())
+    }
+
+    /// Frees that wait for the device to come further.
+    pub fn frees_under_way(&self) -> usize {
+        self.returned.len()
+    }
+
+    /// The end: nothing runs any more, and no buffer is left. What could not be given back is left to the end
+    /// of the process.
+    pub fn close(mut self) {
+        self.launcher.clear();
+        let _ = self.free_returned();
+        self.pinned.close();
+        self.heap.opened(0);
+        self.context.close(&self.events);
+    }
+}

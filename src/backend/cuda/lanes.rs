@@ -1,0 +1,160 @@
+//! The streams as timelines: how far each has been given work, what orders one after another.
+//!
+//! Used on the device's thread alone. A lane's work is counted in flights; a [`Mark`] is a point on it. An event is
+//! recorded only where somebody waits for a mark, and `cuStreamWaitEvent` is called only where neither the host nor
+//! the waiting lane already knows that the mark is behind it: each call is one that order needs.
+
+use super::Trouble;
+use super::context::{Event, Events, Raw};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+
+/// A point on a lane: its first `at` flights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    pub lane: u16,
+    pub at: u64,
+}
+
+/// For each lane, up to where it is ordered before.
+type Clock = SmallVec<[u64; 8]>;
+
+#[derive(Debug)]
+struct Recorded {
+    at: u64,
+    event: Event,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Lane {
+    raw: Raw,
+    /// Flights that have been queued.
+    queued: u64,
+    /// What comes next is ordered after these.
+    known: Clock,
+    /// Events that the host has not seen reached.
+    recorded: VecDeque<Recorded>,
+    /// The last flight with an event at or behind it.
+    covered: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    lanes: Vec<Lane>,
+    /// How far the host has seen each lane come.
+    reached: Arc<[AtomicU64]>,
+    events: Arc<Events>,
+    /// Waits of one stream for another, so far.
+    pub waits: u64,
+}
+
+impl Lanes {
+    pub fn new(streams: &[Raw], reached: Arc<[AtomicU64]>, events: Arc<Events>) -> Lanes {
+        let lane = |&raw: &Raw| Lane {
+            raw,
+            queued: 0,
+            known: SmallVec::from_elem(0, streams.len()),
+            recorded: VecDeque::new(),
+            covered: 0,
+        };
+        Lanes { lanes: streams.iter().map(lane).collect(), reached, events, waits: 0 }
+    }
+
+    pub fn raw(&self, lane: usize) -> Raw {
+        self.lanes[lane].raw
+    }
+
+    /// The mark of the flight that is being queued on a lane.
+    pub fn next(&self, lane: usize) -> Mark {
+        Mark { lane: lane as u16, at: self.lanes[lane].queued + 1 }
+    }
+
+    /// That flight is queued.
+    pub fn advance(&mut self, lane: usize) -> Mark {
+        self.lanes[lane].queued += 1;
+        Mark { lane: lane as u16, at: self.lanes[lane].queued }
+    }
+
+    /// True where the host has seen the mark reached.
+    pub fn is_reached(&self, mark: Mark) -> bool {
+        self.reached[mark.lane as usize].load(Acquire) >= mark.at
+    }
+
+    /// True where the host has seen everything on the lane reached.
+    pub fn is_through(&self, lane: usize) -> bool {
+        self.is_reached(Mark { lane: lane as u16, at: self.lanes[lane].queued })
+    }
+
+    /// True where what is queued on `lane` from now on comes after the mark.
+    pub fn is_ordered(&self, lane: usize, mark: Mark) -> bool {
+        mark.lane as usize == lane
+            || self.lanes[lane].known[mark.lane as usize] >= mark.at
+            || self.is_reached(mark)
+    }
+
+    /// Has what is queued on `lane` from now on come after the mark. An event that had to be recorded for it is
+    /// handed to `reap`, with the flight that it stands behind.
+    pub fn order(
+        &mut self,
+        lane: usize,
+        after: Mark,
+        reap: &mut dyn FnMut(usize, u64, Event),
+    ) -> Result<(), Trouble> {
+        if self.is_ordered(lane, after) {
+            return Ok(());
+        }
+        let from = after.lane as usize;
+        self.forget_reached(from);
+        let found = self.lanes[from].recorded.iter().find(|r| r.at >= after.at).map(|r| (r.event, r.at));
+        let (event, at) = match found {
+            Some(found) => found,
+            None => {
+                let at = self.lanes[from].queued;
+                let event = self.record(from)?;
+                reap(from, at, event);
+                (event, at)
+            }
+        };
+        self.lanes[lane].raw.wait(event)?;
+        self.waits += 1;
+        let clock = self.lanes[from].recorded.iter().find(|r| r.at == at).map(|r| r.clock.clone());
+        let known = &mut self.lanes[lane].known;
+        for (mine, theirs) in known.iter_mut().zip(clock.unwrap_or_default()) {
+            *mine = (*mine).max(theirs);
+        }
+        known[from] = known[from].max(at);
+        Ok(())
+    }
+
+    fn forget_reached(&mut self, lane: usize) {
+        let reached = self.reached[lane].load(Acquire);
+        let recorded = &mut self.lanes[lane].recorded;
+        while recorded.front().is_some_and(|r| r.at <= reached) {
+            recorded.pop_front();
+        }
+    }
+
+    /// Records an event behind what is queued on a lane.
+    fn record(&mut self, lane: usize) -> Result<Event, Trouble> {
+        let event = self.events.take()?;
+        let this = &mut self.lanes[lane];
+        this.raw.record(event)?;
+        this.covered = this.queued;
+        this.recorded.push_back(Recorded { at: this.queued, event, clock: this.known.clone() });
+        Ok(event)
+    }
+
+    /// Sees to it that an event stands behind all that is queued on a lane.
+    pub fn cover(&mut self, lane: usize, reap: &mut dyn FnMut(usize, u64, Event)) -> Result<(), Trouble> {
+        if self.lanes[lane].covered < self.lanes[lane].queued {
+            self.forget_reached(lane);
+            let at = self.lanes[lane].queued;
+            let event = self.record(lane)?;
+            reap(lane, at, event);
+        }
+        Ok(())
+    }
+}

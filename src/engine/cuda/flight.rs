@@ -1,0 +1,162 @@
+//! Flights: steps that are queued on a lane and not yet seen to be through, and how they are published.
+//!
+//! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows nothing of streams.
+
+#![allow(unsafe_code)]
+
+use super::Shared;
+use crate::backend::cuda::context::Event;
+use crate::backend::cuda::doubt::Doubt;
+use crate::backend::cuda::gear::Cargo;
+use crate::backend::cuda::step::Landing;
+use crate::completion::AWAITED;
+use crate::engine::step::Step;
+use crate::error::Error;
+use crate::graph::node::{NodeLink, Op};
+use crate::graph::value::Value;
+use crate::sync::{Mutex, lock};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar};
+use std::time::{Duration, Instant};
+
+/// What an entry of the books was given before it has run.
+#[derive(Clone)]
+pub(super) struct Made {
+    pub result: Result<Value, Error>,
+    /// Indices that may have been out of range, here or in what this was made from.
+    pub doubts: SmallVec<[Arc<Doubt>; 1]>,
+}
+
+/// One step, or one piece of a copy, on its way.
+pub(super) struct Flight {
+    /// Which one it is on its lane, from 1.
+    pub at: u64,
+    /// None for a piece of a copy.
+    pub step: Option<Step>,
+    pub cargo: Cargo,
+    pub landing: Option<Landing>,
+    pub launched: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct Sky {
+    pub flights: VecDeque<Flight>,
+    /// Events to wait for, and the flights that they stand behind.
+    pub events: VecDeque<(u64, Event)>,
+    /// When the lane was last seen to come further.
+    pub moved: Option<Instant>,
+}
+
+/// A lane as its reaper sees it.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub sky: std::sync::Mutex<Sky>,
+    bell: Condvar,
+}
+
+impl Lane {
+    pub fn sky(&self) -> std::sync::MutexGuard<'_, Sky> {
+        self.sky.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn ring(&self) {
+        // Under the lock, so that a reaper that has just looked is asleep by now.
+        let _sky = self.sky();
+        self.bell.notify_all();
+    }
+
+    /// Waits for an event to come, or for the end.
+    pub fn next_event(&self, over: impl Fn() -> bool) -> Option<(u64, Event)> {
+        let mut sky = self.sky();
+        loop {
+            if over() {
+                return None;
+            }
+            if let Some(next) = sky.events.pop_front() {
+                return Some(next);
+            }
+            sky = self.bell.wait(sky).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// True where somebody awaits one of the flights up to this one.
+    pub fn is_awaited(&self, at: u64) -> bool {
+        let sky = self.sky();
+        let awaited = |step: &Step| step.nodes().any(|n| n.completion.state().has(AWAITED));
+        sky.flights.iter().take_while(|f| f.at <= at).any(|f| f.step.as_ref().is_some_and(awaited))
+    }
+
+    /// True where the first flight has had the lane for itself for longer than this.
+    pub fn is_late(&self, limit: Duration) -> bool {
+        let sky = self.sky();
+        let Some(first) = sky.flights.front() else { return false };
+        sky.moved.map_or(first.launched, |moved| moved.max(first.launched)).elapsed() > limit
+    }
+}
+
+/// The op and its place in the caller's source.
+fn place(node: &NodeLink) -> String {
+    format!("{} ({}:{})", node.op.name(), node.at.file(), node.at.line())
+}
+
+impl Shared {
+    /// The ops that the lanes have begun, as far as that is known: those of each lane's first flights.
+    pub(super) fn running_ops(&self) -> String {
+        let mut named: Vec<String> = Vec::new();
+        for lane in &self.lanes {
+            let sky = lane.sky();
+            let first = sky.flights.iter().filter_map(|f| f.step.as_ref()).take(3);
+            named.extend(first.flat_map(|step| step.nodes().map(place).collect::<Vec<_>>()));
+        }
+        let more = named.len().saturating_sub(8);
+        named.truncate(8);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        named.join(", ") + &more
+    }
+
+    /// Publishes a flight that is through: values and errors become known, and those who await them wake.
+    pub(super) fn publish(&self, flight: Flight) {
+        let Flight { step, cargo, landing, .. } = flight;
+        // Staging is of no more use; a landing's is read below.
+        drop(cargo);
+        let Some(step) = step else { return };
+        for (node, &entry) in step.nodes().zip(&step.entries) {
+            let made = lock(&self.table).get(entry as usize).cloned().flatten();
+            if !node.completion.begin_writing() {
+                // The device ended meanwhile, and the node with it.
+                continue;
+            }
+            let Some(Made { mut result, doubts }) = made else {
+                // Fused away, or dropped before it was there.
+                node.completion.fuse();
+                continue;
+            };
+            if result.is_ok()
+                && let Some(error) = doubts.iter().find_map(|d| d.verdict())
+            {
+                result = Err(error);
+            }
+            if let (Ok(_), Op::Sink(sink), Some(landing)) = (&result, &node.op, &landing)
+                && let Err(error) = landing.give(&**sink, node)
+            {
+                result = Err(error);
+            }
+            self.port.finish(node, result);
+        }
+        lock(&self.done).push(step);
+    }
+}
+
+/// A lane's table slot.
+pub(super) fn put(table: &Mutex<Vec<Option<Made>>>, entry: u32, made: Option<Made>) {
+    let mut table = lock(table);
+    let entry = entry as usize;
+    if table.len() <= entry {
+        table.resize_with(entry + 1, || None);
+    }
+    let before = std::mem::replace(&mut table[entry], made);
+    // A value's last owner may be here: its memory is handed over without the lock.
+    drop(table);
+    drop(before);
+}

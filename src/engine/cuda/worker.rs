@@ -1,0 +1,639 @@
+//! The device's thread: attends to the intake, calls the machine, queues its steps on the GPU.
+//!
+//! Everything that launches, loads or allocates happens here, and nothing here waits for the GPU. A step that cannot
+//! be queued yet (an operand is still being copied, memory is short and some is about to come free) stays at the head
+//! of its lane and is tried again when something has moved.
+
+#![allow(unsafe_code)]
+
+use super::flight::{Flight, Made, put};
+use super::{Desk, Shared, reaper};
+use crate::backend::cuda::doubt::Doubt;
+use crate::backend::cuda::gear::Gear;
+use crate::backend::cuda::step::{Operand, Queued};
+use crate::backend::cuda::{Trouble, describe};
+use crate::backend::host::constant;
+use crate::completion::{DETACHED, ENTERED, Phase};
+use crate::engine::machine::Look;
+use crate::engine::small::weight;
+use crate::engine::step::{Step, Work};
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{Inputs, NodeLink, Op, free};
+use crate::graph::value::Value;
+use crate::sync::lock;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Nodes looked at, and steps launched, before anything else is looked at.
+const AT_ONCE: usize = 64;
+/// Work on a lane, in estimated nanoseconds, behind which an event is recorded although more follows.
+const COVERED_AFTER_NS: u64 = 20_000;
+/// Steps on a lane behind which an event is recorded although more follows.
+const COVERED_AFTER: u32 = 32;
+
+/// Why a step was put off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PutOff {
+    /// What it waits for is not queued yet, or an operand is on its way.
+    Later,
+    /// Memory is short.
+    Memory,
+}
+
+/// A lane's steps that are not queued yet, and its work since the last event.
+#[derive(Default)]
+struct Queue {
+    steps: VecDeque<Step>,
+    put_off: Option<PutOff>,
+    since_event: u32,
+    since_event_ns: u64,
+    /// The machine's point that has been queued.
+    point: u64,
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    gear: Gear,
+    queues: Vec<Queue>,
+    reapers: Vec<Option<JoinHandle<()>>>,
+    /// What the reapers had seen when this thread last looked.
+    seen: u64,
+    /// Something was freed or has come through since memory was short.
+    moved: bool,
+    trim: Arc<AtomicBool>,
+}
+
+/// The life of the device's thread.
+pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<AtomicBool>) {
+    let port = shared.port;
+    let opened =
+        Gear::open(shared.heap.clone(), shared.pinned.clone(), shared.events.clone(), shared.reached.clone());
+    let lanes = shared.lanes.len();
+    let worker = match opened {
+        Ok(gear) => Some(Worker {
+            gear,
+            queues: (0..lanes).map(|_| Queue::default()).collect(),
+            reapers: (0..lanes).map(|_| None).collect(),
+            seen: 0,
+            moved: false,
+            trim,
+            shared: shared.clone(),
+        }),
+        Err(why) => {
+            shared.lose(format_args!("{} could not be opened: {why}", port.name));
+            None
+        }
+    };
+    if let Some(mut worker) = worker {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.work()));
+        let healthy = result.is_ok() && !shared.over.load(SeqCst);
+        if result.is_err() {
+            shared.lose("its engine panicked");
+        }
+        if healthy {
+            worker.close();
+        } else {
+            // After a fault no call succeeds any more, and some never return: the process's end cleans up.
+            std::mem::forget(worker);
+        }
+    }
+    refuse_until_abandoned(&shared);
+    running.store(false, SeqCst);
+    // A push that came in between found a thread: start again for it.
+    if !port.intake.is_empty() {
+        port.driver.start(port);
+    }
+}
+
+/// After the end: everything that comes in fails.
+fn refuse_until_abandoned(shared: &Shared) {
+    let attendance = &shared.port.attendance;
+    while shared.port.is_ended() {
+        attendance.attend(0);
+        shared.refuse_all();
+        attendance.park(0);
+        attendance.leave(0);
+        if !shared.port.intake.is_empty() {
+            attendance.unpark(0);
+            continue;
+        }
+        while attendance.is_parked(0) {
+            if shared.abandoned.load(SeqCst) {
+                attendance.unpark(0);
+                return;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl Shared {
+    /// Looks at a bounded number of nodes; true where there was any.
+    pub(super) fn conduct(&self, desk: &mut Desk) -> bool {
+        if desk.batch.is_empty() {
+            desk.batch = self.port.intake.take();
+        }
+        if desk.batch.is_empty() {
+            return false;
+        }
+        let now = self.now();
+        let ended = self.port.is_ended();
+        if ended {
+            self.end_desk(desk);
+        }
+        for _ in 0..AT_ONCE {
+            let Some(node) = desk.batch.next() else { break };
+            match desk.machine.look(node, now) {
+                Look::Settled => {}
+                Look::New(node) | Look::Source(node) if ended => desk.machine.refuse(node),
+                Look::New(node) => {
+                    if let Op::Source(_) = node.op {
+                        desk.machine.enter_source(node.clone());
+                        self.poll_source(desk, node, now);
+                    } else if !self.settle(&node) {
+                        desk.machine.enter(node, now, &mut |n| self.settle(n));
+                    }
+                }
+                Look::Source(node) => self.poll_source(desk, node, now),
+            }
+        }
+        true
+    }
+
+    /// Asks a source for its value.
+    fn poll_source(&self, desk: &mut Desk, node: NodeLink, now: u64) {
+        let Op::Source(source) = &node.op else { return };
+        let waker = desk.machine.source_waker(&node);
+        match source.poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {}
+            Poll::Ready(result) => {
+                if node.completion.claim(Phase::Writing, 0) {
+                    self.port.finish(&node, result);
+                    self.port.pressure.finished(1, node.bytes());
+                    self.port.counters.started.fetch_add(1, Relaxed);
+                }
+                desk.machine.source_done(&node, now);
+            }
+        }
+    }
+
+    /// Completes what needs no device: constants, and views of what is there. True where it is complete then.
+    fn settle(&self, node: &NodeLink) -> bool {
+        if !matches!(node.op, Op::Fill(_) | Op::View(_)) {
+            return node.completion.state().is_complete();
+        }
+        if !node.completion.claim(Phase::Writing, ENTERED) {
+            return node.completion.state().is_complete();
+        }
+        // SAFETY: the node is claimed by us.
+        let inputs = unsafe { node.inputs() };
+        let result = match &node.op {
+            Op::Fill(scalar) => Some(Ok(constant(node, *scalar))),
+            Op::View(op) => match inputs[0].completion.get() {
+                None => None,
+                Some(Err(error)) => Some(Err(error.clone())),
+                Some(Ok(value)) => {
+                    let layout = op.apply(&value.layout(&inputs[0].shape), &node.shape);
+                    layout.map(|layout| Ok(Value::placed(value.storage.clone(), &layout)))
+                }
+            },
+            _ => None,
+        };
+        let Some(result) = result else {
+            node.completion.unclaim();
+            return false;
+        };
+        if self.port.tape.is_on() {
+            // SAFETY: claimed by us.
+            unsafe { self.port.tape.small(std::iter::empty(), node, false) };
+        }
+        // SAFETY: claimed by us.
+        let inputs = unsafe { node.let_go() };
+        self.port.count_small(1, weight(node));
+        self.port.finish(node, result);
+        free(inputs);
+        true
+    }
+}
+
+impl Worker {
+    fn work(&mut self) {
+        let mut last = Instant::now();
+        loop {
+            if self.shared.over.load(SeqCst) {
+                return;
+            }
+            match self.turn() {
+                Err(trouble) => {
+                    self.lose(trouble);
+                    return;
+                }
+                Ok(true) => last = Instant::now(),
+                Ok(false) => {
+                    if !self.idle(last) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn lose(&self, trouble: Trouble) {
+        match trouble {
+            Trouble::Fault { call, status } => {
+                self.shared.lose(format_args!("{call} says {}", describe(status)));
+            }
+            Trouble::OutOfMemory { bytes } => {
+                self.shared.lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
+            }
+            Trouble::Refused(refusal) => self.shared.lose(refusal),
+        }
+    }
+
+    /// One round of everything; true where anything was done.
+    fn turn(&mut self) -> Result<bool, Trouble> {
+        let shared = self.shared.clone();
+        let seen = shared.progress.load(SeqCst);
+        let mut did = seen != self.seen;
+        self.seen = seen;
+        self.moved |= did;
+        if self.trim.swap(false, SeqCst) {
+            self.gear.context.trim();
+        }
+        shared.port.attendance.attend(0);
+        {
+            let mut desk = lock(&shared.desk);
+            did |= self.settle_done(&mut desk);
+            did |= shared.conduct(&mut desk);
+            if desk.ended {
+                drop(desk);
+                shared.over.store(true, SeqCst);
+                shared.ring_all();
+                return Ok(false);
+            }
+            let now = shared.now();
+            desk.machine.tick(now);
+            while let Some(step) = desk.machine.next(now) {
+                self.queues[step.at.stream as usize].steps.push_back(step);
+                did = true;
+            }
+        }
+        did |= self.launch_some()?;
+        if self.gear.heap.has_returned() || self.gear.frees_under_way() > 0 {
+            let before = self.gear.heap.live();
+            self.gear.free_returned()?;
+            self.moved |= self.gear.heap.live() != before;
+        }
+        did |= self.upload()?;
+        if !did {
+            self.cover_all()?;
+        }
+        self.send_reapers()?;
+        // Nothing can bring memory any more: the last try is due.
+        let short = self.queues.iter().any(|q| q.put_off == Some(PutOff::Memory));
+        Ok(did || short && self.is_alone())
+    }
+
+    /// Tells the machine which steps are through.
+    fn settle_done(&mut self, desk: &mut Desk) -> bool {
+        let done = std::mem::take(&mut *lock(&self.shared.done));
+        let any = !done.is_empty();
+        for step in done {
+            for &entry in &step.entries {
+                put(&self.shared.table, entry, None);
+            }
+            let now = self.shared.now();
+            desk.machine.finished(step, now);
+        }
+        any
+    }
+
+    /// Queues steps on their lanes, in turn.
+    fn launch_some(&mut self) -> Result<bool, Trouble> {
+        let mut launched = 0;
+        let mut put_off = 0;
+        let lanes = self.queues.len();
+        for _ in 0..AT_ONCE {
+            let before = launched;
+            for lane in 0..lanes {
+                if self.queues[lane].steps.is_empty() {
+                    continue;
+                }
+                if self.queues[lane].put_off == Some(PutOff::Memory) && !self.moved && !self.is_alone() {
+                    continue;
+                }
+                let Some(step) = self.queues[lane].steps.pop_front() else { continue };
+                if step.waits.iter().any(|w| self.queues[w.stream as usize].point < w.point) {
+                    self.queues[lane].steps.push_front(step);
+                    continue;
+                }
+                match self.launch(lane, step)? {
+                    None => launched += 1,
+                    Some(step) => {
+                        put_off += 1;
+                        self.queues[lane].steps.push_front(step);
+                    }
+                }
+            }
+            if launched == before {
+                break;
+            }
+        }
+        if put_off > 0 {
+            // What it waits for has to be seen when it comes.
+            self.cover_all()?;
+        }
+        self.moved = false;
+        Ok(launched > 0)
+    }
+
+    /// True where nothing that is under way could give memory back.
+    fn is_alone(&self) -> bool {
+        let shared = &self.shared;
+        let lanes = &self.gear.lanes;
+        let through = (0..self.queues.len()).all(|lane| lanes.is_through(lane));
+        through
+            && lock(&shared.done).is_empty()
+            && self.gear.frees_under_way() == 0
+            && !shared.heap.has_returned()
+            && !self.gear.is_uploading()
+    }
+
+    /// Queues a step; gives it back where it has to be put off.
+    fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
+        let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.is_alone();
+        let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
+        let attempt = match &step.work {
+            Work::Group { group, written, end } => {
+                let operands: SmallVec<[Operand; 4]> = group
+                    .inputs
+                    .iter()
+                    .zip(&group.edges)
+                    // The members' edges, and the group's own link.
+                    .map(|(input, &edges)| self.operand(input, edges as u32 + 1, &mut doubts))
+                    .collect();
+                let end = end.as_ref().map(|(n, k)| (&**n, *k));
+                self.gear.group(lane, group, written, end, &operands, last_try)
+            }
+            Work::Node(node) => {
+                // SAFETY: the engine claimed the node for this step, and this thread runs it.
+                let inputs = unsafe { node.inputs() };
+                let edges =
+                    |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
+                let operands: SmallVec<[Operand; 4]> =
+                    inputs.iter().map(|input| self.operand(input, edges(input), &mut doubts)).collect();
+                self.gear.node(lane, node, inputs, &operands, last_try)
+            }
+        };
+        let queued = match attempt {
+            Ok(Some(queued)) => queued,
+            Ok(None) => {
+                self.queues[lane].put_off = Some(PutOff::Later);
+                return Ok(Some(step));
+            }
+            Err(Trouble::OutOfMemory { .. }) => {
+                self.gear.context.trim();
+                self.queues[lane].put_off = Some(PutOff::Memory);
+                return Ok(Some(step));
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        let Queued { results, doubt, landing } = queued;
+        self.queues[lane].put_off = None;
+        self.queues[lane].point = step.at.point;
+        doubts.extend(doubt);
+        self.note_results(&step, results, &doubts);
+        if self.shared.port.tape.is_on() {
+            // SAFETY: this thread runs the step, and its nodes' inputs are still there.
+            unsafe { self.shared.port.tape.step(&step) };
+        }
+        let observed = step.nodes().any(|n| n.counts().handles > 0);
+        let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);
+        self.shared.port.counters.events.store(waits, Relaxed);
+        self.let_go(&mut step);
+        let names =
+            self.shared.manner.sync.then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
+        let (mark, cargo) = self.gear.depart(lane);
+        let launched = Instant::now();
+        let flight = Flight { at: mark.at, step: Some(step), cargo, landing, launched };
+        self.shared.lanes[lane].sky().flights.push_back(flight);
+
+        // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
+        let queue = &mut self.queues[lane];
+        queue.since_event += 1;
+        queue.since_event_ns += 2_000 + cost_ns / 64;
+        let enough = observed && queue.since_event_ns >= COVERED_AFTER_NS || queue.since_event >= COVERED_AFTER;
+        if enough || names.is_some() {
+            self.cover(lane)?;
+        }
+        if let Some(Some(culprit)) = names {
+            self.send_reapers()?;
+            if let Err(fault) = self.gear.lanes.raw(lane).sleep() {
+                let (op, at) = (culprit.op(), culprit.location());
+                let place = format!("{}:{}", at.file(), at.line());
+                self.shared.lose(format_args!("{} while running {op} ({place})", describe(fault)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
+    fn operand(&self, input: &NodeLink, edges: u32, doubts: &mut SmallVec<[Arc<Doubt>; 1]>) -> Operand {
+        let made =
+            input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
+        let complete = input.completion.get();
+        let (in_table, is_complete) = (made.is_some(), complete.is_some());
+        let value = match (complete, made) {
+            (Some(result), _) => result.clone(),
+            (None, Some(made)) => {
+                for doubt in made.doubts {
+                    if !doubts.iter().any(|d| Arc::ptr_eq(d, &doubt)) {
+                        doubts.push(doubt);
+                    }
+                }
+                made.result
+            }
+            (None, None) => match input.completion.get() {
+                Some(result) => result.clone(),
+                None => Err(input.fail(ErrorKind::Kernel, "its value was gone before its reader came")),
+            },
+        };
+        let counts = input.counts();
+        // While its step is in the books, they hold a link to it, and so does the step.
+        let ours = if in_table { 2 } else { 0 };
+        let last = counts.handles == 0 && counts.links == edges + ours;
+        let owners = 1 + in_table as usize + is_complete as usize;
+        Operand { value, spare: last.then_some(owners) }
+    }
+
+    /// Notes what each of a step's entries was given.
+    fn note_results(
+        &self,
+        step: &Step,
+        results: SmallVec<[Result<Value, Error>; 2]>,
+        doubts: &SmallVec<[Arc<Doubt>; 1]>,
+    ) {
+        let mut results = results.into_iter();
+        for (k, &entry) in step.entries.iter().enumerate() {
+            let written = match &step.work {
+                Work::Group { group, written, .. } => k >= group.members.len() || written.contains(&(k as u8)),
+                Work::Node(_) => true,
+            };
+            let made = if written { results.next() } else { None };
+            let made = made.map(|result| Made { result, doubts: doubts.clone() });
+            put(&self.shared.table, entry, made);
+        }
+    }
+
+    /// Lets go of what a queued step has read: its memory is now free in stream order, unless somebody else wants it.
+    fn let_go(&self, step: &mut Step) {
+        let mut links = Inputs::new();
+        for node in step.nodes() {
+            // SAFETY: claimed for this step, which this thread runs; nobody else reads a claimed node's inputs.
+            links.extend(unsafe { node.let_go() });
+        }
+        if let Work::Group { group, .. } = &mut step.work {
+            links.extend(std::mem::take(&mut group.inputs));
+        }
+        let mut queued: SmallVec<[(u32, NodeLink); 4]> = SmallVec::new();
+        for link in &links {
+            if let Some(entry) = link.entry()
+                && !queued.iter().any(|(e, _)| *e == entry)
+            {
+                queued.push((entry, link.clone()));
+            }
+        }
+        free(links);
+        for (entry, link) in queued {
+            let counts = link.counts();
+            let made = lock(&self.shared.table).get(entry as usize).cloned().flatten();
+            // The books', its step's, and ours: nobody can come to look at the value any more. An error stays, for
+            // the log of what is detached.
+            let gone = counts.handles == 0 && counts.links == 3;
+            if gone
+                && made.is_some_and(|m| {
+                    m.result.is_ok() && (m.doubts.is_empty() || !link.completion.state().has(DETACHED))
+                })
+            {
+                put(&self.shared.table, entry, None);
+            }
+        }
+    }
+
+    /// Goes on with copies to the device.
+    fn upload(&mut self) -> Result<bool, Trouble> {
+        let lane = self.gear.copy_lane();
+        let under_way = self.shared.lanes[lane].sky().flights.len();
+        if !self.gear.can_upload(under_way) {
+            return Ok(false);
+        }
+        match self.gear.upload_piece() {
+            Ok(()) => {}
+            // The step that needs it asks again.
+            Err(Trouble::OutOfMemory { .. }) => self.moved = true,
+            Err(trouble) => return Err(trouble),
+        }
+        let (mark, cargo) = self.gear.depart(lane);
+        let flight = Flight { at: mark.at, step: None, cargo, landing: None, launched: Instant::now() };
+        self.shared.lanes[lane].sky().flights.push_back(flight);
+        self.cover(lane)?;
+        Ok(true)
+    }
+
+    fn cover(&mut self, lane: usize) -> Result<(), Trouble> {
+        self.queues[lane].since_event = 0;
+        self.queues[lane].since_event_ns = 0;
+        self.gear.cover(lane)
+    }
+
+    /// Sees to it that everything that is queued will be seen to be through.
+    fn cover_all(&mut self) -> Result<(), Trouble> {
+        (0..self.queues.len()).try_for_each(|lane| self.cover(lane))
+    }
+
+    /// Hands recorded events to the reapers.
+    fn send_reapers(&mut self) -> Result<(), Trouble> {
+        for reap in std::mem::take(&mut self.gear.to_reap) {
+            self.shared.lanes[reap.lane].sky().events.push_back((reap.at, reap.event));
+            self.shared.lanes[reap.lane].ring();
+            if self.reapers[reap.lane].is_none() {
+                match reaper::start(&self.shared, reap.lane) {
+                    Ok(handle) => self.reapers[reap.lane] = Some(handle),
+                    Err(_) => self.shared.lose("a thread that waits for it could not be started"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stays awake for a moment, then sleeps. False where the thread is to end.
+    fn idle(&mut self, last: Instant) -> bool {
+        let shared = self.shared.clone();
+        let attendance = &shared.port.attendance;
+        let news = || {
+            !shared.port.intake.is_empty()
+                || shared.progress.load(SeqCst) != self.seen
+                || shared.heap.has_returned()
+                || shared.over.load(SeqCst)
+        };
+        loop {
+            if news() {
+                return true;
+            }
+            let deadline = lock(&shared.desk).machine.deadline();
+            if deadline.is_some_and(|d| d <= shared.now()) {
+                return true;
+            }
+            if deadline.is_none() && last.elapsed() > shared.manner.linger {
+                break;
+            }
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+        }
+        attendance.park(0);
+        attendance.leave(0);
+        // Whatever was pushed or offered before the two lines above is seen by the next.
+        if news() {
+            attendance.unpark(0);
+            return true;
+        }
+        while attendance.is_parked(0) {
+            if shared.abandoned.load(SeqCst) && self.retire() {
+                return false;
+            }
+            std::thread::park();
+        }
+        true
+    }
+
+    /// True where the device has been abandoned and has nothing left: no work, no values.
+    fn retire(&self) -> bool {
+        let shared = &self.shared;
+        let nothing = {
+            let desk = lock(&shared.desk);
+            desk.machine.is_idle() && desk.batch.is_empty() && shared.port.intake.is_empty()
+        };
+        if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
+            return false;
+        }
+        // Appointed meanwhile: whoever did so counts on this thread.
+        shared.port.attendance.unpark(0)
+    }
+
+    /// The orderly end.
+    fn close(mut self) {
+        self.shared.over.store(true, SeqCst);
+        self.shared.ring_all();
+        for reaper in self.reapers.drain(..).flatten() {
+            // Nothing is under way, so it ends at once.
+            let _ = reaper.join();
+        }
+        self.gear.close();
+    }
+}

@@ -1,0 +1,26 @@
+//! The reference cases of every op on simulated CUDA: the list of `ops_reference`, on the third device.
+//!
+//!     cargo test --test ops_simulated_cuda        # ignored where there is no g++
+//!
+//! The first run compiles the kernels with g++, which takes some minutes; they are kept.
+
+#[allow(dead_code)]
+#[path = "ops_reference.rs"]
+mod ops;
+
+use futensor_simulated_driver::harness;
+
+fn main() {
+    let ready = harness::enter().and_then(|simulator| simulator.can_compile().map(|()| simulator));
+    match ready {
+        Ok(simulator) => {
+            simulator.reset(1, 1);
+            ops::run(&["cuda"], true);
+        }
+        Err(why) => {
+            // Without a driver there is no such device: its trials are ignored.
+            eprintln!("ignored, as the simulated driver cannot be used: {why}");
+            ops::run(&["cuda"], true);
+        }
+    }
+}

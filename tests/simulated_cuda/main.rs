@@ -1,0 +1,100 @@
+//! The CUDA device, whole, on a machine without a GPU: see `tests/simulated-driver`.
+//!
+//!     cargo test --test simulated_cuda              # all; ignored where there is no g++
+//!     FUTENSOR_SEEDS=100 cargo test --test simulated_cuda faults
+//!
+//! The program starts itself again with the simulated driver in the loader's path. Each trial gets a machine anew,
+//! with two GPUs, and must leave nothing behind: no race, no leak, no misuse, or it fails.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod values;
+
+use futensor_simulated_driver::{Simulator, harness};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use support::Deadline;
+
+/// A promise, given the simulated machine and a seed.
+pub type Promise = fn(&Simulator, u64);
+
+/// How a promise is tried.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Of the function.
+    pub name: &'static str,
+    /// The function.
+    pub promise: Promise,
+    /// How many seeds it is tried with, by default.
+    pub seeds: u64,
+    /// The device is lost on the way: what it had is not given back.
+    pub loses: bool,
+}
+
+/// `entries![once: a b c]`
+macro_rules! entries {
+    ($seeds:expr, $loses:expr; $($name:ident)*) => {
+        [$($crate::Entry { name: stringify!($name), promise: $name, seeds: $seeds, loses: $loses }),*]
+    };
+}
+pub(crate) use entries;
+
+fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {
+    let seeds = match std::env::var("FUTENSOR_SEEDS") {
+        Ok(text) if entry.seeds > 1 => text.parse().unwrap_or(entry.seeds),
+        _ => entry.seeds,
+    };
+    let first: u64 = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    for seed in first..first + seeds {
+        let _deadline = Deadline::of(&format!("{name} (seed {seed})"));
+        simulator.reset(seed, 2);
+        let outcome = catch_unwind(AssertUnwindSafe(|| (entry.promise)(simulator, seed)));
+        simulator.release_hangs();
+        simulator.resume();
+        let text = |panic: Box<dyn std::any::Any + Send>| {
+            let text = panic.downcast_ref::<String>().cloned();
+            text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string())).unwrap_or_default()
+        };
+        if let Err(panic) = outcome {
+            return Err(format!("seed {seed}: {}\n{}", text(panic), simulator.report()).into());
+        }
+        if !entry.loses {
+            // The devices' threads end by themselves, once their last handle is gone.
+            support::until(|| simulator.stats().live_streams == 0);
+            simulator.check();
+        }
+        let report = simulator.report();
+        if !report.is_empty() {
+            return Err(format!("seed {seed} leaves reports:\n{report}").into());
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let (simulator, skipped) = match harness::enter() {
+        Ok(simulator) => (Some(simulator), simulator.can_compile().err()),
+        Err(why) => (None, Some(why)),
+    };
+    if let Some(why) = &skipped {
+        eprintln!("ignored, as the simulated driver cannot be used: {why}");
+    }
+    let entries: Vec<(String, Entry)> = [("values", values::all())]
+        .into_iter()
+        .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
+        .collect();
+    let trials = entries.into_iter().map(|(name, entry)| {
+        let ignored = skipped.is_some();
+        let named = name.clone();
+        Trial::test(name, move || match &simulator {
+            Some(simulator) => run(simulator, &named, entry),
+            None => Err("there is no simulated driver".into()),
+        })
+        .with_ignored_flag(ignored)
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
