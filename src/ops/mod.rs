@@ -1,6 +1,7 @@
 //! What can be asked beside the table: one op a file, each behind the one trait.
 
 pub(crate) mod arrange;
+pub(crate) mod attention;
 pub(crate) mod cat;
 pub(crate) mod conv;
 pub(crate) mod cuda;

@@ -3,10 +3,12 @@
 use super::build::{self, At};
 use super::future::TensorFuture;
 use super::stats::{float, wide};
-use crate::dtype::{DType, Scalar};
-use crate::graph::node::Op;
+use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::ops::attention::{Attention, weights};
+use crate::shape::Shape;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Options of an attention, by PyTorch's names.
 ///
@@ -74,10 +76,45 @@ fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), R
     }
 }
 
+/// Bytes of scores from which on they do not stay in the caches: then blocks of them are worth it.
+const BLOCKED_FROM: usize = 4 << 20;
+
+/// The operands in one batch, where the scores are many and the device has a kernel that never has all of them.
+fn blocked(
+    q: &TensorFuture,
+    k: &TensorFuture,
+    v: &TensorFuture,
+    mask: Option<&TensorFuture>,
+) -> Option<Vec<TensorFuture>> {
+    let lead = |x: &TensorFuture| Shape::from(&x.dims()[..x.rank().saturating_sub(2)]);
+    let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
+    let mut batch = lead(q).broadcast(&lead(k))?.broadcast(&lead(v))?;
+    if let Some(mask) = mask {
+        let fits = mask.dtype() == DType::Bool || mask.dtype() == q.dtype();
+        if !fits || !mask.shape().broadcast(&Shape::from([rows, keys]))?.ends_with(&[rows, keys]) {
+            return None;
+        }
+        batch = batch.broadcast(&lead(mask))?;
+    }
+    let scores = batch.numel().saturating_mul(rows * keys).saturating_mul(q.dtype().size());
+    if !q.port().host || scores < BLOCKED_FROM || batch.rank() > 14 {
+        return None;
+    }
+    let full = |x: &TensorFuture, tail: [usize; 2]| {
+        let shape: Vec<usize> = batch.iter().copied().chain(tail).collect();
+        x.expand(shape)
+    };
+    let tail = |x: &TensorFuture| [x.dims()[x.rank() - 2], x.dims()[x.rank() - 1]];
+    let mut out = vec![full(q, tail(q)), full(k, tail(k)), full(v, tail(v))];
+    out.extend(mask.map(|mask| full(mask, [rows, keys])));
+    Some(out)
+}
+
 impl TensorFuture {
     /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find among keys
     /// `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017, arXiv:1706.03762). A query that
-    /// sees no key finds zeros, as in PyTorch.
+    /// sees no key finds zeros, as in PyTorch. On the CPU, scores that would not stay in the caches are never there
+    /// all at once.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -102,34 +139,63 @@ impl TensorFuture {
         if let Err(refusal) = checked(self, key, value) {
             return build::refused("scaled_dot_product_attention", self, refusal, at);
         }
-        let (rows, width) = (self.dims()[self.rank() - 2], self.dims()[self.rank() - 1]);
-        let keys = key.dims()[key.rank() - 2];
+        let width = self.dims()[self.rank() - 1];
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
-        let mut scores = (wide(self) * scale).matmul(wide(key).transpose(-2, -1));
-        if options.causal {
-            let places = |n: usize| {
-                let op = Op::Arange { start: Scalar::Int(0), step: Scalar::Int(1) };
-                build::create(self.port(), op, n.into(), DType::I64, at)
-            };
-            scores = places(rows).unsqueeze(1).ge(places(keys)).where_cond(&scores, f64::NEG_INFINITY);
+        let (q, k, v) = (wide(self), wide(key), wide(value));
+        let mask = options.mask.as_ref().map(wide);
+        if options.dropout == 0.0
+            && let Some(operands) = blocked(&q, &k, &v, mask.as_ref())
+        {
+            let operands: Vec<&TensorFuture> = operands.iter().collect();
+            let op = Attention { scale, causal: options.causal };
+            return build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype());
         }
-        let weights = match &options.mask {
-            None => scores.softmax(-1),
-            Some(mask) => {
-                let scores = match mask.dtype() {
-                    DType::Bool => mask.where_cond(&scores, f64::NEG_INFINITY),
-                    _ => scores + wide(mask),
-                };
-                if keys == 0 {
-                    scores
-                } else {
-                    // A row of nothing but minus infinity has no softmax: it is of zeros.
-                    let blind = scores.max_keepdim(-1).eq(f64::NEG_INFINITY);
-                    blind.where_cond(0.0, blind.where_cond(0.0, &scores).softmax(-1))
-                }
-            }
-        };
+        let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
         let weights = if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
-        weights.matmul(wide(value)).to_dtype(self.dtype())
+        weights.matmul(v).to_dtype(self.dtype())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AttentionOptions, Device, GradOptions, grad_with};
+
+    /// The same attention with and without the matrix of scores: values, and gradients of all operands.
+    #[tokio::test]
+    async fn long_sequences_have_the_values_and_gradients_of_short_ones() {
+        let device = Device::cpu_with(Default::default());
+        let (q, k) = (device.randn([2, 1, 700, 16]), device.randn([1, 3, 900, 16]));
+        let (v, mask) = (device.randn([3, 900, 8]), device.randn([700, 900]));
+        for causal in [false, true] {
+            let leaves = [&q, &k, &v, &mask].map(|x| x.requires_grad());
+            let [lq, lk, lv, lmask] = &leaves;
+            let options = AttentionOptions::default().causal(causal);
+            let long = lq.scaled_dot_product_attention(lk, lv, options.clone().mask(lmask));
+            // Few queries at a time have few scores.
+            let parts: Vec<_> = (0..7)
+                .map(|i| {
+                    let rows = |x: &crate::TensorFuture| x.narrow(-2, i * 100, 100);
+                    let see =
+                        device.arange(i * 100, i * 100 + 100, 1).unsqueeze(1).ge(device.arange(0, 900, 1));
+                    let hidden = see.where_cond(rows(lmask), f64::NEG_INFINITY);
+                    let mask = if causal { hidden } else { rows(lmask) };
+                    let options = AttentionOptions::default().mask(mask);
+                    rows(lq).scaled_dot_product_attention(lk, lv, options)
+                })
+                .collect();
+            let short = crate::cat(&parts, -2);
+            let up = device.randn([2, 3, 700, 8]);
+            let close = async |a: &crate::TensorFuture, b: &crate::TensorFuture, what: &str| {
+                let most = (a - b).abs().max_all().item::<f32>().await.unwrap();
+                assert!(most < 2e-3, "{what}, causal {causal}: {most}");
+            };
+            close(&long, &short, "values").await;
+            let options = || GradOptions::default().upstream(&up).retain(true);
+            let a = grad_with(&long, &leaves, options());
+            let b = grad_with(&short, &leaves, options());
+            for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+                close(a, b, ["q", "k", "v", "mask"][i]).await;
+            }
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! no slice to index.
 
 #[allow(unsafe_code)]
+pub(crate) mod attention;
+#[allow(unsafe_code)]
 pub(crate) mod conv;
 #[allow(unsafe_code)]
 pub(crate) mod copy;

@@ -1,0 +1,106 @@
+//! Attention as one op, which never has the matrix of scores; its gradient makes that matrix once more.
+
+use crate::dtype::DType;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::kernels::cpu::attention::{self, Sight};
+use crate::{Backward, TensorFuture};
+
+/// `(q, k, v)` or `(q, k, v, mask)`, all of one batch, in float32 or float64.
+pub(crate) struct Attention {
+    pub scale: f64,
+    pub causal: bool,
+}
+
+impl Operation for Attention {
+    fn name(&self) -> &str {
+        "scaled_dot_product_attention"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let [q, k, v] = [inputs[0], inputs[1], inputs[2]];
+        let lead = q.shape.rank().checked_sub(2);
+        let fits = lead.is_some_and(|lead| {
+            inputs.iter().all(|m| m.shape.rank() == lead + 2 && m.shape[..lead] == q.shape[..lead])
+                && k.shape[lead + 1] == q.shape[lead + 1]
+                && v.shape[lead] == k.shape[lead]
+                && inputs.get(3).is_none_or(|m| m.shape[lead..] == [q.shape[lead], k.shape[lead]])
+        });
+        let typed = matches!(q.dtype, DType::F32 | DType::F64)
+            && k.dtype == q.dtype
+            && v.dtype == q.dtype
+            && inputs.get(3).is_none_or(|m| m.dtype == DType::Bool || m.dtype == q.dtype);
+        match (lead, fits, typed) {
+            (Some(lead), true, true) => {
+                let mut shape = q.shape.clone();
+                shape.dims_mut()[lead + 1] = v.shape[lead + 1];
+                Ok(Meta { shape, dtype: q.dtype })
+            }
+            (_, _, false) => Err(Refusal::dtype(format!("{}, {} and {}", q.dtype, k.dtype, v.dtype))),
+            _ => Err(Refusal::shape(format!("{}, {} and {}", q.shape, k.shape, v.shape))),
+        }
+    }
+
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        let lead = output.shape.rank() - 2;
+        let keys = inputs[1].shape[lead] as u64;
+        let each = inputs[0].shape[lead + 1] + output.shape[lead + 1];
+        let rows: usize = output.shape[..lead + 1].iter().product();
+        500 + (rows as u64).saturating_mul(keys).saturating_mul(each as u64 + 20) / 20
+    }
+
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let [q, k, v] = [run.inputs[0], run.inputs[1], run.inputs[2]];
+        let sight = Sight { scale: self.scale, causal: self.causal };
+        attention::attention([q, k, v], run.inputs.get(3).copied(), sight, &run.output, run.parallel);
+        Ok(())
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::inputs(&[0, 1, 2, 3])
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let mask = (call.operands() > 3).then(|| call.input(3).clone());
+        let (q, k, v) = (call.input(0).clone(), call.input(1).clone(), call.input(2).clone());
+        let weights = weights(&q, &k, mask.as_ref(), self.scale, self.causal);
+        let from = weights.clone();
+        call.give(2, |call| from.transpose(-2, -1).matmul(call.upstream()));
+        let of_weights = call.upstream().matmul(v.transpose(-2, -1));
+        let mean = (&weights * &of_weights).sum_keepdim(-1);
+        let of_scores = weights * (of_weights - mean);
+        call.give(0, |_| of_scores.matmul(&k) * self.scale);
+        call.give(1, |_| of_scores.transpose(-2, -1).matmul(&q) * self.scale);
+        if mask.is_some_and(|mask| mask.dtype().is_float()) {
+            call.give(3, |_| of_scores.clone());
+        }
+        Ok(())
+    }
+}
+
+/// `softmax(q k^T scale + mask)` over the keys; zeros in the row of a query that sees none.
+#[track_caller]
+pub(crate) fn weights(
+    q: &TensorFuture,
+    k: &TensorFuture,
+    mask: Option<&TensorFuture>,
+    scale: f64,
+    causal: bool,
+) -> TensorFuture {
+    let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
+    let mut scores = (q * scale).matmul(k.transpose(-2, -1));
+    if causal {
+        let places = |n: usize| q.device().arange(0, n, 1);
+        scores = places(rows).unsqueeze(1).ge(places(keys)).where_cond(&scores, f64::NEG_INFINITY);
+    }
+    let Some(mask) = mask else { return scores.softmax(-1) };
+    scores = match mask.dtype() {
+        DType::Bool => mask.where_cond(&scores, f64::NEG_INFINITY),
+        _ => scores + mask,
+    };
+    if keys == 0 {
+        return scores;
+    }
+    // A row of nothing but minus infinity has no softmax: it is of zeros.
+    let blind = scores.max_keepdim(-1).eq(f64::NEG_INFINITY);
+    blind.where_cond(0.0, blind.where_cond(0.0, &scores).softmax(-1))
+}
