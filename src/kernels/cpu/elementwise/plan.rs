@@ -153,6 +153,16 @@ impl Plan {
         Place { ptr, scale: 0, uniform: false, slot: i as u8 }
     }
 
+    /// A place for what is kept from tile to tile. Other slots are taken from the other end, so that none that
+    /// an earlier instruction has used and given back becomes one: that instruction comes again in the next
+    /// tile.
+    fn kept_slot(&mut self) -> Place {
+        let i = u128::BITS - 1 - self.slots_free.leading_zeros();
+        self.slots_free &= !(1 << i);
+        let ptr = self.slots.wrapping_add(i as usize * SLOT_STEP);
+        Place { ptr, scale: 0, uniform: false, slot: NO_SLOT }
+    }
+
     /// A place for a value that is the same everywhere, or for a tile of one that is not.
     fn room(&mut self, uniform: bool) -> Place {
         if uniform { self.cell() } else { self.slot() }
@@ -333,13 +343,9 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
         Lie::Uniform => Place::one(view.ptr.cast_mut()),
         Lie::Strided(gather) => {
             // What repeats is kept in its slot from tile to tile, so the slot is never given back.
-            let keeps = gather.period.is_some();
-            let mut dst = plan.slot();
+            let dst = if gather.period.is_some() { plan.kept_slot() } else { plan.slot() };
             plan.push(Step::Gather { which: plan.gathers.len() as u8, dst });
             plan.gathers.push(gather);
-            if keeps {
-                dst.slot = NO_SLOT;
-            }
             dst
         }
     };
