@@ -21,7 +21,7 @@
 //! Entries are freed in a loop, so a tape of a million ops does not overflow the stack. A lock guards one
 //! entry for a few instructions; no two are ever held together.
 
-use super::node::{Home, NodeHandle, Op};
+use super::node::{Home, NodeHandle, Op, ViewOp};
 use super::operation::{Meta, Needs};
 use crate::counted::{Handle, Link, Observed};
 use crate::sync::{Mutex, lock};
@@ -55,6 +55,15 @@ impl Made {
             Made::Moved => "to_device",
             Made::Op(op) => op.name(),
         }
+    }
+
+    /// A view with the last two dimensions changed.
+    pub fn turns(&self) -> bool {
+        let Made::Op(Op::View(ViewOp::Permute(order))) = self else { return false };
+        let (rank, last) = (order.len(), order.len() as u8);
+        rank >= 2
+            && order[..rank - 2].iter().enumerate().all(|(d, &from)| from as usize == d)
+            && order[rank - 2..] == [last - 1, last - 2]
     }
 
     /// Cheap to compute again, and as a rule fused away.
