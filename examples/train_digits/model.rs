@@ -41,9 +41,11 @@ impl Model {
             Model::Mlp => Sequential::new()
                 .then(Flatten)
                 .then(Linear::new(64, 256, device))
+                .then(BatchNorm::new(256, device))
                 .then(Relu)
                 .then(Dropout::new(0.3))
                 .then(Linear::new(256, 128, device))
+                .then(BatchNorm::new(128, device))
                 .then(Relu)
                 .then(Dropout::new(0.3))
                 .then(Linear::new(128, 10, device)),

@@ -170,7 +170,7 @@ impl Entry {
             let mut constant = None;
             match (&operand.entry, operand.node) {
                 (Some(entry), node) => entry.want(wants, node.filter(|_| reads_memory)),
-                (None, Some(node)) if wants > 0 => constant = Some(Constant::of(node)),
+                (None, Some(node)) if wants > 0 => constant = Some(Constant::of(node, reads_memory)),
                 _ => {}
             }
             inputs.push(Operand { meta: operand.meta, entry: operand.entry, constant });
@@ -267,9 +267,12 @@ impl Entry {
 }
 
 impl Constant {
-    fn of(node: &NodeHandle) -> Constant {
+    /// A draw that is in memory, or has to be there for the op anyway, is kept like any other value.
+    fn of(node: &NodeHandle, reads_memory: bool) -> Constant {
+        let written = reads_memory || node.completion.state().is_complete();
         match node.op {
-            Op::Fill(_) | Op::Arange { .. } | Op::Random { .. } => Constant::Again(node.op.clone()),
+            Op::Fill(_) => Constant::Again(node.op.clone()),
+            Op::Arange { .. } | Op::Random { .. } if !written => Constant::Again(node.op.clone()),
             _ => Constant::Kept(node.clone()),
         }
     }
