@@ -220,6 +220,24 @@ fn the_reader_of_imports_sees_every_form() {
 }
 
 #[test]
+fn one_name_from_above_is_used_below_and_only_to_state_a_trait() {
+    // Gradient rules are written in the ops that users call, so what they are given has its name in the trait
+    // that `graph/` defines. Nothing below `tensor/` may call it, and no other name comes down that way.
+    let mut found = Vec::new();
+    for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !is_test(&s.path)) {
+        for (_, line) in shipped(source) {
+            for (at, _) in line.match_indices("crate::") {
+                let name: String = line[at + 7..].chars().take_while(|c| c.is_alphanumeric()).collect();
+                if name.starts_with(char::is_uppercase) {
+                    found.push(format!("{} {name}", source.path));
+                }
+            }
+        }
+    }
+    assert_eq!(found, ["graph/operation.rs Backward"]);
+}
+
+#[test]
 fn the_graph_knows_no_threads_and_no_devices() {
     for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !is_test(&s.path)) {
         for (number, line) in shipped(source) {

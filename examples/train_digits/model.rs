@@ -40,12 +40,15 @@ impl Model {
         match self {
             Model::Mlp => Sequential::new()
                 .then(Flatten)
-                .then(Linear::new(64, 128, device))
+                .then(Linear::new(64, 256, device))
+                .then(BatchNorm::new(256, device))
                 .then(Relu)
-                .then(Dropout::new(0.2))
-                .then(Linear::new(128, 64, device))
+                .then(Dropout::new(0.3))
+                .then(Linear::new(256, 128, device))
+                .then(BatchNorm::new(128, device))
                 .then(Relu)
-                .then(Linear::new(64, 10, device)),
+                .then(Dropout::new(0.3))
+                .then(Linear::new(128, 10, device)),
             Model::Cnn => Sequential::new()
                 .then(Conv2d::without_bias(1, 16, 3, padded(), device))
                 .then(BatchNorm::new(16, device))

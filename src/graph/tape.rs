@@ -21,7 +21,7 @@
 //! Entries are freed in a loop, so a tape of a million ops does not overflow the stack. A lock guards one
 //! entry for a few instructions; no two are ever held together.
 
-use super::node::{Home, NodeHandle, Op};
+use super::node::{Home, NodeHandle, Op, ViewOp};
 use super::operation::{Meta, Needs};
 use crate::counted::{Handle, Link, Observed};
 use crate::sync::{Mutex, lock};
@@ -55,6 +55,15 @@ impl Made {
             Made::Moved => "to_device",
             Made::Op(op) => op.name(),
         }
+    }
+
+    /// A view with the last two dimensions changed.
+    pub fn turns(&self) -> bool {
+        let Made::Op(Op::View(ViewOp::Permute(order))) = self else { return false };
+        let (rank, last) = (order.len(), order.len() as u8);
+        rank >= 2
+            && order[..rank - 2].iter().enumerate().all(|(d, &from)| from as usize == d)
+            && order[rank - 2..] == [last - 1, last - 2]
     }
 
     /// Cheap to compute again, and as a rule fused away.
@@ -161,7 +170,7 @@ impl Entry {
             let mut constant = None;
             match (&operand.entry, operand.node) {
                 (Some(entry), node) => entry.want(wants, node.filter(|_| reads_memory)),
-                (None, Some(node)) if wants > 0 => constant = Some(Constant::of(node)),
+                (None, Some(node)) if wants > 0 => constant = Some(Constant::of(node, reads_memory)),
                 _ => {}
             }
             inputs.push(Operand { meta: operand.meta, entry: operand.entry, constant });
@@ -258,9 +267,12 @@ impl Entry {
 }
 
 impl Constant {
-    fn of(node: &NodeHandle) -> Constant {
+    /// A draw that is in memory, or has to be there for the op anyway, is kept like any other value.
+    fn of(node: &NodeHandle, reads_memory: bool) -> Constant {
+        let written = reads_memory || node.completion.state().is_complete();
         match node.op {
-            Op::Fill(_) | Op::Arange { .. } | Op::Random { .. } => Constant::Again(node.op.clone()),
+            Op::Fill(_) => Constant::Again(node.op.clone()),
+            Op::Arange { .. } | Op::Random { .. } if !written => Constant::Again(node.op.clone()),
             _ => Constant::Kept(node.clone()),
         }
     }

@@ -124,14 +124,19 @@ impl Operation for MatMul {
             call.give(1, |call| call.input(0).unsqueeze(-1).mul(call.upstream().unsqueeze(-2)));
             return Ok(());
         }
-        call.give(0, |call| call.upstream().matmul(call.input(1).transpose(-1, -2)));
+        // The gradient of a view `w^T` is made as that of `w`, so that the update of `w` runs row by row.
+        let product = |turned: bool, a: &crate::TensorFuture, b: &crate::TensorFuture| match turned {
+            true => b.transpose(-1, -2).matmul(a.transpose(-1, -2)).transpose(-1, -2),
+            false => a.matmul(b),
+        };
+        call.give(0, |call| product(call.is_turned(0), call.upstream(), &call.input(1).transpose(-1, -2)));
         call.give(1, |call| {
             let (a, g) = (call.input(0), call.upstream());
             if b_rank == 2 && a_rank > 2 && call.meta(0).shape.numel() > 0 && g.numel() > 0 {
                 let (k, n) = (call.meta(1).shape[0] as isize, call.meta(1).shape[1] as isize);
-                return a.reshape([-1, k]).t().matmul(g.reshape([-1, n]));
+                return product(call.is_turned(1), &a.reshape([-1, k]).t(), &g.reshape([-1, n]));
             }
-            a.transpose(-1, -2).matmul(g)
+            product(call.is_turned(1), &a.transpose(-1, -2), g)
         });
         Ok(())
     }

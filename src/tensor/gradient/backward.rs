@@ -44,6 +44,7 @@ pub struct Backward<'a> {
     pub(super) inputs: SmallVec<[Option<TensorFuture>; 2]>,
     pub(super) metas: SmallVec<[&'a Meta; 2]>,
     pub(super) wanted: SmallVec<[bool; 2]>,
+    pub(super) turned: SmallVec<[bool; 2]>,
     pub(super) output: Option<TensorFuture>,
     pub(super) output_meta: &'a Meta,
     pub(super) upstream: TensorFuture,
@@ -106,6 +107,12 @@ impl Backward<'_> {
             let gradient = fitted(gradient, self.metas[i]);
             self.given.push((i, gradient));
         }
+    }
+
+    /// True where operand `i` is a view with the last two dimensions changed: a rule that can give its gradient
+    /// so that it is row-major once it is turned back had better do it.
+    pub(crate) fn is_turned(&self, i: usize) -> bool {
+        self.turned[i]
     }
 
     /// By the name that the op table has for it.

@@ -183,6 +183,7 @@ impl Walk {
             inputs,
             metas: operands.iter().map(|o| &o.meta).collect(),
             wanted,
+            turned: operands.iter().map(|o| o.entry.as_ref().is_some_and(|e| e.made.turns())).collect(),
             output,
             output_meta: &entry.meta,
             upstream,

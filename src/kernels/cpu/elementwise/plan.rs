@@ -153,10 +153,11 @@ impl Plan {
         Place { ptr, scale: 0, uniform: false, slot: i as u8 }
     }
 
-    /// A place for a tile that is kept until the next one: no other register has it earlier in a tile, since
-    /// slots that are used again are taken from the other end.
+    /// A place for what is kept from tile to tile. Other slots are taken from the other end, so that none that
+    /// an earlier instruction has used and given back becomes one: that instruction comes again in the next
+    /// tile.
     fn kept_slot(&mut self) -> Place {
-        let i = 127 - self.slots_free.leading_zeros();
+        let i = u128::BITS - 1 - self.slots_free.leading_zeros();
         self.slots_free &= !(1 << i);
         let ptr = self.slots.wrapping_add(i as usize * SLOT_STEP);
         Place { ptr, scale: 0, uniform: false, slot: NO_SLOT }

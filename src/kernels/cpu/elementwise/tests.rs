@@ -845,6 +845,25 @@ fn views_are_read_at_their_strides() {
 }
 
 #[test]
+fn a_row_that_repeats_is_read_right_after_instructions_that_have_given_their_slots_back() {
+    // y = -(|i|) + row, the row read last: it stays in a slot from tile to tile, the others come again.
+    let mut program = Program::default();
+    let step = Scalar::Float(1.0);
+    let i = program.push(Code::Arange { start: Scalar::Float(0.0), step }, F32, F32);
+    let a = program.push(Code::Unary(UnaryOp::Abs, Arg::Reg(i)), F32, F32);
+    let n = program.push(Code::Unary(UnaryOp::Neg, Arg::Reg(a)), F32, F32);
+    let row = program.push(Code::Input(0), F32, F32);
+    let y = program.push(Code::Binary(BinaryOp::Add, Arg::Reg(n), Arg::Reg(row)), F32, F32);
+    program.outputs.push(y);
+    let row = Buffer::of(&(0..128).map(|i| 0.5 * i as f32).collect::<Vec<_>>());
+    let shape = [64, 128];
+    let got = run_on(level(), &program, &shape, &[row.view(&shape, &[0, 1], 0)], &[]).remove(0);
+    for (i, &y) in got.get::<f32>().iter().enumerate() {
+        assert_eq!(y, 0.5 * (i % 128) as f32 - i as f32, "at {i}");
+    }
+}
+
+#[test]
 fn an_output_may_be_the_memory_of_an_input() {
     // y = x + 1, z = x * y, both outputs; y over x.
     let mut program = Program::default();
