@@ -6,7 +6,6 @@ pub(crate) mod cpu;
 #[allow(dead_code)] // Until the engine drives CUDA devices, and without the feature.
 pub(crate) mod cuda;
 pub(crate) mod philox;
-pub(crate) mod window;
 
 #[allow(unused_imports)] // `Serial` is for tests.
 pub(crate) use crate::view::{Parallel, Serial, View, ViewMut};

@@ -4,11 +4,9 @@
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
 
-use super::cuda;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::conv::{self, Geometry};
-use crate::kernels::window::Window;
+use crate::kernels::cpu::window::Window;
 use crate::shape::Shape;
 use crate::{Backward, TensorFuture, custom};
 
@@ -159,15 +157,6 @@ impl Operation for Conv {
             Role::Weight(_) => conv::to_weight(&geometry, a, b, out, par),
         }
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let (geometry, _) = self.sizes(run.inputs()[0].shape(), run.inputs()[1].shape())?;
-        match self.role {
-            Role::Output => cuda::window::conv(run, &geometry),
-            Role::Input(_) => cuda::window::to_input(run, &geometry),
-            Role::Weight(_) => cuda::window::to_weight(run, &geometry),
-        }
     }
 
     /// Each factor's gradient is made of the other.

@@ -1,13 +1,10 @@
 //! Pooling over the last two dimensions: the largest element or its position, the mean, and the mean's way
 //! back. The way back of the largest is a `scatter_add` at its position.
 
-use super::cuda;
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::pool;
-use crate::kernels::cuda::window::Key;
-use crate::kernels::window::{Divisor, Window};
+use crate::kernels::cpu::pool::{self, Divisor};
+use crate::kernels::cpu::window::Window;
 use crate::{Backward, TensorFuture, custom};
 
 /// What is wanted of each window.
@@ -73,18 +70,6 @@ impl Operation for Pool {
             Pooled::Spread(divisor) => pool::spread(&self.window, divisor, x, out, par),
         }
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let window = &self.window;
-        match self.what {
-            Pooled::Max => cuda::window::pooled(run, window, |dtype| Key::Max { dtype, place: false }, None),
-            Pooled::MaxPosition => {
-                cuda::window::pooled(run, window, |dtype| Key::Max { dtype, place: true }, None)
-            }
-            Pooled::Mean(by) => cuda::window::pooled(run, window, |dtype| Key::Mean { dtype }, Some(by)),
-            Pooled::Spread(by) => cuda::window::pooled(run, window, |dtype| Key::Spread { dtype }, Some(by)),
-        }
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {

@@ -6,7 +6,7 @@ use crate::kernels::cuda::elementwise::{self, Key, Walk};
 use crate::kernels::cuda::generate::Form;
 use crate::kernels::cuda::index::{self, Indexed};
 use crate::kernels::cuda::softmax::{self, RowOp};
-use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
+use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
 use crate::shape::contiguous_strides;
 
@@ -147,7 +147,6 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     out.push(("scans", scans()));
     out.push(("sorts", sorts()));
     out.push(("products", products()));
-    out.push(("windows", windows()));
     out
 }
 
@@ -267,21 +266,6 @@ fn sorts() -> Vec<Kernel> {
     }
     out.extend([128, 256, 512, 1024].map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
     out
-}
-
-fn windows() -> Vec<Kernel> {
-    let mut out = Vec::new();
-    for dtype in [F32, F64, F16, BF16] {
-        let wide = if dtype == F64 { F64 } else { F32 };
-        out.extend([dtype, wide].map(|to| window::Key::Columns { from: dtype, to }));
-        out.extend([false, true].map(|bias| window::Key::Fold { from: wide, to: dtype, bias }));
-        out.extend([window::Key::Mean { dtype }, window::Key::Spread { dtype }]);
-    }
-    for dtype in DType::ALL.into_iter().filter(|&d| d != Bool) {
-        out.extend([false, true].map(|place| window::Key::Max { dtype, place }));
-    }
-    out.dedup();
-    out.into_iter().map(Kernel::Window).collect()
 }
 
 fn products() -> Vec<Kernel> {

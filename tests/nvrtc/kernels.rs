@@ -19,7 +19,6 @@ mod graph {
 mod kernels {
     pub(crate) mod cuda;
     pub(crate) mod philox;
-    pub(crate) mod window;
     /// Of the CPU's kernels only the random numbers, which are the same bit by bit.
     pub(crate) mod cpu {
         pub(crate) mod random;

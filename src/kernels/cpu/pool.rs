@@ -3,13 +3,13 @@
 //! Called by the CPU kernels of those ops, which have checked shapes, types, and that every window meets
 //! the input. A plane is worked on by one thread, a row of outputs at a time.
 
-use super::super::window::{Divisor, Window};
 use super::super::{Parallel, View, ViewMut};
 use super::isa::vectorize;
 use super::load::Load;
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::Wide;
 use super::softmax::Float;
+use super::window::Window;
 use crate::dtype::DType;
 use half::{bf16, f16};
 
@@ -112,10 +112,39 @@ pub(crate) fn max_positions(window: &Window, x: View<'_>, out: &ViewMut<'_>, par
     }
 }
 
-/// The divisor of each place of a plane.
-fn divisors<W: Float>(divisor: Divisor, window: &Window) -> Vec<W> {
-    let at = |i: usize| divisor.of(window, i / window.output[1], i % window.output[1]);
-    (0..window.places()).map(|i| W::of(at(i))).collect()
+/// By what a sum under a window is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Divisor {
+    /// The elements of the window that lie on the input.
+    Met,
+    /// Those on the padding too.
+    Padded,
+    /// A number.
+    Fixed(usize),
+}
+
+impl Divisor {
+    fn of(self, window: &Window, oy: usize, ox: usize) -> f64 {
+        let sides = [oy, ox].into_iter().enumerate().map(|(a, o)| {
+            let start = (o * window.stride[a]) as isize - window.padding[a] as isize;
+            let size = window.input[a] as isize;
+            let end = (start + window.kernel[a] as isize).min(size + window.padding[a] as isize);
+            match self {
+                Divisor::Padded => end - start,
+                _ => end.min(size) - start.max(0),
+            }
+        });
+        match self {
+            Divisor::Fixed(n) => n as f64,
+            _ => sides.product::<isize>() as f64,
+        }
+    }
+
+    /// The divisor of each place of a plane.
+    fn all<W: Float>(self, window: &Window) -> Vec<W> {
+        let at = |i: usize| self.of(window, i / window.output[1], i % window.output[1]);
+        (0..window.places()).map(|i| W::of(at(i))).collect()
+    }
 }
 
 macro_rules! by_float {
@@ -140,7 +169,7 @@ pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut
         par: &dyn Parallel,
     ) {
         let (planes, to, places) = (Planes::<T>::new(&x), Shared::<T>::new(out.ptr), window.places());
-        let divisors = divisors::<W>(divisor, window);
+        let divisors = divisor.all::<W>(window);
         each_plane(&planes, places * window.taps(), par, &|i, from| {
             let mut sums = vec![W::ZERO; places];
             vectorize(|| {
@@ -177,7 +206,7 @@ pub(crate) fn spread(window: &Window, divisor: Divisor, dy: View<'_>, out: &View
     ) {
         let (planes, to) = (Planes::<T>::new(&dy), Shared::<T>::new(out.ptr));
         let (wide, size) = (window.input[1], window.input[0] * window.input[1]);
-        let divisors = divisors::<W>(divisor, window);
+        let divisors = divisor.all::<W>(window);
         each_plane(&planes, window.places() * window.taps(), par, &|i, from| {
             let mut sums = vec![W::ZERO; size];
             vectorize(|| {

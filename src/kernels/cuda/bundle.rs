@@ -9,7 +9,7 @@
 use super::elementwise::{self, lanes};
 use super::generate::Form;
 use super::softmax::RowOp;
-use super::{Kernel, copy, index, reduce, scan, softmax, sort, window};
+use super::{Kernel, copy, index, reduce, scan, softmax, sort};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -89,7 +89,6 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Sort(sort::Key::Tiles(d) | sort::Key::Merge(d) | sort::Key::Write(d)) => {
             [sort::Key::Tiles(*d), sort::Key::Merge(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()
         }
-        Kernel::Window(key) => window::relatives(key).into_iter().map(Kernel::Window).collect(),
         Kernel::Index(index::Key::OneHot { .. }) | Kernel::Sort(sort::Key::Row { .. }) | Kernel::Matmul(_) => {
             Vec::new()
         }

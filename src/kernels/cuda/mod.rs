@@ -22,7 +22,6 @@ pub(crate) mod scan;
 pub(crate) mod softmax;
 pub(crate) mod sort;
 pub(crate) mod source;
-pub(crate) mod window;
 
 use smallvec::SmallVec;
 use source::KernelSource;
@@ -38,7 +37,6 @@ pub(crate) enum Kernel {
     Scan(scan::Key),
     Sort(sort::Key),
     Matmul(matmul::Key),
-    Window(window::Key),
 }
 
 impl Kernel {
@@ -53,7 +51,6 @@ impl Kernel {
             Kernel::Scan(key) => key.source(),
             Kernel::Sort(key) => key.source(),
             Kernel::Matmul(key) => key.source(),
-            Kernel::Window(key) => key.source(),
         }
     }
 }

@@ -29,7 +29,6 @@ pub(crate) enum Part {
     Scan,
     Sort,
     Matmul,
-    Window,
 }
 
 impl Part {
@@ -46,7 +45,6 @@ impl Part {
             Part::Scan => include_str!("device/scan.cuh"),
             Part::Sort => include_str!("device/sort.cuh"),
             Part::Matmul => include_str!("device/matmul.cuh"),
-            Part::Window => include_str!("device/window.cuh"),
         }
     }
 }

@@ -8,7 +8,6 @@ pub(crate) mod pick;
 pub(crate) mod place;
 pub(crate) mod product;
 pub(crate) mod rows;
-pub(crate) mod window;
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};

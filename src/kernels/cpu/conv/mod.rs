@@ -14,10 +14,10 @@ mod products;
 #[cfg(test)]
 mod tests;
 
-use super::super::window::Window;
 use super::super::{Parallel, View, ViewMut};
 use super::load::Load;
 use super::nest::{Nest, Shared};
+use super::window::Window;
 use super::{matmul, softmax};
 use crate::dtype::DType;
 use half::{bf16, f16};

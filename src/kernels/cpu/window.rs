@@ -60,36 +60,6 @@ impl Window {
     }
 }
 
-/// By what a sum under a window is divided.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Divisor {
-    /// The elements of the window that lie on the input.
-    Met,
-    /// Those on the padding too.
-    Padded,
-    /// A number.
-    Fixed(usize),
-}
-
-impl Divisor {
-    /// For an output place.
-    pub fn of(self, window: &Window, oy: usize, ox: usize) -> f64 {
-        let sides = [oy, ox].into_iter().enumerate().map(|(a, o)| {
-            let start = (o * window.stride[a]) as isize - window.padding[a] as isize;
-            let size = window.input[a] as isize;
-            let end = (start + window.kernel[a] as isize).min(size + window.padding[a] as isize);
-            match self {
-                Divisor::Padded => end - start,
-                _ => end.min(size) - start.max(0),
-            }
-        });
-        match self {
-            Divisor::Fixed(n) => n as f64,
-            _ => sides.product::<isize>() as f64,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
