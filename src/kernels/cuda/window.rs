@@ -145,10 +145,12 @@ pub(crate) fn from_columns(
 }
 
 /// A convolution (or with `back` its way back to the input), a thread an element. Inputs: the value and the
-/// weight, with their strides; `channels` are those of a group, of input and output.
+/// weight, with their strides; `channels` are those of a group, of input and output; with `adds`, sums begin with
+/// what the output holds.
 pub(crate) fn convolve(
     dtype: DType,
     back: bool,
+    adds: bool,
     batch: usize,
     groups: usize,
     channels: [usize; 2],
@@ -167,6 +169,7 @@ pub(crate) fn convolve(
         Arg::U32(groups as u32),
         Arg::U32(depth as u32),
         Arg::U32(outs as u32),
+        Arg::U32(adds as u32),
         window.arg(),
         steps(value),
         steps(weight),
@@ -249,12 +252,13 @@ impl Key {
             Key::Convolve { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 groups, i32 depth, i32 outs, ft::Window w, \
-                     ft::Steps4 xs, ft::Steps4 ws"
+                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 groups, i32 depth, i32 outs, u32 adds, \
+                     ft::Window w, ft::Steps4 xs, ft::Steps4 ws"
                 );
                 let name = if back { "convolve_back" } else { "convolve" };
-                let code =
-                    format!("    ft::{name}<{t}, {i}>(x, weight, out, n, groups, depth, outs, w, xs, ws);\n");
+                let code = format!(
+                    "    ft::{name}<{t}, {i}>(x, weight, out, n, groups, depth, outs, adds != 0, w, xs, ws);\n"
+                );
                 (name, params, code)
             }
             Key::Max { dtype, position, wide } => {

@@ -5,15 +5,14 @@
 //! sums are cut, they are rounded to halves once at the end.
 
 use super::pool::sizes;
-use super::{cast, contiguous, converted, copy_to, fill, operand, program, reread, run};
+use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
 use crate::dtype::{DType, Scalar};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
-use crate::graph::program::{Arg, Code, Program};
 use crate::kernels::cpu::conv::Geometry;
 use crate::kernels::cuda::matmul::Product;
 use crate::kernels::cuda::{Plan, reduce, window};
-use crate::op::{BinaryOp, ReduceOp};
+use crate::op::ReduceOp;
 use crate::shape::{Shape, Strides, contiguous_strides};
 
 /// Most bytes of columns at a time.
@@ -57,9 +56,17 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
     if out.numel() == 0 {
         return Ok(());
     }
+    // The result begins with the bias, so that the whole is rounded once.
+    let bias = inputs.get(2);
+    if let Some(bias) = bias {
+        let each = [0, bias.strides[0], 0, 0];
+        copy_to(cuda, CudaView { shape: out.shape, strides: &each, ..*bias }, out)?;
+    }
     if geo.groups > 1 {
         let strides = [x.strides, w.strides];
-        let plan = window::convolve(x.dtype, false, geo.batch, geo.groups, geo.channels, &window, strides);
+        let adds = bias.is_some();
+        let plan =
+            window::convolve(x.dtype, false, adds, geo.batch, geo.groups, geo.channels, &window, strides);
         run(cuda, planned(plan)?, &[x, w], &[out])?;
     } else {
         let mut lent = Strides::new();
@@ -73,6 +80,7 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
             n: places,
             a: numbers(&[0, rows as isize, 1]),
             b,
+            adds: bias.is_some(),
         };
         // A kernel of one element on planes without gaps: the value is its own columns.
         let plain = window.taps() == 1 && window.stride == [1, 1] && window.padding == [0, 0];
@@ -94,22 +102,7 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
             }
         }
     }
-    match inputs.get(2) {
-        Some(bias) => add_bias(cuda, *bias, out),
-        None => Ok(()),
-    }
-}
-
-/// Adds an element to each channel, in place.
-fn add_bias(cuda: &mut CudaRun<'_>, bias: CudaView<'_>, out: CudaViewMut<'_>) -> Result<(), Refusal> {
-    let mut p = Program::default();
-    let y = p.push(Code::Input(0), out.dtype, out.dtype);
-    let b = p.push(Code::Input(1), out.dtype, out.dtype);
-    let sum = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(y), Arg::Reg(b)), out.dtype, out.dtype);
-    p.outputs.push(sum);
-    let (own, each) = (contiguous_strides(out.shape), [0, bias.strides[0], 0, 0]);
-    let bias = CudaView { shape: out.shape, strides: &each, ..bias };
-    program(cuda, &p, &[reread(out, &own), bias], out)
+    Ok(())
 }
 
 /// From `(dy, w)` what flows back to the input: the transposed convolution.
@@ -122,7 +115,8 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
     }
     if geo.groups > 1 {
         let strides = [dy.strides, w.strides];
-        let plan = window::convolve(dy.dtype, true, geo.batch, geo.groups, geo.channels, &window, strides);
+        let plan =
+            window::convolve(dy.dtype, true, false, geo.batch, geo.groups, geo.channels, &window, strides);
         return run(cuda, planned(plan)?, &[dy, w], &[out]);
     }
     let dtype = wide(dy.dtype);
@@ -147,6 +141,7 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
             n: places,
             a: numbers(&[0, 1, rows as isize]),
             b: numbers(&[(outs * places) as isize, places as isize, 1]),
+            adds: false,
         };
         let from = dy.ptr + (start * outs * places * size) as u64;
         multiply(cuda, &product, [w.ptr, from], columns)?;
@@ -203,6 +198,7 @@ pub(crate) fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Re
             n: rows,
             a: numbers(&[outs as isize * deep, deep, 1]),
             b: numbers(&[rows as isize * deep, 1, deep]),
+            adds: false,
         };
         multiply(cuda, &product, [turned, columns], sums + (cut * weight * size) as u64)?;
     }

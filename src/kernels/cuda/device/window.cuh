@@ -58,10 +58,10 @@ FN void col2im(const A* columns, T* out, I n, i32 channels, const Window& w) {
 }
 
 // A convolution, a thread an output: for groups, where a product of matrices is not worth it. `depth` and
-// `outs` are channels of a group.
+// `outs` are channels of a group; with `adds`, sums begin with what is there.
 template <class T, class I>
-FN void convolve(const T* x, const T* weight, T* out, I n, i32 groups, i32 depth, i32 outs, const Window& w,
-                 const Steps4& xs, const Steps4& ws) {
+FN void convolve(const T* x, const T* weight, T* out, I n, i32 groups, i32 depth, i32 outs, bool adds,
+                 const Window& w, const Steps4& xs, const Steps4& ws) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
@@ -70,6 +70,7 @@ FN void convolve(const T* x, const T* weight, T* out, I n, i32 groups, i32 depth
     i32 o = (i32)(plane % ((I)groups * outs)), g = o / outs;
     i64 b = (i64)(plane / ((I)groups * outs));
     C sum = 0;
+    if (adds) sum = load(out[i]);
     for (i32 c = 0; c < depth; ++c)
         for (i32 k = 0; k < w.kh; ++k) {
             i32 y = oy * w.sh - w.ph + k * w.dh;
@@ -86,8 +87,8 @@ FN void convolve(const T* x, const T* weight, T* out, I n, i32 groups, i32 depth
 
 // The way back of `convolve` to its input, a thread an element of that.
 template <class T, class I>
-FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 groups, i32 depth, i32 outs, const Window& w,
-                      const Steps4& ds, const Steps4& ws) {
+FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 groups, i32 depth, i32 outs, bool adds,
+                      const Window& w, const Steps4& ds, const Steps4& ws) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
@@ -96,6 +97,7 @@ FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 groups, i32
     i32 channel = (i32)(plane % ((I)groups * depth)), g = channel / depth, c = channel % depth;
     i64 b = (i64)(plane / ((I)groups * depth));
     C sum = 0;
+    if (adds) sum = load(out[i]);
     for (i32 o = g * outs; o < (g + 1) * outs; ++o)
         for (i32 k = 0; k < w.kh; ++k) {
             i32 oy = output_at(y, k, w.sh, w.ph, w.dh, w.oh);
