@@ -92,12 +92,12 @@ pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
+#[cfg(feature = "cuda")]
+pub use tensor::gpu::CudaOptions;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{Backward, GradOptions, grad, grad_with};
 pub use tensor::losses::{LossOptions, Reduction};
-#[cfg(feature = "cuda")]
-pub use tensor::gpu::CudaOptions;
 pub use tensor::operand::Operand;
 pub use tensor::pad::PadMode;
 pub use tensor::pool::PoolOptions;

@@ -68,6 +68,8 @@ fn allowed(case: &Case) -> Cow<'_, str> {
             let f16 = matches!(a, Operand::Tensor(host, _) if host.dtype == DType::F16);
             format!("near:2:{}", largest * if f16 { 5e-4 } else { 4e-3 }).into()
         }
+        // Up to half a unit in the last place a factor, and each device has an order of its own.
+        ("prod", _) => case.tolerance.replace("near:8:", "near:32:").into(),
         _ => case.tolerance[..].into(),
     }
 }

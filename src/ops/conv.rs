@@ -4,6 +4,7 @@
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
 
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::conv::{self, Geometry};
 use crate::kernels::cpu::window::Window;
@@ -157,6 +158,16 @@ impl Operation for Conv {
             Role::Weight(_) => conv::to_weight(&geometry, a, b, out, par),
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let inputs = run.inputs();
+        let (geometry, _) = self.sizes(inputs[0].shape(), inputs[1].shape())?;
+        match self.role {
+            Role::Output => super::cuda::conv::forward(run, &geometry),
+            Role::Input(_) => super::cuda::conv::to_input(run, &geometry),
+            Role::Weight(_) => super::cuda::conv::to_weight(run, &geometry),
+        }
     }
 
     /// Each factor's gradient is made of the other.

@@ -2,6 +2,7 @@
 //! back. The way back of the largest is a `scatter_add` at its position.
 
 use crate::dtype::DType;
+use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::pool::{self, Divisor};
 use crate::kernels::cpu::window::Window;
@@ -70,6 +71,15 @@ impl Operation for Pool {
             Pooled::Spread(divisor) => pool::spread(&self.window, divisor, x, out, par),
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        match self.what {
+            Pooled::Max => super::cuda::pool::max(run, &self.window, false),
+            Pooled::MaxPosition => super::cuda::pool::max(run, &self.window, true),
+            Pooled::Mean(divisor) => super::cuda::pool::mean(run, &self.window, divisor, false),
+            Pooled::Spread(divisor) => super::cuda::pool::mean(run, &self.window, divisor, true),
+        }
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {

@@ -15,11 +15,11 @@ mod display;
 pub(crate) mod einsum;
 pub(crate) mod future;
 pub(crate) mod generator;
+#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
+pub(crate) mod gpu;
 pub(crate) mod gradient;
 mod indexing;
 pub(crate) mod losses;
-#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
-pub(crate) mod gpu;
 mod methods;
 mod more;
 pub(crate) mod operand;

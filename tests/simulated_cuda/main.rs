@@ -9,8 +9,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod faults;
+mod order;
 mod values;
 
+use futensor::{CudaOptions, Device};
 use futensor_simulated_driver::{Simulator, harness};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +44,20 @@ macro_rules! entries {
 }
 pub(crate) use entries;
 
+/// A device of its own on a simulated GPU.
+fn device(index: usize) -> Device {
+    Device::cuda_with(index, CudaOptions::default()).expect("a simulated GPU")
+}
+
+fn two_devices() -> (Device, Device) {
+    (device(0), device(1))
+}
+
+/// Waits until the devices' threads have ended, which they do by themselves once the last handle is gone.
+fn settle(simulator: &Simulator) {
+    support::until(|| simulator.stats().live_streams == 0);
+}
+
 fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {
     let seeds = match std::env::var("FUTENSOR_SEEDS") {
         Ok(text) if entry.seeds > 1 => text.parse().unwrap_or(entry.seeds),
@@ -61,8 +78,7 @@ fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {
             return Err(format!("seed {seed}: {}\n{}", text(panic), simulator.report()).into());
         }
         if !entry.loses {
-            // The devices' threads end by themselves, once their last handle is gone.
-            support::until(|| simulator.stats().live_streams == 0);
+            settle(simulator);
             simulator.check();
         }
         let report = simulator.report();
@@ -83,10 +99,11 @@ fn main() -> ExitCode {
     if let Some(why) = &skipped {
         eprintln!("ignored, as the simulated driver cannot be used: {why}");
     }
-    let entries: Vec<(String, Entry)> = [("values", values::all())]
-        .into_iter()
-        .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
-        .collect();
+    let entries: Vec<(String, Entry)> =
+        [("values", values::all()), ("order", order::all()), ("faults", faults::all())]
+            .into_iter()
+            .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
+            .collect();
     let trials = entries.into_iter().map(|(name, entry)| {
         let ignored = skipped.is_some();
         let named = name.clone();

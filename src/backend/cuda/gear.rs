@@ -46,6 +46,8 @@ pub(crate) struct Gear {
     pub(super) uploads: VecDeque<super::upload::Upload>,
     /// Events that the reapers have to hear of.
     pub to_reap: Vec<ToReap>,
+    /// What the launch that is being prepared has to come after.
+    pub(super) after: SmallVec<[Mark; 8]>,
     /// What each lane's next flight has to keep; work that was queued for a step that had to be put off counts.
     pub(super) cargo: Vec<Cargo>,
 }
@@ -146,6 +148,7 @@ impl Gear {
             returned: Vec::new(),
             uploads: VecDeque::new(),
             to_reap: Vec::new(),
+            after: SmallVec::new(),
             cargo: lanes_count.map(|_| Cargo::default()).collect(),
         })
     }
@@ -165,11 +168,6 @@ impl Gear {
         }
     }
 
-    pub fn order(&mut self, lane: usize, after: Mark) -> Result<(), Trouble> {
-        let to_reap = &mut self.to_reap;
-        self.lanes.order(lane, after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))
-    }
-
     /// Sees to it that an event stands behind all that is queued on a lane.
     pub fn cover(&mut self, lane: usize) -> Result<(), Trouble> {
         let to_reap = &mut self.to_reap;
@@ -177,17 +175,19 @@ impl Gear {
     }
 
     /// The lane's next flight reads a buffer.
-    pub(super) fn reads(&mut self, lane: usize, buffer: &DeviceBuffer) -> Result<(), Trouble> {
-        match buffer.read_by(self.lanes.next(lane)) {
-            Some(written) => self.order(lane, written),
-            None => Ok(()),
-        }
+    fn reads(&mut self, lane: usize, buffer: &DeviceBuffer) {
+        self.after.extend(buffer.read_by(self.lanes.next(lane)));
     }
 
     /// The lane's next flight writes over a buffer.
-    pub(super) fn overwrites(&mut self, lane: usize, buffer: &DeviceBuffer) -> Result<(), Trouble> {
-        let before = buffer.overwritten_by(self.lanes.next(lane));
-        before.into_iter().try_for_each(|mark| self.order(lane, mark))
+    pub(super) fn overwrites(&mut self, lane: usize, buffer: &DeviceBuffer) {
+        self.after.extend(buffer.overwritten_by(self.lanes.next(lane)));
+    }
+
+    /// Puts the lane behind what the next launch reads and writes over. To be called before it.
+    pub(super) fn order(&mut self, lane: usize) -> Result<(), Trouble> {
+        let (to_reap, after) = (&mut self.to_reap, std::mem::take(&mut self.after));
+        self.lanes.order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))
     }
 
     /// Where the elements of a value are for a launch on this lane, which is ordered after whoever wrote them;
@@ -198,13 +198,13 @@ impl Gear {
             Storage::Shared(buffer) => buffer,
         };
         if let Some(here) = device(&**buffer) {
-            self.reads(lane, here)?;
+            self.reads(lane, here);
             return Ok(Some(Place::Device(here.ptr)));
         }
         match self.bring(lane, buffer)? {
             None => Ok(None),
             Some(brought) => {
-                self.reads(lane, &brought)?;
+                self.reads(lane, &brought);
                 Ok(Some(Place::Device(brought.ptr)))
             }
         }

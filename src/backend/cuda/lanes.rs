@@ -95,17 +95,39 @@ impl Lanes {
             || self.is_reached(mark)
     }
 
-    /// Has what is queued on `lane` from now on come after the mark. An event that had to be recorded for it is
-    /// handed to `reap`, with the flight that it stands behind.
+    /// Has what is queued on `lane` from now on come after all of the marks, with as few waits as that takes: a mark
+    /// that another one comes after needs none. Events that had to be recorded for it are handed to `reap`, with the
+    /// flights that they stand behind.
     pub fn order(
+        &mut self,
+        lane: usize,
+        after: &[Mark],
+        reap: &mut dyn FnMut(usize, u64, Event),
+    ) -> Result<(), Trouble> {
+        let mut open: SmallVec<[Mark; 8]> = SmallVec::from_slice(after);
+        loop {
+            open.retain(|mark| !self.is_ordered(lane, *mark));
+            let covers = |mark: &Mark| {
+                let clock = self.clock_at(*mark);
+                open.iter().filter(|other| clock[other.lane as usize] >= other.at).count()
+            };
+            let Some(&next) = open.iter().max_by_key(|mark| (covers(mark), mark.at)) else { return Ok(()) };
+            self.wait(lane, next, reap)?;
+        }
+    }
+
+    /// What the event behind a mark comes after, or would if it were recorded now.
+    fn clock_at(&self, mark: Mark) -> &Clock {
+        let from = &self.lanes[mark.lane as usize];
+        from.recorded.iter().find(|r| r.at >= mark.at).map_or(&from.known, |r| &r.clock)
+    }
+
+    fn wait(
         &mut self,
         lane: usize,
         after: Mark,
         reap: &mut dyn FnMut(usize, u64, Event),
     ) -> Result<(), Trouble> {
-        if self.is_ordered(lane, after) {
-            return Ok(());
-        }
         let from = after.lane as usize;
         self.forget_reached(from);
         let found = self.lanes[from].recorded.iter().find(|r| r.at >= after.at).map(|r| (r.event, r.at));

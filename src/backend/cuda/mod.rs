@@ -33,14 +33,14 @@ pub(crate) mod lanes;
 pub(crate) mod launch;
 pub(crate) mod memory;
 pub(crate) mod module;
+pub(crate) mod pinned;
+pub(crate) mod probe;
 mod shelf;
+pub(crate) mod step;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-pub(crate) mod pinned;
-pub(crate) mod probe;
-pub(crate) mod step;
 mod upload;
 
 use crate::error::ErrorKind;

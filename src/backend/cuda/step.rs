@@ -131,11 +131,11 @@ impl Gear {
         Ok(Target { ptr: buffer.ptr, buffer })
     }
 
-    fn taken_over(&mut self, buffer: Arc<dyn Buffer>, lane: usize) -> Result<Target, Trouble> {
+    fn taken_over(&mut self, buffer: Arc<dyn Buffer>, lane: usize) -> Target {
         let here = device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
         let ptr = here.ptr;
-        self.overwrites(lane, here)?;
-        Ok(Target { ptr, buffer })
+        self.overwrites(lane, here);
+        Target { ptr, buffer }
     }
 
     /// Queues a fused step; see `backend::host::run_group` for what its arguments and results are. `None` where an
@@ -153,6 +153,7 @@ impl Gear {
         last_try: bool,
     ) -> Result<Option<Queued>, Trouble> {
         let mut queued = Queued::default();
+        self.after.clear();
         let Some((first_member, _)) = group.members.first() else { return Ok(Some(queued)) };
         let shape: &Shape = &first_member.shape;
         let mut program = Cow::Borrowed(&group.program);
@@ -202,7 +203,7 @@ impl Gear {
                 None
             };
             let target = match over {
-                Some(buffer) => self.taken_over(buffer, lane),
+                Some(buffer) => Ok(self.taken_over(buffer, lane)),
                 None => self.target(node.bytes(), lane),
             };
             match target {
@@ -260,6 +261,7 @@ impl Gear {
                 }
                 _ => None,
             };
+            self.order(lane)?;
             let berth = self.berth(lane);
             let done = self.launcher.group(&berth, &program, shape, &views, &out, end);
             berth.give_up()?;
@@ -296,6 +298,7 @@ impl Gear {
             queued.results.push(Err(error.clone()));
             return Ok(Some(queued));
         }
+        self.after.clear();
         let berth = self.berth(lane);
         let done = self.compute(lane, node, inputs, operands, &mut queued, &berth);
         let done = match done {
@@ -357,7 +360,7 @@ impl Gear {
         };
         let in_place = over.is_some();
         let target = match over {
-            Some(buffer) => self.taken_over(buffer, lane)?,
+            Some(buffer) => self.taken_over(buffer, lane),
             None => self.target(node.bytes(), lane)?,
         };
         let strides: SmallVec<[Strides; 4]> =
@@ -371,6 +374,7 @@ impl Gear {
             })
             .collect();
         let output = DeviceViewMut { ptr: target.ptr, dtype: node.dtype, shape: &node.shape };
+        self.order(lane)?;
         if node.numel() > 0 {
             self.launcher.node(berth, &node.op, &views, output, in_place)?;
         }

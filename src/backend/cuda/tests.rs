@@ -18,12 +18,16 @@ use crate::graph::node::{Op, Reduction};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::graph::program::{Arg, Code, Program};
 use crate::kernels::cpu::elementwise;
+use crate::kernels::cpu::pool::Divisor;
 use crate::kernels::cpu::reduce;
+use crate::kernels::cpu::window::Window;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::arrange::Arrange;
 use crate::ops::cat::Cat;
+use crate::ops::conv::{Conv, Role, Walk};
 use crate::ops::matmul::MatMul;
 use crate::ops::pick::Pick;
+use crate::ops::pool::{Pool, Pooled};
 use crate::ops::rows::{LogSumExp, Norm, Softmax};
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
@@ -172,6 +176,66 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     assert_eq!(run(launcher, Pick::IndexSelect { dim: 0 }, &[&none, &index]), Some((1, -1, 4)));
     let fine = Value::of(&[3], &[0i64, 3, 2]);
     assert_eq!(run(launcher, Pick::IndexSelect { dim: 0 }, &[&none, &fine]), None);
+    launcher.clear();
+}
+
+#[test]
+#[ignore = "needs a driver in the loader's path, a GPU's or the simulated one"]
+fn windows_move_as_they_do_on_the_cpu() {
+    let rig = Rig::new();
+    let launcher = &mut rig.launcher(Fusion::Background);
+    let r = &mut Rng(13);
+    use DType::*;
+    // Stride, padding, dilation, groups; height and width of input and kernel; channels of a group.
+    let cases = [
+        ([1, 1], [0, 0], [1, 1], 1, [5, 6], [1, 1], [3, 4]),
+        ([1, 1], [1, 1], [1, 1], 1, [5, 6], [3, 3], [2, 5]),
+        ([2, 1], [0, 2], [2, 1], 1, [7, 5], [2, 3], [3, 4]),
+        ([2, 2], [1, 0], [1, 2], 2, [6, 7], [3, 2], [2, 3]),
+        ([1, 1], [1, 1], [1, 1], 4, [5, 5], [3, 3], [1, 1]),
+    ];
+    for dtype in [F32, F64, F16] {
+        let tolerance = if dtype == F16 { 1e-2 } else { 2e-5 };
+        for (stride, padding, dilation, groups, size, kernel, [depth, outs]) in cases {
+            let walk = Walk { stride, padding, dilation, groups };
+            let places = |a: usize| walk.places(a, size[a], kernel[a]).unwrap();
+            let x = Value::drawn(r, dtype, &[2, groups * depth, size[0], size[1]]);
+            let x = if groups == 2 { x.flipped(3) } else { x };
+            let w = Value::drawn(r, dtype, &[groups * outs, depth, kernel[0], kernel[1]]);
+            let bias = Value::drawn(r, dtype, &[groups * outs]);
+            let dy = Value::drawn(r, dtype, &[2, groups * outs, places(0), places(1)]);
+            let mut check = |role, inputs: &[&Value]| {
+                let what = format!("{role:?} {walk:?} {dtype}");
+                near(&what, both(&rig, launcher, Conv { walk, role }, inputs).unwrap(), tolerance);
+            };
+            check(Role::Output, &[&x, &w, &bias]);
+            check(Role::Output, &[&x, &w]);
+            check(Role::Input(size), &[&dy, &w]);
+            check(Role::Weight(kernel), &[&dy, &x]);
+            let window =
+                Window { input: size, kernel, output: [places(0), places(1)], stride, padding, dilation };
+            let plane = Value::drawn(r, dtype, &[3, size[1], size[0]]).permuted(&[0, 2, 1]);
+            let back = Value::drawn(r, dtype, &[2, places(0), places(1)]);
+            let mut check = |what, x: &Value| {
+                let exact = matches!(what, Pooled::Max | Pooled::MaxPosition);
+                let tolerance = if exact { 0.0 } else { tolerance };
+                near(
+                    &format!("{what:?}"),
+                    both(&rig, launcher, Pool { window, what }, &[x]).unwrap(),
+                    tolerance,
+                );
+            };
+            check(Pooled::Max, &plane);
+            check(Pooled::MaxPosition, &plane);
+            for by in [Divisor::Met, Divisor::Padded, Divisor::Fixed(3)] {
+                // Of dilated windows there are no means.
+                if dilation == [1, 1] {
+                    check(Pooled::Mean(by), &plane);
+                    check(Pooled::Spread(by), &back);
+                }
+            }
+        }
+    }
     launcher.clear();
 }
 

@@ -185,9 +185,7 @@ impl Shared {
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
-        while !self.port.intake.is_empty() {
-            self.conduct(&mut lock(&self.desk));
-        }
+        while self.conduct(&mut lock(&self.desk)) {}
     }
 }
 
@@ -207,7 +205,8 @@ impl Driver for CudaDriver {
         if self.running.swap(true, SeqCst) {
             return;
         }
-        self.abandoned.store(false, SeqCst);
+        // Values may ask for work after the last `Device` handle is gone.
+        self.abandoned.store(lock(&port.token).strong_count() == 0, SeqCst);
         let shared = Shared::new(self, port);
         *lock(&self.shared) = Some(shared.clone());
         let (running, trim) = (self.running.clone(), self.trim.clone());

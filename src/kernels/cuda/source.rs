@@ -29,6 +29,7 @@ pub(crate) enum Part {
     Scan,
     Sort,
     Matmul,
+    Window,
 }
 
 impl Part {
@@ -45,6 +46,7 @@ impl Part {
             Part::Scan => include_str!("device/scan.cuh"),
             Part::Sort => include_str!("device/sort.cuh"),
             Part::Matmul => include_str!("device/matmul.cuh"),
+            Part::Window => include_str!("device/window.cuh"),
         }
     }
 }

@@ -1,0 +1,184 @@
+//! Whatever goes wrong, every await ends, and only what has to fail fails.
+
+use super::support::{Rng, block_on};
+use super::values::graph;
+use super::{Entry, device, entries, two_devices};
+use futensor::{CudaOptions, Device, Error, TensorFuture};
+use futensor_simulated_driver::{
+    DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, Simulator,
+};
+use std::time::Duration;
+
+pub fn all() -> Vec<Entry> {
+    let mut list = entries![12, false;
+        memory_that_is_short_once_fails_nothing
+        a_launch_that_is_refused_fails_its_value_alone]
+    .to_vec();
+    list.extend(entries![1, false;
+        memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well
+        memory_that_comes_free_is_waited_for]);
+    list.extend(entries![12, true;
+        an_illegal_address_ends_every_await_of_that_device_alone
+        a_launch_that_fails_for_good_ends_the_device
+        a_lost_device_ends_every_await
+        a_kernel_that_never_ends_is_ended_by_the_watchdog]);
+    list.extend(entries![1, true;
+        a_fault_names_the_op_when_each_runs_to_its_end
+        a_fault_is_logged_for_detached_work
+        what_is_asked_of_a_lost_device_fails_at_once]);
+    list
+}
+
+/// Awaits everything; how many values there are, and the errors of the others.
+fn read(values: &[TensorFuture]) -> (usize, Vec<Error>) {
+    let (mut there, mut errors) = (0, Vec::new());
+    for x in values {
+        match block_on(x.to_vec::<f32>()) {
+            Ok(_) => there += 1,
+            Err(error) => errors.push(error),
+        }
+    }
+    (there, errors)
+}
+
+fn memory_that_is_short_once_fails_nothing(simulator: &Simulator, seed: u64) {
+    let device = device(0);
+    block_on((device.ones([3]) + 1.0).wait_to_read()).unwrap();
+    simulator.fail_allocation(1 + Rng(seed).next() % 40);
+    let (_, errors) = read(&graph(&device, seed, 40));
+    assert!(errors.is_empty(), "{}", errors[0]);
+}
+
+fn a_launch_that_is_refused_fails_its_value_alone(simulator: &Simulator, seed: u64) {
+    let device = device(0);
+    let values: Vec<TensorFuture> = (0..8).map(|i| device.arange(0.0, 5000.0 + i as f64, 1.0).exp()).collect();
+    let one = values[0].clone() + 1.0;
+    block_on(one.wait_to_read()).unwrap();
+    simulator.fail_launch(1 + seed % 8, LAUNCH_OUT_OF_RESOURCES);
+    let made: Vec<TensorFuture> = values.iter().map(|x| x.sqrt().sum_all()).collect();
+    let (there, errors) = read(&made);
+    assert!(errors.len() <= 1 && there >= 7, "{there} {errors:?}");
+    assert!(errors.iter().all(|e| e.is_kernel()), "{errors:?}");
+    assert_eq!(block_on((device.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0]);
+}
+
+fn memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well(simulator: &Simulator, _: u64) {
+    simulator.set_memory(0, 8 << 20);
+    let device = device(0);
+    let small = device.arange(0.0, 1000.0, 1.0) + 1.0;
+    let large = device.arange(0.0, 4_000_000.0, 1.0) + 1.0;
+    let made = &large * 2.0;
+    let error = block_on(&large).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    assert!(block_on(&made).unwrap_err().is_out_of_memory());
+    assert_eq!(block_on(small.to_vec::<f32>()).unwrap()[9], 10.0);
+    let limited = Device::cuda_with(1, CudaOptions::default().bytes_max(1 << 20)).unwrap();
+    let error = block_on(limited.arange(0.0, 1_000_000.0, 1.0) + 1.0).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+}
+
+fn memory_that_comes_free_is_waited_for(simulator: &Simulator, _: u64) {
+    // Room for three of these at once; twenty are asked for, and each is gone when its sum is there.
+    simulator.set_memory(0, 13 << 20);
+    let device = Device::cuda_with(0, CudaOptions::default().streams(2).in_flight_ops(2)).unwrap();
+    let sums: Vec<TensorFuture> = (0..10)
+        .map(|i| {
+            let x = device.arange(0.0, 1_000_000.0, 1.0);
+            let y = x.cumsum(0);
+            y.index_select(0, &device.from_vec(vec![i as i64], [1])).sum_all()
+        })
+        .collect();
+    for (i, sum) in sums.iter().enumerate() {
+        let want: usize = (0..=i).sum();
+        assert_eq!(block_on(sum.item::<f32>()).unwrap(), want as f32);
+    }
+}
+
+fn everything_ends(device: &Device, others: &[&Device], values: &[TensorFuture]) {
+    let (_, errors) = read(values);
+    for error in &errors {
+        assert!(error.is_device_lost(), "{error}");
+    }
+    let _ = block_on(device.waitall());
+    block_on(device.ready());
+    for other in others {
+        assert_eq!(block_on((other.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0], "{other}");
+    }
+}
+
+fn an_illegal_address_ends_every_await_of_that_device_alone(simulator: &Simulator, seed: u64) {
+    let (a, b) = two_devices();
+    let there = graph(&b, seed, 10);
+    assert!(read(&there).1.is_empty());
+    simulator.fault_launch(1 + Rng(seed).next() % 30, ILLEGAL_ADDRESS);
+    let values = graph(&a, seed, 40);
+    everything_ends(&a, &[&b, &Device::cpu()], &values);
+    let error = block_on(a.ones([2]) + 1.0).unwrap_err();
+    assert!(error.is_device_lost(), "{error}");
+    assert!(error.message().contains("ILLEGAL_ADDRESS"), "{error}");
+    simulator.clear_report();
+}
+
+fn a_launch_that_fails_for_good_ends_the_device(simulator: &Simulator, seed: u64) {
+    let (a, b) = two_devices();
+    simulator.fail_launch(1 + Rng(seed).next() % 30, LAUNCH_FAILED);
+    let values = graph(&a, seed, 40);
+    everything_ends(&a, &[&b, &Device::cpu()], &values);
+}
+
+fn a_lost_device_ends_every_await(simulator: &Simulator, seed: u64) {
+    let (a, b) = two_devices();
+    let values = graph(&a, seed, 20);
+    let more = graph(&a, seed + 1000, 20);
+    if seed % 3 > 0 {
+        let _ = block_on(values[values.len() / 2].wait_to_read());
+    }
+    simulator.lose_device(0, if seed % 2 == 0 { ECC_UNCORRECTABLE } else { DEVICE_UNAVAILABLE });
+    everything_ends(&a, &[&b, &Device::cpu()], &values);
+    everything_ends(&a, &[], &more);
+    simulator.clear_report();
+}
+
+fn a_kernel_that_never_ends_is_ended_by_the_watchdog(simulator: &Simulator, seed: u64) {
+    let options = CudaOptions::default().watchdog(Some(Duration::from_millis(300)));
+    let a = Device::cuda_with(0, options).unwrap();
+    let b = device(1);
+    // Kernels are compiled and loaded before: the watchdog looks at what runs.
+    assert!(read(&graph(&b, seed, 20)).1.is_empty());
+    simulator.hang_launch(1 + Rng(seed).next() % 20);
+    let values = graph(&a, seed, 40);
+    everything_ends(&a, &[&b, &Device::cpu()], &values);
+    let error = block_on(a.ones([2]) + 1.0).unwrap_err();
+    assert!(error.message().contains("watchdog"), "{error}");
+    simulator.clear_report();
+}
+
+fn a_fault_names_the_op_when_each_runs_to_its_end(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().sync(true)).unwrap();
+    let x = device.arange(0.0, 100.0, 1.0);
+    block_on(x.wait_to_read()).unwrap();
+    simulator.fault_launch(1, ILLEGAL_ADDRESS);
+    let y = x.tanh();
+    let error = block_on(&y).unwrap_err();
+    assert!(error.is_device_lost() && error.message().contains("while running tanh"), "{error}");
+    assert!(error.message().contains("faults.rs"), "{error}");
+    simulator.clear_report();
+}
+
+fn a_fault_is_logged_for_detached_work(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    simulator.fault_launch(1, ILLEGAL_ADDRESS);
+    (device.arange(0.0, 100.0, 1.0) + 1.0).detach();
+    assert!(block_on(device.waitall()).unwrap_err().is_device_lost());
+    simulator.clear_report();
+}
+
+fn what_is_asked_of_a_lost_device_fails_at_once(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    simulator.lose_device(0, ECC_UNCORRECTABLE);
+    assert!(block_on(device.arange(0.0, 100.0, 1.0) + 1.0).unwrap_err().is_device_lost());
+    let late = device.ones([3]) + 1.0;
+    assert!(late.error().is_some_and(|e| e.is_device_lost()));
+    drop(block_on(device.admit()));
+    simulator.clear_report();
+}

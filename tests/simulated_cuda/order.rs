@@ -1,0 +1,48 @@
+//! Every wait of one stream for another is needed, and the race check sees it when one is missing.
+
+use super::support::block_on;
+use super::values::graph;
+use super::{Entry, entries};
+use futensor::{CudaOptions, Device};
+use futensor_simulated_driver::Simulator;
+
+pub fn all() -> Vec<Entry> {
+    entries![6, false; leaving_out_any_one_wait_is_reported].to_vec()
+}
+
+/// Queues a graph while nothing runs, then reads it; how often one stream waited for another, and whether the
+/// device is lost (a missing wait may make a kernel read what is freed).
+fn tangle(simulator: &Simulator, seed: u64) -> (u64, bool) {
+    let device = Device::cuda_with(0, CudaOptions::default().streams(3)).unwrap();
+    simulator.pause();
+    let values = graph(&device, seed, 100);
+    simulator.resume();
+    for x in &values {
+        let _ = block_on(x.to_vec::<f32>());
+    }
+    (simulator.stats().waits, block_on(device.ones([1]) + 1.0).is_err())
+}
+
+fn leaving_out_any_one_wait_is_reported(simulator: &Simulator, seed: u64) {
+    let (waits, lost) = tangle(simulator, seed);
+    assert_eq!((simulator.report(), lost), (String::new(), false));
+    assert!(waits > 0, "a graph without a wait");
+    super::settle(simulator);
+    let mut dropped = 0;
+    for n in 1..=waits {
+        simulator.reset(seed, 2);
+        simulator.drop_wait(n);
+        let (waits, lost) = tangle(simulator, seed);
+        if !lost {
+            super::settle(simulator);
+        }
+        // Which stream takes what depends on timing: a run may have fewer waits.
+        if waits >= n {
+            dropped += 1;
+            let found = simulator.count("race") + simulator.count("use after free");
+            assert!(found > 0, "wait {n} of {waits} was left out, and nothing was reported");
+        }
+    }
+    simulator.reset(seed, 2);
+    assert!(dropped > 0, "no wait was left out");
+}
