@@ -257,6 +257,7 @@ impl<B> Batches<B> {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[allow(clippy::should_implement_trait)] // A stream has no iterator.
     pub fn next(&mut self) -> Next<'_, B> {
         Next(self)
     }

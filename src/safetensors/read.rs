@@ -169,6 +169,7 @@ impl Load {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
+    #[allow(clippy::should_implement_trait)] // A stream has no iterator.
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
     }
