@@ -8,6 +8,26 @@ use std::fmt;
 
 /// The type of a tensor's elements.
 ///
+/// # How two types meet
+///
+/// As in PyTorch. Two tensors are computed in the type of their row and column (and comparisons then give bool):
+///
+/// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// |---|---|---|---|---|---|---|---|---|
+/// | **bool** | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **u8** | u8 | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **i32** | i32 | i32 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **i64** | i64 | i64 | i64 | i64 | f16 | bf16 | f32 | f64 |
+/// | **f16** | f16 | f16 | f16 | f16 | f16 | f32 | f32 | f64 |
+/// | **bf16** | bf16 | bf16 | bf16 | bf16 | f32 | bf16 | f32 | f64 |
+/// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
+/// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
+///
+/// A number, and a 0-d tensor beside one with dimensions, counts only where it is of a higher *category* (bool,
+/// then integers, then floats): it makes of a bool an i64 or an f32, and of an integer an f32. Ops that need floats
+/// (`exp`, `div`...) compute integers and bool in f32; `sum`, `prod` and `cumsum` add them in i64. `matmul` and what
+/// is made of it, convolutions and losses take operands of one type.
+///
 /// ```
 /// use futensor::DType;
 /// assert_eq!(DType::F32.size(), 4);
@@ -298,3 +318,37 @@ macro_rules! with_dtype {
 }
 #[allow(unused_imports)] // Until the first kernel uses it.
 pub(crate) use with_dtype;
+
+#[cfg(test)]
+mod tests {
+    use super::DType;
+
+    /// The table in the documentation is what the code does, and symmetric.
+    #[test]
+    fn the_documented_promotions_are_those_of_the_code() {
+        let short = |name: &str| match name {
+            "f32" => DType::F32,
+            "f64" => DType::F64,
+            "f16" => DType::F16,
+            "bf16" => DType::BF16,
+            "i32" => DType::I32,
+            "i64" => DType::I64,
+            "u8" => DType::U8,
+            "bool" => DType::Bool,
+            other => panic!("no type is called {other}"),
+        };
+        let text = include_str!("dtype.rs");
+        let cells = |line: &'static str| -> Vec<&'static str> { line.split('|').map(str::trim).collect() };
+        let columns = text.lines().find(|l| l.starts_with("/// | | bool")).map(cells).expect("the head");
+        let columns = columns[2..10].iter().map(|c| short(c));
+        let rows: Vec<_> = text.lines().filter(|l| l.starts_with("/// | **")).map(cells).collect();
+        assert_eq!(rows.len(), DType::ALL.len());
+        for row in &rows {
+            let a = short(row[1].trim_matches('*'));
+            for (b, want) in columns.clone().zip(&row[2..10]) {
+                assert_eq!(a.promote(b), short(want), "{a} and {b}");
+                assert_eq!(a.promote(b), b.promote(a));
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use super::{block_on, read, seed};
 use futensor::{
     Backward, ConvOptions, CpuRun, DType, Device, Generator, GradOptions, Index, Meta, Needs, Operation,
-    Refusal, TensorFuture, cat, checkpoint, custom, grad, grad_with, stack,
+    PadMode, PoolOptions, Refusal, TensorFuture, cat, checkpoint, custom, einsum, grad, grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
@@ -178,7 +178,46 @@ fn cases() -> Vec<Case> {
         Case("custom", ONE, Any, |x| custom(Cube, &[&x[0]]), true),
         Case("a deep mixture", &[&[3, 4], &[4, 3], &[3]], Any, deep, true),
     ]);
+    all.extend([
+        Case("conv_transpose2d", &[&[1, 4, 2, 3], &[4, 1, 2, 2], &[2]], Any, transposed, true),
+        Case("var", &[&[3, 4]], Any, |x| x[0].var(1, 1.0).exp(), true),
+        Case("std", &[&[3, 4]], Any, |x| x[0].std_all(0.0).exp(), true),
+        Case("norm", ONE, Off, |x| x[0].norm(3.0, 0).exp(), true),
+        Case("logsumexp", &[&[2, 3, 2]], Any, |x| x[0].logsumexp([0, 2]).exp(), true),
+        Case(
+            "batch_norm",
+            &[&[3, 2, 2], &[2], &[2]],
+            Any,
+            |x| x[0].batch_norm_train(Some(&x[1]), Some(&x[2]), 1e-3).0.exp(),
+            true,
+        ),
+        Case("elu", ONE, Off, |x| x[0].elu(0.7), true),
+        Case("leaky_relu", ONE, Off, |x| x[0].leaky_relu(0.1).square(), true),
+        Case("pad_mode", ONE, Any, |x| x[0].pad_mode([2, 1], PadMode::Reflect).exp(), true),
+        Case("einsum", &[&[2, 3], &[3, 2, 2]], Any, |x| einsum("ij,jkk->ki", &[&x[0], &x[1]]).exp(), true),
+        Case("addmm", &[&[2], &[3, 2], &[2, 2]], Any, |x| x[0].addmm(&x[1], &x[2], 0.5, 2.0).exp(), true),
+        Case(
+            "index",
+            &[&[3, 4]],
+            Any,
+            |x| {
+                x[0].index(&[Some(&index(&x[0], &[0, -1, 0], &[3])), Some(&index(&x[0], &[1, 2, 1], &[3]))])
+                    .exp()
+            },
+            true,
+        ),
+        Case("avg_pool2d padded", &[&[1, 2, 3, 4]], Any, |x| x[0].avg_pool2d(padded()).exp(), true),
+    ]);
     all
+}
+
+fn transposed(x: &[TensorFuture]) -> TensorFuture {
+    let options = ConvOptions::default().stride([2, 1]).output_padding([1, 0]).groups(2);
+    x[0].conv_transpose2d(&x[1], Some(&x[2]), options).exp()
+}
+
+fn padded() -> PoolOptions {
+    PoolOptions::new([2, 3]).stride([2, 1]).padding([1, 1]).ceil(true).count_padding(false)
 }
 
 fn conv(x: &[TensorFuture]) -> TensorFuture {
