@@ -49,7 +49,7 @@ impl Linear {
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        let y = x.matmul(self.weight.value().transpose(-1, -2));
+        let y = x.matmul_turned(false, &self.weight.value(), true);
         match &self.bias {
             Some(bias) => y + bias.value(),
             None => y,

@@ -125,18 +125,20 @@ impl Operation for MatMul {
             return Ok(());
         }
         // The gradient of a view `w^T` is made as that of `w`, so that the update of `w` runs row by row.
-        let product = |turned: bool, a: &crate::TensorFuture, b: &crate::TensorFuture| match turned {
-            true => b.transpose(-1, -2).matmul(a.transpose(-1, -2)).transpose(-1, -2),
-            false => a.matmul(b),
+        let product = |view: bool, a: (&crate::TensorFuture, bool), b: (&crate::TensorFuture, bool)| match view
+        {
+            true => b.0.matmul_turned(!b.1, a.0, !a.1).transpose(-1, -2),
+            false => a.0.matmul_turned(a.1, b.0, b.1),
         };
-        call.give(0, |call| product(call.is_turned(0), call.upstream(), &call.input(1).transpose(-1, -2)));
+        call.give(0, |call| product(call.is_turned(0), (call.upstream(), false), (call.input(1), true)));
         call.give(1, |call| {
             let (a, g) = (call.input(0), call.upstream());
             if b_rank == 2 && a_rank > 2 && call.meta(0).shape.numel() > 0 && g.numel() > 0 {
                 let (k, n) = (call.meta(1).shape[0] as isize, call.meta(1).shape[1] as isize);
-                return product(call.is_turned(1), &a.reshape([-1, k]).t(), &g.reshape([-1, n]));
+                let (a, g) = (a.reshape([-1, k]), g.reshape([-1, n]));
+                return product(call.is_turned(1), (&a, true), (&g, false));
             }
-            product(call.is_turned(1), &a.transpose(-1, -2), g)
+            product(call.is_turned(1), (a, true), (g, false))
         });
         Ok(())
     }

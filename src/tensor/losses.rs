@@ -5,8 +5,10 @@ use super::future::TensorFuture;
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::ops::nll::Nll;
 use crate::shape::Shape;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// What becomes of the losses of the single elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -175,6 +177,23 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
     Picked { loss: counts.where_cond(loss, 0.0), weight, counts }
 }
 
+/// The common case in one op: rows of classes without weights, reduced to one number, on a host device.
+#[track_caller]
+fn short(
+    logs: &TensorFuture,
+    target: &TensorFuture,
+    dim: usize,
+    options: &LossOptions,
+) -> Option<TensorFuture> {
+    let plain =
+        options.weight.is_none() && options.label_smoothing == 0.0 && options.reduction != Reduction::None;
+    if !plain || logs.rank() != 2 || dim != 1 || !logs.port().host {
+        return None;
+    }
+    let op = Nll { ignore: options.ignore_index, mean: options.reduction == Reduction::Mean, back: None };
+    Some(build::custom(Arc::new(op), &[logs, &target.to_dtype(DType::I64)], Location::caller()))
+}
+
 #[track_caller]
 fn nll(logs: &TensorFuture, picked: &Picked, reduction: Reduction, dtype: DType) -> TensorFuture {
     debug_assert!(logs.dtype().is_float());
@@ -243,6 +262,9 @@ impl TensorFuture {
             Err(refusal) => return refuse(refusal),
         };
         let logs = wide(self).log_softmax(dim as isize);
+        if let Some(loss) = short(&logs, target, dim, &options) {
+            return loss.to_dtype(self.dtype());
+        }
         let picked = pick(&logs, target, dim, &options);
         if smoothing == 0.0 {
             return nll(&logs, &picked, options.reduction, self.dtype());
@@ -295,6 +317,9 @@ impl TensorFuture {
             Err(refusal) => return build::refused("nll_loss", self, refusal, Location::caller()),
         };
         let logs = wide(self);
+        if let Some(loss) = short(&logs, target, dim, &options) {
+            return loss.to_dtype(self.dtype());
+        }
         nll(&logs, &pick(&logs, target, dim, &options), options.reduction, self.dtype())
     }
 

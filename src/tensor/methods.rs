@@ -10,6 +10,7 @@ use crate::graph::node::Op;
 use crate::graph::operation::{Meta, Refusal};
 use crate::op::{BinaryOp, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
 use crate::ops::matmul::MatMul;
+use crate::ops::turned::Turned;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -198,5 +199,16 @@ impl TensorFuture {
     #[track_caller]
     pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         build::custom(Arc::new(MatMul), &[self, other.as_ref()], Location::caller())
+    }
+
+    /// [`matmul`](Self::matmul) with the last two dimensions of either operand changed.
+    #[track_caller]
+    pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
+        let at = Location::caller();
+        if self.rank() == 2 && other.rank() == 2 && self.port().host && (a || b) {
+            return build::custom(Arc::new(Turned { a, b }), &[self, other], at);
+        }
+        let turned = |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
+        build::custom(Arc::new(MatMul), &[&turned(self, a), &turned(other, b)], at)
     }
 }

@@ -158,7 +158,7 @@ fn an_update_in_place_leaves_alone_what_the_tape_kept() {
     let y = &x * 1.0;
     let loss = (&y * &y).sum_all();
     // The last handle of `y` goes into the assignment, which would write in place.
-    let z = y.slice_assign(0..1000, &device.zeros([1000]));
+    let z = y.slice_assign(0..1000, device.zeros([1000]));
     assert_eq!(read(&z.stop_gradient()), [0.0; 1000]);
     let gradients = grad(&loss, &[&x]);
     assert_eq!(read(&gradients[0]), (0..1000).map(|i| 2.0 * i as f64).collect::<Vec<_>>());

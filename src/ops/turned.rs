@@ -1,0 +1,79 @@
+//! Products of matrices of which either may be read with rows and columns changed: what gradients of products
+//! are made of, and linear layers, without a view for each change. Only host devices are asked for it; elsewhere
+//! the views are taken.
+
+use super::matmul::MatMul;
+use crate::Backward;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::view::View;
+
+/// `a b`, `a^T b`, `a b^T` or `a^T b^T` of two matrices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Turned {
+    pub a: bool,
+    pub b: bool,
+}
+
+fn turned(meta: &Meta, turn: bool) -> Meta {
+    let mut meta = meta.clone();
+    if turn {
+        meta.shape.dims_mut().reverse();
+    }
+    meta
+}
+
+impl Operation for Turned {
+    fn name(&self) -> &str {
+        "matmul"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        if inputs.iter().any(|meta| meta.shape.rank() != 2) {
+            return Err(Refusal::shape("two matrices are needed"));
+        }
+        MatMul.infer(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)])
+    }
+
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        MatMul.estimate_ns(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)], output)
+    }
+
+    fn gradient_needs(&self, wanted: &[bool]) -> Needs {
+        MatMul.gradient_needs(wanted)
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let Turned { a: ta, b: tb } = *self;
+        let product =
+            |turn: Turned, a: &crate::TensorFuture, b: &crate::TensorFuture| crate::custom(turn, &[a, b]);
+        call.give(0, |call| match ta {
+            false => product(Turned { a: false, b: !tb }, call.upstream(), call.input(1)),
+            true => product(Turned { a: tb, b: true }, call.input(1), call.upstream()),
+        });
+        call.give(1, |call| match tb {
+            false => product(Turned { a: !ta, b: false }, call.input(0), call.upstream()),
+            true => product(Turned { a: true, b: ta }, call.upstream(), call.input(0)),
+        });
+        Ok(())
+    }
+
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let (a, b) = (run.inputs[0], run.inputs[1]);
+        let swap = |n: &[usize], s: &[isize], turn: bool| match turn {
+            true => ([n[1], n[0]], [s[1], s[0]]),
+            false => ([n[0], n[1]], [s[0], s[1]]),
+        };
+        let (a_lies, b_lies) = (swap(a.shape, a.strides, self.a), swap(b.shape, b.strides, self.b));
+        let inputs = [
+            View { shape: &a_lies.0, strides: &a_lies.1, ..a },
+            View { shape: &b_lies.0, strides: &b_lies.1, ..b },
+        ];
+        MatMul.run_cpu(&mut CpuRun {
+            inputs: &inputs,
+            output: run.output_again(),
+            parallel: run.parallel,
+            in_place: false,
+            keeps: run.keeps,
+        })
+    }
+}
