@@ -131,16 +131,18 @@ pub(crate) fn columns(
     window.fits().then(|| launch(Key::Columns { dtype, wide }, n, args))
 }
 
-/// From columns `[batch, channels * taps, places]` back to `[batch, channels, height, width]`.
+/// From columns `[batch, channels * taps, places]` back to `[batch, channels, height, width]`; with `adds`, sums
+/// begin with what the output holds.
 pub(crate) fn from_columns(
     columns: DType,
     dtype: DType,
     [batch, channels]: [usize; 2],
     window: &Window,
+    adds: bool,
 ) -> Option<Plan> {
     let n = batch * channels * window.input[0] * window.input[1];
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, Arg::U32(channels as u32), window.arg()];
+    let args = smallvec![X, OUT, number, Arg::U32(channels as u32), Arg::U32(adds as u32), window.arg()];
     window.fits().then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
 }
 
@@ -149,8 +151,8 @@ pub(crate) fn from_columns(
 pub(crate) enum Way {
     /// The output; with `adds`, sums begin with what it holds.
     Forward { adds: bool },
-    /// What flows back to the input.
-    Back,
+    /// What flows back to the input; with `adds`, sums begin with what it holds.
+    Back { adds: bool },
 }
 
 /// A convolution, a thread an element. Inputs: the value and the weight, with their strides; `channels` are
@@ -164,7 +166,10 @@ pub(crate) fn convolve(
     [value, weight]: [&[isize]; 2],
 ) -> Option<Plan> {
     let [depth, outs] = channels;
-    let back = way == Way::Back;
+    let (back, adds) = match way {
+        Way::Forward { adds } => (false, adds),
+        Way::Back { adds } => (true, adds),
+    };
     let (planes, size) = if back { (depth, window.input) } else { (outs, window.output) };
     let n = batch * groups * planes * size[0] * size[1];
     let (wide, number) = count(n);
@@ -176,7 +181,7 @@ pub(crate) fn convolve(
         Arg::U32(groups as u32),
         Arg::U32(depth as u32),
         Arg::U32(outs as u32),
-        Arg::U32((way == Way::Forward { adds: true }) as u32),
+        Arg::U32(adds as u32),
         window.arg(),
         steps(value),
         steps(weight),
@@ -253,8 +258,10 @@ impl Key {
             }
             Key::FromColumns { columns, dtype, wide } => {
                 let (a, t, i) = (storage(columns), storage(dtype), index(wide));
-                let params = format!("const {a}* columns, {t}* out, {i} n, i32 channels, ft::Window w");
-                ("col2im", params, format!("    ft::col2im<{a}, {t}, {i}>(columns, out, n, channels, w);\n"))
+                let params =
+                    format!("const {a}* columns, {t}* out, {i} n, i32 channels, u32 adds, ft::Window w");
+                let code = format!("    ft::col2im<{a}, {t}, {i}>(columns, out, n, channels, adds != 0, w);\n");
+                ("col2im", params, code)
             }
             Key::Convolve { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));

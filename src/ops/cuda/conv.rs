@@ -49,6 +49,16 @@ fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
+/// Puts the bias into the result, where there is one: sums begin with it, so that the whole is rounded once. True
+/// where it did.
+fn begin(cuda: &mut CudaRun<'_>) -> Result<bool, Refusal> {
+    let (out, bias) = (cuda.output(), cuda.inputs().get(2).copied());
+    let Some(bias) = bias else { return Ok(false) };
+    let each = [0, bias.strides[0], 0, 0];
+    copy_to(cuda, CudaView { shape: out.shape, strides: &each, ..bias }, out)?;
+    Ok(true)
+}
+
 /// `y[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
 pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
@@ -57,15 +67,10 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
     if out.numel() == 0 {
         return Ok(());
     }
-    // The result begins with the bias, so that the whole is rounded once.
-    let bias = inputs.get(2);
-    if let Some(bias) = bias {
-        let each = [0, bias.strides[0], 0, 0];
-        copy_to(cuda, CudaView { shape: out.shape, strides: &each, ..*bias }, out)?;
-    }
+    let adds = begin(cuda)?;
     if geo.groups > 1 {
         let strides = [x.strides, w.strides];
-        let way = Way::Forward { adds: bias.is_some() };
+        let way = Way::Forward { adds };
         let plan = window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
         run(cuda, planned(plan)?, &[x, w], &[out])?;
     } else {
@@ -80,7 +85,7 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
             n: places,
             a: numbers(&[0, rows as isize, 1]),
             b,
-            adds: bias.is_some(),
+            adds,
         };
         // A kernel of one element on planes without gaps: the value is its own columns.
         let plain = window.taps() == 1 && window.stride == [1, 1] && window.padding == [0, 0];
@@ -105,7 +110,7 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
     Ok(())
 }
 
-/// From `(dy, w)` what flows back to the input: the transposed convolution.
+/// From `(dy, w)`, and perhaps a bias, what flows back to the input: the transposed convolution.
 pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
     let (dy, w) = (inputs[0], inputs[1]);
@@ -113,10 +118,10 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
     if out.numel() == 0 {
         return Ok(());
     }
+    let adds = begin(cuda)?;
     if geo.groups > 1 {
-        let strides = [dy.strides, w.strides];
-        let plan =
-            window::convolve(dy.dtype, Way::Back, [geo.batch, geo.groups], geo.channels, &window, strides);
+        let (strides, way) = ([dy.strides, w.strides], Way::Back { adds });
+        let plan = window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
         return run(cuda, planned(plan)?, &[dy, w], &[out]);
     }
     let dtype = wide(dy.dtype);
@@ -147,7 +152,7 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
         multiply(cuda, &product, [w.ptr, from], columns)?;
         let view = CudaView { ptr: columns, dtype, shape: &[], strides: &[] };
         let to = CudaViewMut { ptr: out.ptr + (start * plane) as u64, ..out };
-        let plan = window::from_columns(dtype, out.dtype, [count, depth], &window);
+        let plan = window::from_columns(dtype, out.dtype, [count, depth], &window, adds);
         run(cuda, planned(plan)?, &[view], &[to])?;
     }
     Ok(())

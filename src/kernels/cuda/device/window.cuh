@@ -35,9 +35,10 @@ FN void im2col(const T* x, T* columns, I n, i32 channels, const Window& w, const
 }
 
 // The way back: each element of the input is the sum of the columns' elements that were copied from it,
-// tap by tap. The columns are [batch, channels * taps, places], the result [batch, channels, height, width].
+// tap by tap. The columns are [batch, channels * taps, places], the result [batch, channels, height, width]; with
+// `adds`, sums begin with what is there.
 template <class A, class T, class I>
-FN void col2im(const A* columns, T* out, I n, i32 channels, const Window& w) {
+FN void col2im(const A* columns, T* out, I n, i32 channels, bool adds, const Window& w) {
     typedef typename Stored<A>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
@@ -46,6 +47,7 @@ FN void col2im(const A* columns, T* out, I n, i32 channels, const Window& w) {
     I plane = i / w.iw / w.ih;  // batch and channel
     const A* from = columns + (u64)plane * taps * places;
     C sum = 0;
+    if (adds) sum = load(out[i]);
     for (i32 k = 0; k < w.kh; ++k) {
         i32 oy = output_at(y, k, w.sh, w.ph, w.dh, w.oh);
         if (oy < 0) continue;
