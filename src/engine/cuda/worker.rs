@@ -10,7 +10,7 @@ use super::flight::{Flight, Made, put};
 use super::{Desk, Shared, reaper};
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Gear;
-use crate::backend::cuda::step::{Operand, Queued};
+use crate::backend::cuda::step::{Landing, Operand, Queued};
 use crate::backend::cuda::{Trouble, describe};
 use crate::backend::host::constant;
 use crate::completion::{DETACHED, ENTERED, Phase};
@@ -393,12 +393,12 @@ impl Worker {
         let queued = match attempt {
             Ok(Some(queued)) => queued,
             Ok(None) => {
-                self.queues[lane].put_off = Some(PutOff::Later);
+                self.put_off(lane, PutOff::Later);
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
                 self.gear.context.trim();
-                self.queues[lane].put_off = Some(PutOff::Memory);
+                self.put_off(lane, PutOff::Memory);
                 return Ok(Some(step));
             }
             Err(trouble) => return Err(trouble),
@@ -418,10 +418,7 @@ impl Worker {
         self.let_go(&mut step);
         let names =
             self.shared.manner.sync.then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
-        let (mark, cargo) = self.gear.depart(lane);
-        let launched = Instant::now();
-        let flight = Flight { at: mark.at, step: Some(step), cargo, landing, launched };
-        self.shared.lanes[lane].sky().flights.push_back(flight);
+        self.depart(lane, Some(step), landing);
 
         // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
         let queue = &mut self.queues[lane];
@@ -440,6 +437,22 @@ impl Worker {
             }
         }
         Ok(None)
+    }
+
+    /// A step has to be tried again. What was queued of it (an operand's copy, say) is a flight by itself: others may
+    /// come after it before the step does.
+    fn put_off(&mut self, lane: usize, why: PutOff) {
+        self.queues[lane].put_off = Some(why);
+        if self.gear.lanes.is_begun(lane) {
+            self.depart(lane, None, None);
+        }
+    }
+
+    /// A flight is queued.
+    fn depart(&mut self, lane: usize, step: Option<Step>, landing: Option<Landing>) {
+        let (mark, cargo) = self.gear.depart(lane);
+        let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now() };
+        self.shared.lanes[lane].sky().flights.push_back(flight);
     }
 
     /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
@@ -538,9 +551,7 @@ impl Worker {
             Err(Trouble::OutOfMemory { .. }) => self.moved = true,
             Err(trouble) => return Err(trouble),
         }
-        let (mark, cargo) = self.gear.depart(lane);
-        let flight = Flight { at: mark.at, step: None, cargo, landing: None, launched: Instant::now() };
-        self.shared.lanes[lane].sky().flights.push_back(flight);
+        self.depart(lane, None, None);
         self.cover(lane)?;
         Ok(true)
     }
