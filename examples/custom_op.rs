@@ -1,9 +1,13 @@
 //! Run with `cargo run --example custom_op`; its tests with `cargo test --example custom_op`.
 //!
 //! Two ops from outside the crate: a reversal that is two closures, and a Fourier transform that
-//! implements [`Operation`]. They queue, fail and are awaited like the crate's own.
+//! implements [`Operation`], with a CUDA kernel beside its CPU one. They queue, fail and are awaited like
+//! the crate's own.
 
-use futensor::{CpuRun, DType, Device, Meta, Operation, Refusal, Result, TensorFuture, custom, custom_fn};
+use futensor::{
+    CpuRun, CudaArg, CudaGrid, CudaKernel, CudaRun, DType, Device, Meta, Operation, Refusal, Result,
+    TensorFuture, custom, custom_fn,
+};
 use std::f64::consts::PI;
 
 /// The elements of a vector from the last to the first.
@@ -46,11 +50,49 @@ impl Operation for Fourier {
         Ok(())
     }
 
+    // Called by the thread of a CUDA device: it says what to launch, and returns.
+    #[allow(unsafe_code)]
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let (x, out) = (run.inputs()[0], run.output());
+        let n = out.shape()[0];
+        let args = [
+            CudaArg::Address(x.address()),
+            CudaArg::I64(x.strides()[0] as i64),
+            CudaArg::I64(x.strides()[1] as i64),
+            CudaArg::Address(out.address()),
+            CudaArg::I32(n as i32),
+        ];
+        // SAFETY: the arguments are the kernel's parameters; it reads x inside its shape, which has n rows,
+        // and writes the n rows of the output.
+        unsafe { run.launch(FOURIER, CudaGrid::cover(n, 128), &args) }
+    }
+
     fn estimate_ns(&self, inputs: &[&Meta], _output: &Meta) -> u64 {
         let n = inputs[0].shape[0] as u64;
         100 + 20 * n * u64::from(n.max(2).ilog2())
     }
 }
+
+/// The sum that defines the transform, a thread a bin: more additions than by halving, all at once.
+const FOURIER: CudaKernel = CudaKernel::new(
+    "fourier",
+    r#"
+extern "C" __global__ void fourier(const float* x, long long row, long long part, float* out, int n) {
+    int k = blockIdx.x * blockDim.x + threadIdx.x;
+    if (k >= n) return;
+    double re = 0, im = 0;
+    for (int j = 0; j < n; ++j) {
+        double angle = -6.283185307179586 * (double)((long long)j * k % n) / n;
+        double c = cos(angle), s = sin(angle);
+        double a = x[j * row], b = x[j * row + part];
+        re += a * c - b * s;
+        im += a * s + b * c;
+    }
+    out[2 * k] = (float)re;
+    out[2 * k + 1] = (float)im;
+}
+"#,
+);
 
 fn fourier(x: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let n = x.len();
@@ -70,7 +112,8 @@ fn fourier(x: &[[f64; 2]]) -> Vec<[f64; 2]> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let device = Device::try_gpu(0);
-    let x = device.arange(0.0, 8.0, 1.0);
+    // Closures have no CUDA side: a value of a GPU's comes to the CPU for them.
+    let x = device.arange(0.0, 8.0, 1.0).to_device(&Device::cpu());
     println!("reversed: {}", reversed(&x).display().await?);
 
     // A wave that turns twice in eight samples has all its weight in bin 2.
@@ -103,7 +146,8 @@ mod tests {
     #[tokio::test]
     async fn fourier_agrees_with_the_sum_that_defines_it() {
         let n = 64;
-        let device = Device::cpu();
+        // On a GPU, too, where there is one.
+        let device = Device::try_gpu(0);
         device.seed(7);
         let x = device.randn([n, 2]).await.unwrap();
         let fast = custom(Fourier, &[&x]).to_vec::<f32>().await.unwrap();

@@ -69,22 +69,35 @@ mod kernels;
 mod ops;
 mod tensor;
 
+pub mod nn;
+pub mod optim;
+mod train;
+
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedOp, RecordedStep};
 pub use error::{Error, Result};
 pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
-pub use graph::operation::{CpuRun, Meta, Operation, Refusal};
+pub use graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 pub use shape::Shape;
+pub use tensor::attention::AttentionOptions;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
 pub use tensor::benchmark::{Benchmark, Measured};
+pub use tensor::conv::ConvOptions;
 pub use tensor::custom::{custom, custom_fn};
 pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
+pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
 #[cfg(feature = "cuda")]
 pub use tensor::gpu::CudaOptions;
+pub use tensor::gradient::checkpoint::checkpoint;
+pub use tensor::gradient::record::no_grad;
+pub use tensor::gradient::{Backward, GradOptions, grad, grad_with};
+pub use tensor::losses::{LossOptions, Reduction};
 pub use tensor::operand::Operand;
+pub use tensor::pad::PadMode;
+pub use tensor::pool::PoolOptions;
 #[cfg(feature = "ndarray")]
 pub use tensor::read::ToNdarray;
 pub use tensor::read::{Item, NonZero, Shown, ToVec};
@@ -92,4 +105,5 @@ pub use tensor::record::Recording;
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
+pub use train::{Batch, Trainer};
 pub use view::{Parallel, View, ViewMut};

@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, from the top; each may use itself and what is below.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 10] = [
+    ("train", &["train"]),
+    ("optim", &["optim"]),
+    ("nn", &["nn"]),
     ("tensor", &["tensor"]),
     ("ops", &["ops"]),
     ("engine", &["engine"]),
@@ -19,10 +22,13 @@ const LAYERS: [(&str, &[&str]); 7] = [
 const UNSAFE: &[&str] = &[
     "backend/cpu/crew.rs",
     "backend/cpu/memory.rs",
+    "backend/cuda/background.rs",
     "backend/cuda/blas.rs",
     "backend/cuda/compile.rs",
     "backend/cuda/launch.rs",
     "backend/cuda/module.rs",
+    "backend/cuda/testing.rs",
+    "backend/cuda/tests.rs",
     "backend/host.rs",
     "completion.rs",
     "counted.rs",

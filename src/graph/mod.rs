@@ -6,4 +6,5 @@ pub(crate) mod launch;
 pub(crate) mod node;
 pub(crate) mod operation;
 pub(crate) mod program;
+pub(crate) mod tape;
 pub(crate) mod value;

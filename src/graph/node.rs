@@ -85,6 +85,7 @@ pub(crate) struct Reduction {
 }
 
 /// How a node's value is made from its inputs.
+#[derive(Clone)]
 pub(crate) enum Op {
     Unary(UnaryOp),
     Binary(BinaryOp),

@@ -1,10 +1,12 @@
-//! The trait behind every op that is not in the table: shape rule, cost, kernels.
+//! The trait behind every op that is not in the table: shape rule, cost, kernels, gradient rule.
 //!
 //! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
 //! backends call it without knowing who is behind it.
 
 use super::launch::CudaRun;
 use super::value::Keep;
+// The one name from above: a gradient rule is written in the ops that users call. Nothing here calls it.
+use crate::Backward;
 use crate::dtype::DType;
 use crate::error::ErrorKind;
 use crate::shape::Shape;
@@ -127,6 +129,57 @@ impl<'a> CpuRun<'a> {
     }
 }
 
+/// Which values a gradient rule reads: they are kept, or can be computed again, until the gradient has gone
+/// through. The upstream gradient, shapes and types are always there.
+///
+/// ```
+/// use futensor::Needs;
+/// let _ = Needs::NOTHING;                       // a sum
+/// let _ = Needs::inputs(&[1]).and_output();     // the second operand and the result
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    inputs: u64,
+    output: bool,
+}
+
+impl Needs {
+    /// The upstream gradient is enough.
+    pub const NOTHING: Needs = Needs { inputs: 0, output: false };
+    /// The result.
+    pub const OUTPUT: Needs = Needs { inputs: 0, output: true };
+    /// All operands and the result.
+    pub const ALL: Needs = Needs { inputs: u64::MAX, output: true };
+
+    /// These operands. (The 64th stands for all after it as well.)
+    pub const fn inputs(which: &[usize]) -> Needs {
+        let (mut inputs, mut i) = (0, 0);
+        while i < which.len() {
+            inputs |= 1 << if which[i] < 63 { which[i] } else { 63 };
+            i += 1;
+        }
+        Needs { inputs, output: false }
+    }
+
+    /// These and the result.
+    pub const fn and_output(self) -> Needs {
+        Needs { output: true, ..self }
+    }
+
+    /// What either needs.
+    pub const fn and(self, other: Needs) -> Needs {
+        Needs { inputs: self.inputs | other.inputs, output: self.output | other.output }
+    }
+
+    pub(crate) const fn has_input(&self, i: usize) -> bool {
+        self.inputs >> (if i < 63 { i } else { 63 }) & 1 == 1
+    }
+
+    pub(crate) const fn has_output(&self) -> bool {
+        self.output
+    }
+}
+
 /// An op that the table does not have. Implement it to bring an op of your own.
 ///
 /// Methods are called on the engine's threads and must not wait for anything.
@@ -169,5 +222,24 @@ pub trait Operation: Send + Sync + 'static {
     /// its last reader.
     fn reuses(&self) -> Option<usize> {
         None
+    }
+
+    /// Which values [`gradient`](Self::gradient) reads, where the inputs marked in `wanted` are on the tape.
+    /// Called with the op itself. By default all of them.
+    fn gradient_needs(&self, wanted: &[bool]) -> Needs {
+        let _ = wanted;
+        Needs::ALL
+    }
+
+    /// The gradients of the inputs, in the ops that everybody calls, so that they have gradients themselves.
+    /// Called by [`grad`](crate::grad) in the caller's thread; nothing in it waits. [`Backward`] says what is
+    /// there.
+    ///
+    /// # Errors
+    /// A [`Refusal`] makes the gradients that come through here failed values. That is the default: an op
+    /// without a rule has no gradient.
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let _ = call;
+        Err(Refusal::argument("this op has no gradient rule"))
     }
 }

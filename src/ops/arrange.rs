@@ -2,9 +2,10 @@
 
 use super::cuda;
 use super::rows::checked;
+use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::index;
 use crate::shape::Shape;
 
@@ -86,6 +87,40 @@ impl Operation for Arrange {
             }
             _ => 200u64.saturating_add(output.shape.numel() as u64),
         }
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        match self {
+            Arrange::Sort { .. } | Arrange::TopK { .. } => Needs::inputs(&[0]),
+            _ => Needs::NOTHING,
+        }
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        call.give(0, |call| {
+            let g = call.upstream();
+            // Back to where each came from.
+            let back = |dim: isize, positions: Arrange| {
+                let positions = crate::custom(positions, &[call.input(0)]);
+                call.zeros(0).scatter_add(dim, positions, g)
+            };
+            match *self {
+                Arrange::Sort { dim, descending, .. } => {
+                    back(dim, Arrange::Sort { dim, descending, positions: true })
+                }
+                Arrange::TopK { dim, k, largest, .. } => {
+                    back(dim, Arrange::TopK { dim, k, largest, positions: true })
+                }
+                Arrange::CumSum { dim } => g.flip(dim).cumsum(dim).flip(dim),
+                Arrange::Triangle { diagonal, upper: true } => g.triu(diagonal),
+                Arrange::Triangle { diagonal, .. } => g.tril(diagonal),
+                Arrange::Roll { ref shifts } => {
+                    let (dims, by): (Vec<isize>, Vec<i64>) = shifts.iter().map(|&(d, by)| (d, -by)).unzip();
+                    g.roll(by, dims)
+                }
+            }
+        });
+        Ok(())
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

@@ -1,7 +1,8 @@
 //! `cat`: tensors one after the other along a dimension.
 
+use crate::Backward;
 use crate::graph::launch::CudaRun;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::copy;
 use crate::shape::contiguous_strides;
 use std::marker::PhantomData;
@@ -42,6 +43,22 @@ impl Operation for Cat {
 
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         100 + output.shape.numel() as u64 / 2
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::NOTHING
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let rank = call.output_meta().shape.rank();
+        let dim = if self.dim < 0 { self.dim + rank as isize } else { self.dim };
+        let mut start = 0;
+        for i in 0..call.operands() {
+            let len = call.meta(i).shape[dim as usize];
+            call.give(i, |call| call.upstream().narrow(dim, start, len));
+            start += len;
+        }
+        Ok(())
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

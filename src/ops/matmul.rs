@@ -1,8 +1,9 @@
 //! `matmul`: PyTorch's, with vectors and broadcast batches; the product itself is the kernels'.
 
+use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::graph::value::Keep;
 use crate::kernels::cpu::matmul;
 use crate::shape::{Shape, Strides};
@@ -89,6 +90,50 @@ impl Operation for MatMul {
         let flops = (output.shape.numel() as u64).saturating_mul(k as u64).saturating_mul(2);
         // 50 GFLOP/s is what a small product reaches on one thread; integers are slower.
         300 + flops / if output.dtype.is_float() { 50 } else { 4 }
+    }
+
+    fn gradient_needs(&self, wanted: &[bool]) -> Needs {
+        let one = |i: usize| if wanted[1 - i] { Needs::inputs(&[i]) } else { Needs::NOTHING };
+        one(0).and(one(1))
+    }
+
+    /// `g b^T` and `a^T g`. Rows of all batches against one matrix are one product, not a product a batch to
+    /// be summed up.
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let rank = |i: usize| call.meta(i).shape.rank();
+        let (a_rank, b_rank) = (rank(0), rank(1));
+        if b_rank == 1 {
+            // [..., m, k] x [k]: the upstream gradient is [..., m].
+            call.give(0, |call| call.upstream().unsqueeze(-1).mul(call.input(1)));
+            call.give(1, |call| match a_rank {
+                1 => call.upstream().mul(call.input(0)),
+                _ => {
+                    let k = call.meta(0).shape[a_rank - 1] as isize;
+                    let rows = call.upstream().reshape([-1]);
+                    if call.meta(0).shape.numel() == 0 {
+                        return call.zeros(1);
+                    }
+                    rows.matmul(call.input(0).reshape([-1, k]))
+                }
+            });
+            return Ok(());
+        }
+        if a_rank == 1 {
+            // [k] x [..., k, n]: the upstream gradient is [..., n].
+            call.give(0, |call| call.input(1).matmul(call.upstream().unsqueeze(-1)).squeeze(-1));
+            call.give(1, |call| call.input(0).unsqueeze(-1).mul(call.upstream().unsqueeze(-2)));
+            return Ok(());
+        }
+        call.give(0, |call| call.upstream().matmul(call.input(1).transpose(-1, -2)));
+        call.give(1, |call| {
+            let (a, g) = (call.input(0), call.upstream());
+            if b_rank == 2 && a_rank > 2 && call.meta(0).shape.numel() > 0 && g.numel() > 0 {
+                let (k, n) = (call.meta(1).shape[0] as isize, call.meta(1).shape[1] as isize);
+                return a.reshape([-1, k]).t().matmul(g.reshape([-1, n]));
+            }
+            a.transpose(-1, -2).matmul(g)
+        });
+        Ok(())
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

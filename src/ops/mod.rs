@@ -2,10 +2,12 @@
 
 pub(crate) mod arrange;
 pub(crate) mod cat;
+pub(crate) mod conv;
 pub(crate) mod cuda;
 pub(crate) mod custom;
 pub(crate) mod matmul;
 pub(crate) mod nonzero;
 pub(crate) mod pick;
+pub(crate) mod pool;
 pub(crate) mod rows;
 pub(crate) mod slice_assign;

@@ -4,9 +4,10 @@
 
 use super::cuda;
 use super::rows::checked;
+use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::index;
 use crate::shape::Shape;
 
@@ -97,6 +98,60 @@ impl Operation for Pick {
 
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         200u64.saturating_add(output.shape.numel() as u64)
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        match self {
+            Pick::OneHot { .. } => Needs::NOTHING,
+            _ => Needs::inputs(&[1]),
+        }
+    }
+
+    /// What was read from a place is added to the place's gradient, and the other way round.
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        match *self {
+            Pick::Gather { dim } => {
+                call.give(0, |call| call.zeros(0).scatter_add(dim, call.input(1), call.upstream()));
+            }
+            Pick::IndexSelect { dim } => call.give(0, |call| {
+                let g = call.upstream();
+                let d = checked(dim, g.rank());
+                let mut shape = vec![1; g.rank()];
+                shape[d] = g.dims()[d];
+                let index = call.input(1).reshape(&shape[..]).expand(g.dims());
+                call.zeros(0).scatter_add(dim, index, g)
+            }),
+            Pick::Embedding => call.give(0, |call| {
+                let (width, index) = (call.meta(0).shape[1], call.input(1));
+                let rows = [index.numel(), width];
+                let index = index.reshape([index.numel(), 1]).expand(rows);
+                call.zeros(0).scatter_add(0, index, call.upstream().reshape(rows))
+            }),
+            Pick::ScatterAdd { dim } => {
+                call.give(0, |call| call.upstream().clone());
+                call.give(2, |call| {
+                    let picked = call.upstream().gather(dim, call.input(1));
+                    let (read, shape) = (&call.meta(1).shape, &call.meta(2).shape);
+                    if read == shape {
+                        return picked;
+                    }
+                    // Beyond the indices, the source was not read.
+                    let mut full = picked;
+                    for d in 0..shape.rank() {
+                        let missing = shape[d] - read[d];
+                        if missing > 0 {
+                            let mut sizes = full.shape().clone();
+                            sizes.dims_mut()[d] = missing;
+                            let nothing = full.device().zeros_dtype(sizes, full.dtype());
+                            full = crate::cat(&[full, nothing], d as isize);
+                        }
+                    }
+                    full
+                });
+            }
+            Pick::OneHot { .. } => {}
+        }
+        Ok(())
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

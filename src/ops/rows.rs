@@ -1,8 +1,9 @@
 //! Ops over whole rows: softmax and its relatives, and the norms of layers.
 
 use super::cuda;
+use crate::Backward;
 use crate::graph::launch::CudaRun;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::softmax;
 use crate::kernels::cuda::softmax::RowOp;
 use crate::shape::Shape;
@@ -48,6 +49,24 @@ impl Operation for Softmax {
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         row_cost(output)
     }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::OUTPUT
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let dim = self.dim;
+        call.give(0, |call| {
+            let (g, y) = (call.upstream(), call.output());
+            if g.rank() == 0 {
+                // One number is a row of one, and always 1 (or log 1).
+                return g.mul(0);
+            }
+            match self.log {
+                true => g.sub(y.exp().mul(g.sum_keepdim(dim))),
+                false => y.mul(g.sub(g.mul(y).sum_keepdim(dim))),
+            }
+        });
+        Ok(())
+    }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let mut x = run.inputs[0];
         let mut out = run.output_again();
@@ -86,6 +105,26 @@ impl Operation for LogSumExp {
     }
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
         row_cost(inputs[0])
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::inputs(&[0]).and_output()
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let dim = self.dim;
+        call.give(0, |call| {
+            let (x, y, g) = (call.input(0), call.output(), call.upstream());
+            if x.rank() == 0 {
+                return g.clone();
+            }
+            let kept = |t: &crate::TensorFuture| {
+                if self.keepdim { t.clone() } else { t.unsqueeze(checked(dim, x.rank()) as isize) }
+            };
+            // A row of -inf has no softmax; its gradient is zero.
+            let y = kept(y);
+            let y = y.eq(f64::NEG_INFINITY).where_cond(0.0, &y);
+            x.sub(y).exp().mul(kept(g))
+        });
+        Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let mut x = run.inputs[0];
@@ -136,6 +175,46 @@ impl Operation for Norm {
     }
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         row_cost(output)
+    }
+    fn gradient_needs(&self, wanted: &[bool]) -> Needs {
+        let bias = 1 + self.weight as usize;
+        if (0..wanted.len()).all(|i| !wanted[i] || self.bias && i == bias) {
+            return Needs::NOTHING;
+        }
+        if self.weight && wanted[0] { Needs::inputs(&[0, 1]) } else { Needs::inputs(&[0]) }
+    }
+    /// With `n = (x - mean) / deviation`, `dn = g * weight`: `dx = (dn - mean(dn) - n mean(dn n)) / deviation`
+    /// over each row; without the means of `x` and `dn` where it is not centred.
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let rows: Vec<isize> = (1..=self.trailing as isize).map(|d| -d).collect();
+        let (eps, trailing) = (self.eps, self.trailing);
+        let normal = |call: &Backward<'_>| match self.centred {
+            true => call.input(0).layer_norm_plain(trailing, eps),
+            false => call.input(0).rms_norm_plain(trailing, eps),
+        };
+        let needs_normal = call.wants(0) || self.weight && call.wants(1);
+        let n = needs_normal.then(|| normal(call));
+        call.give(0, |call| {
+            let (x, g) = (call.input(0), call.upstream());
+            let Some(n) = &n else { return g.clone() };
+            let dn = if self.weight { g.mul(call.input(1)) } else { g.clone() };
+            let along = n.mul(dn.mul(n).mean_keepdim(&rows[..]));
+            match self.centred {
+                true => {
+                    let centred = x.sub(x.mean_keepdim(&rows[..]));
+                    let variance = centred.square().mean_keepdim(&rows[..]);
+                    dn.sub(dn.mean_keepdim(&rows[..])).sub(along).mul(variance.add(eps).rsqrt())
+                }
+                false => dn.sub(along).mul(x.square().mean_keepdim(&rows[..]).add(eps).rsqrt()),
+            }
+        });
+        if self.weight {
+            call.give(1, |call| n.as_ref().map_or_else(|| call.zeros(1), |n| n.mul(call.upstream())));
+        }
+        if self.bias {
+            call.give(1 + self.weight as usize, |call| call.upstream().clone());
+        }
+        Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let weight = self.weight.then(|| run.inputs[1]);

@@ -1,7 +1,9 @@
 //! `slice_assign`: a value with a part of it replaced, in place where nobody else looks.
 
+use crate::Backward;
+use crate::dtype::Scalar;
 use crate::graph::launch::CudaRun;
-use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::copy;
 use crate::shape::{Layout, Shape};
 use crate::view::View;
@@ -10,6 +12,8 @@ use std::marker::PhantomData;
 pub(crate) struct SliceAssign {
     /// The part that is replaced, as a layout of the result; or why there is none.
     part: Result<Layout, Refusal>,
+    /// First position, length and step in each dimension, and whether the source has it.
+    spans: Vec<(usize, usize, isize, bool)>,
 }
 
 impl SliceAssign {
@@ -22,8 +26,9 @@ impl SliceAssign {
     ) -> SliceAssign {
         if indices.len() > dims.len() {
             let text = format!("{} indices for shape {dims:?}", indices.len());
-            return SliceAssign { part: Err(Refusal::index(text)) };
+            return SliceAssign { part: Err(Refusal::index(text)), spans: Vec::new() };
         }
+        let mut spans: Vec<_> = dims.iter().map(|&n| (0, n, 1, true)).collect();
         let mut layout = Layout::contiguous(Shape::from(dims));
         let mut stays = vec![true; dims.len()];
         for (d, &index) in indices.iter().enumerate() {
@@ -31,15 +36,16 @@ impl SliceAssign {
                 Some((start, len, step, keeps)) => {
                     layout = layout.slice(d, start, len, step);
                     stays[d] = keeps;
+                    spans[d] = (start, len, step, keeps);
                 }
                 None => {
                     let text = format!("index {index:?} is not in a dimension of {}", dims[d]);
-                    return SliceAssign { part: Err(Refusal::index(text)) };
+                    return SliceAssign { part: Err(Refusal::index(text)), spans: Vec::new() };
                 }
             }
         }
         let order: Vec<usize> = (0..dims.len()).filter(|&d| stays[d]).collect();
-        SliceAssign { part: Ok(layout.permute(&order)) }
+        SliceAssign { part: Ok(layout.permute(&order)), spans }
     }
 }
 
@@ -69,6 +75,28 @@ impl Operation for SliceAssign {
 
     fn reuses(&self) -> Option<usize> {
         Some(0)
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::NOTHING
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        call.give(0, |call| {
+            let g = call.upstream();
+            let zero = g.device().full_dtype((), Scalar::Int(0), g.dtype());
+            crate::custom(SliceAssign { part: self.part.clone(), spans: self.spans.clone() }, &[g, &zero])
+        });
+        call.give(1, |call| {
+            let mut part = call.upstream().clone();
+            let mut shape = Vec::new();
+            for (d, &(start, len, step, stays)) in self.spans.iter().enumerate() {
+                part = part.stepped(d, start, len, step);
+                shape.extend(stays.then_some(len));
+            }
+            part.reshape(shape)
+        });
+        Ok(())
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

@@ -1,12 +1,14 @@
 //! From a call to a queued node: checks, metadata, failed values.
 
 use super::future::TensorFuture;
+use super::gradient::record;
 use crate::dtype::{DType, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
 use crate::graph::node::{Inputs, Node, Op};
 use crate::graph::operation::{Meta, Operation, Refusal};
+use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::Shape;
 use smallvec::SmallVec;
@@ -40,6 +42,13 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
     TensorFuture::new(port.given(meta.shape, meta.dtype, at, Err(error)))
 }
 
+/// A failed value of an op that is made of others and does not take its operands: with the first one's
+/// error where that is known to have failed.
+pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
+    let own = || Error::new(refusal.kind, op, refusal.message, at);
+    failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
+}
+
 /// Queues an op on operands, or makes a failed value: where an operand is known to have failed, with
 /// that one's error; where devices are mixed; where the rule refuses.
 pub(crate) fn apply(
@@ -70,6 +79,11 @@ pub(crate) fn apply(
             let mut inputs = Inputs::new();
             for operand in operands {
                 inputs.push(operand.node.link());
+            }
+            if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
+                let made = Made::Op(op.clone());
+                let node = port.enqueue(Node::new(op, inputs, shape, dtype, port, at));
+                return record::recorded(made, operands, node);
             }
             TensorFuture::new(port.enqueue(Node::new(op, inputs, shape, dtype, port, at)))
         }

@@ -5,12 +5,15 @@ use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
 use super::gpu;
+use super::gradient::record::{is_recording, recorded};
 use super::read;
+use crate::completion::{AWAITED, Phase};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
+use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -345,6 +348,60 @@ pub(crate) fn sourced(
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
+/// The value of a node on another device, for the engine: nobody waits for it, so it counts as no barrier.
+struct Arrival {
+    from: TensorFuture,
+    bell: Option<u32>,
+    to: &'static Port,
+    at: At,
+    /// The copy to host memory, where that is on the way.
+    reading: Option<read::Reading<Value>>,
+}
+
+impl Future for Arrival {
+    type Output = Result<Value, Error>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
+        let Arrival { from, bell, to, at, reading } = &mut *self;
+        if let Some(reading) = reading {
+            let read = std::task::ready!(reading.poll(cx));
+            return Poll::Ready(read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        }
+        let node = &from.node;
+        if node.completion.get().is_none() {
+            let before = node.completion.set(AWAITED);
+            if !node.completion.register(bell, cx.waker()) {
+                if !before.has(AWAITED) && before.phase() == Phase::Pending {
+                    // It may be held back: not any more.
+                    from.port().look(node.link());
+                }
+                return Poll::Pending;
+            }
+        }
+        let value = match node.completion.get() {
+            Some(Ok(value)) => value,
+            Some(Err(error)) => return Poll::Ready(Err(error.clone())),
+            None => unreachable!("it was complete"),
+        };
+        // Values are immutable: between host devices the elements are shared.
+        let direct = if from.port().host { Some(value.clone()) } else { gpu::direct(from, value, to) };
+        if let Some(value) = direct {
+            return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
+        }
+        let mut read = read::to_memory(from, to, at);
+        let polled = read.poll(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        *reading = Some(read);
+        polled
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if let Some(bell) = self.bell.take() {
+            self.from.node.completion.deregister(bell);
+        }
+    }
+}
+
 impl TensorFuture {
     /// The same values on another device, copied while everything else goes on; itself where it is there
     /// already.
@@ -365,30 +422,13 @@ impl TensorFuture {
             return self.clone();
         }
         let (to, at) = (device.port, Location::caller());
-        let mut from = self.clone();
         // To the host from elsewhere: the copy is queued now, behind what makes the value.
-        let away = !self.port().host;
-        let mut reading = (away && to.host).then(|| read::to_memory(self, to, at));
-        let value = std::future::poll_fn(move |cx| {
-            if reading.is_none() {
-                std::task::ready!(from.poll_done(cx));
-                let value = match from.node.completion.get() {
-                    Some(Ok(value)) => value,
-                    Some(Err(error)) => return Poll::Ready(Err(error.clone())),
-                    None => unreachable!("polled to its end"),
-                };
-                // Values are immutable: between host devices the elements are shared.
-                let direct = if away { gpu::direct(&from, value, to) } else { Some(value.clone()) };
-                match direct {
-                    Some(value) => {
-                        return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
-                    }
-                    None => reading = Some(read::to_memory(&from, to, at)),
-                }
-            }
-            let Some(reading) = reading.as_mut() else { return Poll::Pending };
-            reading.poll(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())))
-        });
-        sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at)
+        let reading = (!self.port().host && to.host).then(|| read::to_memory(self, to, at));
+        let value = Arrival { from: self.stop_gradient(), bell: None, to, at, reading };
+        let moved = sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at);
+        if self.tape.is_some() && self.dtype().is_float() && is_recording() {
+            return recorded(Made::Moved, &[self], moved.node.clone());
+        }
+        moved
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::port::Port;
 use crate::engine::small::{Bench, Held, Tally};
 use crate::error::{Error, Result};
 use crate::graph::node::{Node, NodeHandle, Op};
+use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
 use crate::view::Serial;
 use std::fmt;
@@ -47,6 +48,8 @@ use std::time::Instant;
 pub struct TensorFuture {
     pub(crate) node: NodeHandle,
     waiting: Option<Box<Waiting>>,
+    /// Its place on the tape of gradients, for those few that have one.
+    pub(crate) tape: Option<TapeHandle>,
 }
 
 /// One await that has not ended.
@@ -65,7 +68,12 @@ pub(crate) fn port_of(node: &Node) -> &'static Port {
 
 impl TensorFuture {
     pub(crate) fn new(node: NodeHandle) -> TensorFuture {
-        TensorFuture { node, waiting: None }
+        TensorFuture { node, waiting: None, tape: None }
+    }
+
+    /// A value on the tape of gradients.
+    pub(crate) fn taped(node: NodeHandle, tape: TapeHandle) -> TensorFuture {
+        TensorFuture { node, waiting: None, tape: Some(tape) }
     }
 
     pub(crate) fn port(&self) -> &'static Port {
@@ -238,7 +246,7 @@ impl TensorFuture {
 
 impl Clone for TensorFuture {
     fn clone(&self) -> TensorFuture {
-        TensorFuture::new(self.node.clone())
+        TensorFuture { node: self.node.clone(), waiting: None, tape: self.tape.clone() }
     }
 }
 

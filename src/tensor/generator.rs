@@ -3,6 +3,7 @@
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
+use super::gradient::repeat;
 use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
@@ -29,12 +30,12 @@ pub(crate) fn draw(
     }
     // Words of 32 bits: one an element, two for doubles; whole blocks of four.
     let words = (shape.numel() as u64).saturating_mul(if dtype == DType::F64 { 2 } else { 1 });
-    let (seed, offset) = {
+    let (seed, offset) = repeat::drawn(|| {
         let mut state = lock(generator);
         let offset = state.1;
         state.1 = offset.wrapping_add(words.saturating_add(3) / 4 * 4);
         (state.0, offset)
-    };
+    });
     build::create(port, Op::Random { normal, seed, offset }, shape, dtype, at)
 }
 

@@ -14,7 +14,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 macro_rules! unary_methods {
-    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr $(, $cuda:literal)?;)*) => {
+    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
         /// Elementwise ops of one operand. Integers and bool are computed as float32 where the op needs a
         /// floating point type. Nothing waits.
         impl TensorFuture {
@@ -31,7 +31,7 @@ macro_rules! unary_methods {
 for_each_unary!(unary_methods);
 
 macro_rules! binary_methods {
-    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $cuda:literal)?;)*) => {
+    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:tt)*;)*) => {
         /// Elementwise ops of two operands, which are broadcast against each other and promoted to a common
         /// type; `b` may be a number. Nothing waits. Shapes that do not broadcast make a failed value.
         #[allow(clippy::should_implement_trait)] // The operators are there too; these take any operand.

@@ -1,24 +1,35 @@
 //! What users hold: futures, tensors, devices, operators, reads.
 
+mod activations;
+pub(crate) mod attention;
 pub(crate) mod barrier;
 pub(crate) mod benchmark;
 mod budget;
 mod build;
+pub(crate) mod conv;
 pub(crate) mod creation;
 pub(crate) mod custom;
 pub(crate) mod device;
 pub(crate) mod dims;
 mod display;
+pub(crate) mod einsum;
 pub(crate) mod future;
 pub(crate) mod generator;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 pub(crate) mod gpu;
+pub(crate) mod gradient;
+mod indexing;
+pub(crate) mod losses;
 mod methods;
 mod more;
 pub(crate) mod operand;
+pub(crate) mod pad;
+pub(crate) mod pool;
+mod products;
 pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod simulated;
+mod stats;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
 pub(crate) mod views;

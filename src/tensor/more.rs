@@ -33,16 +33,44 @@ impl TensorFuture {
         custom(Arc::new(Softmax { dim, log: true }), &[self], Location::caller())
     }
 
-    /// `log sum e^x` along `dim`, which goes.
+    /// `log sum e^x` over dimensions, which go.
     #[track_caller]
-    pub fn logsumexp(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(LogSumExp { dim, keepdim: false }), &[self], Location::caller())
+    pub fn logsumexp(&self, dims: impl Dims) -> TensorFuture {
+        self.logsumexp_over(&dims.dims(), false, Location::caller())
     }
 
-    /// As [`logsumexp`](Self::logsumexp), with the dimension kept at size 1.
+    /// As [`logsumexp`](Self::logsumexp), with the dimensions kept at size 1.
     #[track_caller]
-    pub fn logsumexp_keepdim(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(LogSumExp { dim, keepdim: true }), &[self], Location::caller())
+    pub fn logsumexp_keepdim(&self, dims: impl Dims) -> TensorFuture {
+        self.logsumexp_over(&dims.dims(), true, Location::caller())
+    }
+
+    #[track_caller]
+    fn logsumexp_over(&self, dims: &[isize], keepdim: bool, at: build::At) -> TensorFuture {
+        if let &[dim] = dims {
+            return custom(Arc::new(LogSumExp { dim, keepdim }), &[self], at);
+        }
+        let found: Option<Vec<usize>> = dims.iter().map(|&d| self.shape().dim(d)).collect();
+        let gone = match found {
+            Some(gone) if (1..gone.len()).all(|i| !gone[..i].contains(&gone[i])) => gone,
+            _ => {
+                let text = format!("dimensions {dims:?} of shape {}", self.shape());
+                return build::refused("logsumexp", self, Refusal::index(text), at);
+            }
+        };
+        // Several dimensions as one, at the end.
+        let kept: Vec<usize> = (0..self.rank()).filter(|d| !gone.contains(d)).collect();
+        let order: Vec<usize> = kept.iter().chain(&gone).copied().collect();
+        let mut shape: Vec<usize> = kept.iter().map(|&d| self.dims()[d]).collect();
+        shape.push(gone.iter().map(|&d| self.dims()[d]).product());
+        let x = self.permute(&order[..]).reshape(&shape[..]);
+        let y = custom(Arc::new(LogSumExp { dim: -1, keepdim: false }), &[&x], at);
+        if !keepdim {
+            return y;
+        }
+        let out: Vec<usize> =
+            (0..self.rank()).map(|d| if gone.contains(&d) { 1 } else { self.dims()[d] }).collect();
+        y.reshape(&out[..])
     }
 
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimensions, as many as `weight`

@@ -214,6 +214,15 @@ impl TensorFuture {
         }
     }
 
+    /// `len` positions of a dimension, which is in range, from `start` on, `step` apart.
+    #[track_caller]
+    pub(crate) fn stepped(&self, dim: usize, start: usize, len: usize, step: isize) -> TensorFuture {
+        if (start, len, step) == (0, self.dims()[dim], 1) {
+            return self.clone();
+        }
+        self.sliced(Ok(dim), start, len, step, Location::caller())
+    }
+
     /// Dimensions walked backwards.
     pub(crate) fn reversed(&self, dims: &[isize], at: At) -> TensorFuture {
         let mut x = self.clone();

@@ -6,7 +6,7 @@ use crate::kernels::cuda::elementwise::{self, Key, Walk};
 use crate::kernels::cuda::generate::Form;
 use crate::kernels::cuda::index::{self, Indexed};
 use crate::kernels::cuda::softmax::{self, RowOp};
-use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort};
+use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
 use crate::shape::contiguous_strides;
 
@@ -147,6 +147,7 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     out.push(("scans", scans()));
     out.push(("sorts", sorts()));
     out.push(("products", products()));
+    out.push(("windows", windows()));
     out
 }
 
@@ -270,4 +271,22 @@ fn sorts() -> Vec<Kernel> {
 
 fn products() -> Vec<Kernel> {
     DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| Kernel::Matmul(matmul::Key { dtype })).collect()
+}
+
+fn windows() -> Vec<Kernel> {
+    use window::Key::*;
+    let mut out = Vec::new();
+    for dtype in [F32, F64, F16, BF16] {
+        for wide in [false, true] {
+            out.extend([Columns { dtype, wide }, FromColumns { columns: dtype, dtype, wide }]);
+            for back in [false, true] {
+                out.extend([Convolve { dtype, back, wide }, Mean { dtype, back, wide }]);
+            }
+        }
+    }
+    out.extend([F16, BF16].map(|dtype| FromColumns { columns: F32, dtype, wide: false }));
+    for dtype in DType::ALL.into_iter().filter(|&d| d != Bool) {
+        out.extend([false, true].map(|position| Max { dtype, position, wide: position }));
+    }
+    out.into_iter().map(Kernel::Window).collect()
 }

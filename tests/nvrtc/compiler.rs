@@ -10,8 +10,8 @@ use std::ptr;
 /// The opened library.
 pub struct Compiler {
     library: Library,
-    /// Found by its name once it is loaded, wherever it lies.
-    builtins: Option<Library>,
+    /// Held because the compiler finds it by its name once it is loaded, wherever it lies.
+    _builtins: Option<Library>,
 }
 
 type Program = *mut c_void;
@@ -34,7 +34,7 @@ impl Compiler {
                 let files = std::fs::read_dir(p).ok()?.flatten().map(|f| f.path());
                 files.filter(|f| f.to_string_lossy().contains("nvrtc-builtins.so")).find_map(|f| open(&f))
             };
-            Some(Compiler { library: open(name)?, builtins: name.parent().and_then(beside) })
+            Some(Compiler { library: open(name)?, _builtins: name.parent().and_then(beside) })
         })
     }
 

@@ -1,9 +1,9 @@
 //! One case as a call of the public API. Called by the harness; what is not here, futensor does not
 //! have, and the harness says so.
 
-use super::case::{Case, Host, Operand, Step, dtype_named, ints};
+use super::case::{Case, Gradient, Host, Operand, Step, dtype_named, ints};
 use super::later;
-use futensor::{DType, Device, Element, Index, NonZero, Scalar, Tensor, TensorFuture};
+use futensor::{DType, Device, Element, GradOptions, Index, NonZero, Scalar, Tensor, TensorFuture};
 use half::{bf16, f16};
 use serde_json::Value;
 
@@ -92,6 +92,8 @@ pub async fn download(x: &TensorFuture) -> futensor::Result<Host> {
 pub enum Made {
     Futures(Vec<TensorFuture>),
     NonZero(NonZero),
+    /// Of the operands that have one, in order.
+    Gradients(Vec<TensorFuture>),
     /// The API has no such op, or not with these operands.
     Missing,
 }
@@ -119,11 +121,31 @@ pub fn operands(device: &Device, case: &Case) -> (Vec<Arg>, Vec<Option<TensorFut
         Operand::Absent => (Arg::Absent, None),
         Operand::Scalar(s) => (Arg::Scalar(*s), None),
         Operand::Tensor(host, steps) => {
-            let base = upload(device, host);
+            let mut base = upload(device, host);
+            if case.gradient.is_some() {
+                base = base.requires_grad();
+            }
             (Arg::Tensor(steps.iter().fold(base.clone(), view)), Some(base))
         }
     };
     case.ins.iter().map(of).unzip()
+}
+
+/// What flows back through a call to the stored tensors that have a gradient.
+pub fn gradients(
+    device: &Device,
+    gradient: &Gradient,
+    result: &TensorFuture,
+    bases: &[Option<TensorFuture>],
+) -> Vec<TensorFuture> {
+    let upstream = upload(device, &gradient.upstream);
+    let wrt: Vec<&TensorFuture> = bases
+        .iter()
+        .zip(&gradient.wanted)
+        .filter(|(_, wanted)| wanted.is_some())
+        .filter_map(|(b, _)| b.as_ref())
+        .collect();
+    futensor::grad_with(result, &wrt, GradOptions::default().upstream(&upstream))
 }
 
 /// Calls a case's op.
@@ -185,8 +207,10 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
     match (op, int("dim")) {
         ("argmax", None) => futures(x.argmax_all()),
         ("argmin", None) => futures(x.argmin_all()),
-        ("argmax", Some(d)) => futures(kept(x.argmax(d), x.rank(), d, keepdim)),
-        ("argmin", Some(d)) => futures(kept(x.argmin(d), x.rank(), d, keepdim)),
+        ("argmax", Some(d)) if keepdim => futures(x.argmax_keepdim(d)),
+        ("argmin", Some(d)) if keepdim => futures(x.argmin_keepdim(d)),
+        ("argmax", Some(d)) => futures(x.argmax(d)),
+        ("argmin", Some(d)) => futures(x.argmin(d)),
         ("cast", _) => futures(x.to_dtype(dtype_named(attrs["dtype"].as_str()?))),
         ("reshape", _) => futures(x.reshape(list("shape")?)),
         ("transpose", _) => futures(x.transpose(int("dim0")?, int("dim1")?)),
@@ -204,11 +228,6 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
         ("stack", Some(d)) => futures(futensor::stack(&[x], d)),
         _ => None,
     }
-}
-
-/// There is no `argmax_keepdim`.
-fn kept(x: TensorFuture, rank: usize, dim: isize, keepdim: bool) -> TensorFuture {
-    if keepdim && rank > 0 { x.unsqueeze(dim) } else { x }
 }
 
 /// Calls without a tensor.
@@ -321,7 +340,7 @@ pub async fn read(made: Made) -> futensor::Result<Vec<Host>> {
     let mut out = Vec::new();
     match made {
         Made::Missing => {}
-        Made::Futures(all) => {
+        Made::Futures(all) | Made::Gradients(all) => {
             for x in &all {
                 out.push(download(x).await?);
             }

@@ -13,10 +13,9 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     match (op, args) {
         ("softmax", [Arg::Tensor(x)]) => futures(x.softmax(int("dim")?)),
         ("log_softmax", [Arg::Tensor(x)]) => futures(x.log_softmax(int("dim")?)),
-        ("logsumexp", [Arg::Tensor(x)]) => match (&ints(&attrs["dims"])[..], attrs["keepdim"] == true) {
-            ([d], false) => futures(x.logsumexp(*d)),
-            ([d], true) => futures(x.logsumexp_keepdim(*d)),
-            _ => None,
+        ("logsumexp", [Arg::Tensor(x)]) => match (ints(&attrs["dims"]), attrs["keepdim"] == true) {
+            (dims, false) => futures(x.logsumexp(dims)),
+            (dims, true) => futures(x.logsumexp_keepdim(dims)),
         },
         ("layer_norm", [Arg::Tensor(x), Arg::Tensor(w), Arg::Tensor(b)]) => {
             futures(x.layer_norm(w, b, attrs["eps"].as_f64()?))
@@ -50,8 +49,21 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         ("flip", [Arg::Tensor(x)]) => futures(x.flip(ints(&attrs["dims"]))),
         ("masked_fill", [Arg::Tensor(x), Arg::Tensor(m), Arg::Scalar(s)]) => futures(x.masked_fill(m, *s)),
         ("repeat", [Arg::Tensor(x)]) => futures(x.repeat(ints(&attrs["repeats"]))),
+        ("split", [Arg::Tensor(x)]) if attrs["sizes"].is_array() => {
+            several(x.split_with_sizes(ints(&attrs["sizes"]), int("dim")?))
+        }
         ("split", [Arg::Tensor(x)]) => several(x.split(size("size")?, int("dim")?)),
         ("chunk", [Arg::Tensor(x)]) => several(x.chunk(size("chunks")?, int("dim")?)),
-        _ => None,
+        ("bmm", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.bmm(b)),
+        ("addmm", [Arg::Tensor(x), Arg::Tensor(a), Arg::Tensor(b)]) => {
+            let factor = |name: &str| attrs[name].as_f64().unwrap_or(1.0);
+            futures(x.addmm(a, b, factor("beta"), factor("alpha")))
+        }
+        ("einsum", _) => {
+            let tensors: Option<Vec<&TensorFuture>> =
+                args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
+            futures(futensor::einsum(attrs["equation"].as_str()?, &tensors?))
+        }
+        _ => super::layers::call(op, args, attrs),
     }
 }

@@ -7,3 +7,4 @@ pub mod apply;
 pub mod case;
 pub mod compare;
 mod later;
+mod layers;

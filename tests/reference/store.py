@@ -98,18 +98,32 @@ class Group:
 
     def write(self):
         order = sorted(self.tensors, key=lambda t: (-WIDTH[t[1]], int(t[0][1:])))
-        header, at = {}, 0
-        for name, dtype, shape, raw in order:
-            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
-            at += len(raw)
-        head = json.dumps(header, separators=(",", ":")).encode()
-        head += b" " * (-len(head) % 8)
-        with open(HERE / f"{self.name}.safetensors", "wb") as f:
-            f.write(struct.pack("<Q", len(head)) + head)
-            for *_, raw in order:
-                f.write(raw)
+        size = write_raw(HERE / f"{self.name}.safetensors", order)
         (HERE / f"{self.name}.jsonl").write_text("\n".join(self.lines) + "\n")
-        print(f"{self.name}: {len(self.lines)} cases, {len(order)} tensors, {8 + len(head) + at} bytes")
+        print(f"{self.name}: {len(self.lines)} cases, {len(order)} tensors, {size} bytes")
+
+
+def write_raw(path, tensors):
+    """A safetensors file of (name, type, shape, bytes); gives its size."""
+    header, at = {}, 0
+    for name, dtype, shape, raw in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head)
+        for *_, raw in tensors:
+            f.write(raw)
+    return 8 + len(head) + at
+
+
+def write_tensors(path, named):
+    """A safetensors file of tensors by name."""
+    raw = lambda t: t.detach().contiguous().numpy().tobytes()  # noqa: E731
+    entries = [(name, NAMES[t.dtype][0], list(t.shape), raw(t)) for name, t in named.items()]
+    size = write_raw(path, sorted(entries, key=lambda e: (-WIDTH[e[1]], e[0])))
+    print(f"{path.stem}: {len(entries)} tensors, {size} bytes")
 
 
 WIDTH = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}

@@ -8,11 +8,14 @@
 #![allow(unsafe_code)]
 
 use super::gemm::{Calls, Misfit, calls};
-use super::launch::Launcher;
+use super::launch::{Launcher, align};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::graph::program::{Arg, Code, Program};
 use crate::kernels::cuda::matmul::Product;
+use crate::kernels::cuda::{Operand, elementwise};
+use crate::op::BinaryOp;
 use crate::shape::{Shape, Strides, contiguous_strides};
 use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
 use cudarc::driver::sys;
@@ -136,6 +139,7 @@ impl Blas {
         stream: &Stream,
         dtype: DType,
         calls: &Calls,
+        adds: bool,
         [a, b, out]: [u64; 3],
     ) -> Result<(), Trouble> {
         use blas::cublasComputeType_t as Compute;
@@ -150,8 +154,8 @@ impl Blas {
             _ => (Type::CUDA_R_16BF, Compute::CUBLAS_COMPUTE_32F),
         };
         // Scalars in the type of the sums.
-        let wide = [1.0f64, 0.0];
-        let narrow = [1.0f32, 0.0];
+        let wide = [1.0, adds as u8 as f64];
+        let narrow = wide.map(|x| x as f32);
         let scalar = |i: usize| -> *const c_void {
             if dtype == DType::F64 { (&raw const wide[i]).cast() } else { (&raw const narrow[i]).cast() }
         };
@@ -197,7 +201,7 @@ impl Blas {
 }
 
 impl Launcher {
-    /// `out = a b`, as [`Product`] says; operands and result by address.
+    /// `out = a b`, or `out += a b`, as [`Product`] says; operands and result by address.
     ///
     /// # Errors
     /// See [`Trouble`].
@@ -232,13 +236,28 @@ impl Launcher {
                 }
             };
             if let Some((calls, a, b)) = ready {
-                return self.blas.multiply(&stream, product.dtype, &calls, [a, b, out]);
+                return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
             }
         }
+        let numel = product.batch.numel() * product.m * product.n;
+        let to = if product.adds { site.scratch(numel * product.dtype.size())? } else { out };
         match product.plan() {
-            Some(plan) => self.run(site, &plan, &[a, b], &[out]),
-            None => Err(Trouble::no_kernel(format_args!("matmul of batches of {:?}", product.batch))),
+            Some(plan) => self.run(site, &plan, &[a, b], &[to])?,
+            None => {
+                return Err(Trouble::no_kernel(format_args!("matmul of batches of {:?}", product.batch)));
+            }
         }
+        if product.adds {
+            let dtype = product.dtype;
+            let mut p = Program::default();
+            let (x, y) = (p.push(Code::Input(0), dtype, dtype), p.push(Code::Input(1), dtype, dtype));
+            let sum = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(x), Arg::Reg(y)), dtype, dtype);
+            p.outputs.push(sum);
+            let operands = [out, to].map(|ptr| Operand { strides: &[1], align: align(ptr) });
+            let plan = elementwise::plan(&p, &[numel], &operands, align(out));
+            self.run(site, &plan, &[out, to], &[out])?;
+        }
+        Ok(())
     }
 
     /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes on doing so, unless

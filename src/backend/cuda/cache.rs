@@ -65,6 +65,11 @@ impl Disk {
         Disk { folder, ready: AtomicBool::new(false) }
     }
 
+    /// True where entries are kept, as far as is known.
+    pub fn is_there(&self) -> bool {
+        self.folder.as_ref().is_some_and(|folder| self.ready.load(Relaxed) || is_ours(folder))
+    }
+
     /// The entry, where it is there and whole.
     pub fn get(&self, key: Key) -> Option<Vec<u8>> {
         let folder = self.folder.as_ref()?;

@@ -138,7 +138,7 @@ mod tests {
 
     fn product(batch: &[usize], [m, k, n]: [usize; 3], a: &[isize], b: &[isize]) -> Product {
         let (a, b) = (a.iter().copied().collect(), b.iter().copied().collect());
-        Product { dtype: DType::F32, batch: Shape::from(batch), m, k, n, a, b }
+        Product { dtype: DType::F32, batch: Shape::from(batch), m, k, n, a, b, adds: false }
     }
 
     #[test]

@@ -35,7 +35,12 @@ pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod pinned;
 pub(crate) mod probe;
+mod shelf;
 pub(crate) mod step;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod upload;
 
 use crate::error::ErrorKind;

@@ -1,9 +1,9 @@
 //! The kernels of one device: found in memory, else on disk, else compiled.
 //!
-//! A kernel that one op needs is compiled when it is first asked for, together with its relatives
-//! (`kernels::cuda::bundle`); the device's thread waits for that, once in a machine's life. A fused kernel is
-//! compiled in the background when its program is seen for the third time; until it is there the caller runs the
-//! program op by op.
+//! A kernel that one op needs is compiled when it is first asked for; the device's thread waits for that, some 50 ms
+//! once in a machine's life. Its relatives (`kernels::cuda::bundle`) follow in the background where the disk will
+//! keep them. A fused kernel is compiled in the background when its program is seen for the third time; until it is
+//! there the caller runs the program op by op.
 //!
 //! Used by the launcher, on the device's thread with the context current. Maps are bounded; what falls out is
 //! unloaded when the device is known to be idle, never while a launch may be under way.
@@ -13,6 +13,7 @@
 use super::background::{Background, Job};
 use super::cache::{Disk, Key};
 use super::compile::{self, Target};
+use super::shelf::Shelf;
 use super::{Gpu, Trouble};
 use crate::graph::launch::CudaKernel;
 use crate::graph::operation::Refusal;
@@ -20,9 +21,8 @@ use crate::kernels::cuda::Kernel;
 use crate::kernels::cuda::bundle::bundle;
 use crate::kernels::cuda::source::{KernelSource, OPTIONS, module};
 use cudarc::driver::sys;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::hash::Hash;
 use std::sync::Arc;
 
 /// A loaded kernel.
@@ -51,46 +51,32 @@ impl Fusion {
     }
 }
 
+/// When a kernel's relatives are compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Relatives {
+    /// Together with it: fewer and longer compilations. For tests, and for filling a disk cache.
+    Now,
+    /// In the background, where the disk keeps them for the next process and they are cheap.
+    Later,
+    /// When they are asked for themselves.
+    Never,
+}
+
+impl Relatives {
+    /// `FUTENSOR_RELATIVES`: `now`, `never`, or anything else.
+    pub fn from_environment() -> Relatives {
+        match std::env::var("FUTENSOR_RELATIVES").as_deref() {
+            Ok("now") => Relatives::Now,
+            Ok("never") => Relatives::Never,
+            _ => Relatives::Later,
+        }
+    }
+}
+
 /// A fused program is worth a compiler's time when it is seen as often as this.
 const SEEN_BEFORE_COMPILED: u32 = 3;
 /// Most kernels of each kind that are remembered.
 const KERNELS_MAX: usize = 4096;
-
-/// A bounded map: when it is full, the half that was not used for longest falls out.
-struct Shelf<K, V> {
-    slots: HashMap<K, (V, u64)>,
-    most: usize,
-    clock: u64,
-}
-
-impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
-    fn new(most: usize) -> Shelf<K, V> {
-        Shelf { slots: HashMap::new(), most, clock: 0 }
-    }
-
-    fn get(&mut self, key: &K) -> Option<&mut V> {
-        self.clock += 1;
-        let (value, used) = self.slots.get_mut(key)?;
-        *used = self.clock;
-        Some(value)
-    }
-
-    /// Puts a value in, and hands back what fell out.
-    fn put(&mut self, key: K, value: V) -> Vec<V> {
-        let mut out = Vec::new();
-        if self.slots.len() >= self.most && !self.slots.contains_key(&key) {
-            let mut uses: Vec<u64> = self.slots.values().map(|(_, used)| *used).collect();
-            let middle = uses.len() / 2;
-            let (_, &mut median, _) = uses.select_nth_unstable(middle);
-            let old: Vec<K> =
-                self.slots.iter().filter(|(_, (_, used))| *used <= median).map(|(k, _)| k.clone()).collect();
-            out.extend(old.iter().filter_map(|k| self.slots.remove(k)).map(|(v, _)| v));
-        }
-        self.clock += 1;
-        out.extend(self.slots.insert(key, (value, self.clock)).map(|(v, _)| v));
-        out
-    }
-}
 
 /// Number of a loaded module in the store's list.
 type ModuleId = usize;
@@ -119,6 +105,12 @@ enum Fused {
 /// A kernel from outside: its function and its text.
 type Brought = (String, String);
 
+/// What the background was asked for.
+enum Ticket {
+    Fused(Kernel),
+    Relatives(Vec<(Kernel, KernelSource)>),
+}
+
 /// All kernels of a device.
 pub(crate) struct Modules {
     sm: u32,
@@ -127,7 +119,10 @@ pub(crate) struct Modules {
     single: Shelf<Kernel, Found>,
     fused: Shelf<Kernel, Fused>,
     brought: Shelf<Brought, Found>,
-    background: Background<Kernel>,
+    background: Background<Ticket>,
+    relatives: Relatives,
+    /// Translation units of relatives that were sent to the background.
+    sent: HashSet<Key>,
     loaded: HashMap<ModuleId, Loaded>,
     next: ModuleId,
     /// Out of every shelf; unloaded when nothing runs.
@@ -140,6 +135,8 @@ impl Modules {
             sm: gpu.capability.0 * 10 + gpu.capability.1,
             fusion,
             background: Background::new(disk.clone(), OPTIONS),
+            relatives: Relatives::from_environment(),
+            sent: HashSet::new(),
             disk,
             single: Shelf::new(KERNELS_MAX),
             fused: Shelf::new(KERNELS_MAX),
@@ -158,35 +155,57 @@ impl Modules {
         if let Some(found) = self.single.get(kernel) {
             return found.result();
         }
-        let all: Vec<(Kernel, KernelSource)> =
-            bundle(kernel).into_iter().map(|k| (k.clone(), k.source())).collect();
-        if all.len() > 1
-            && let Ok(image) = self.job(all.iter().map(|(_, s)| s)).and_then(|job| self.image(&job))
-        {
-            match self.load(&image) {
-                Ok(id) => {
-                    for (k, source) in &all {
-                        // What is there already stays: functions of it may be in use.
-                        if self.single.get(k).is_none() {
-                            let found = self.function(id, &source.entry)?;
-                            let out = self.single.put(k.clone(), found);
-                            self.release(out);
-                        }
-                    }
-                    if let Some(found) = self.single.get(kernel) {
-                        return found.result();
-                    }
-                }
-                Err(Trouble::Refused(_)) => {}
-                Err(trouble) => return Err(trouble),
+        self.collect()?;
+        if self.relatives == Relatives::Now {
+            let all = with_sources(kernel);
+            if let Ok(image) = self.job(all.iter().map(|(_, s)| s)).and_then(|job| self.image(&job)) {
+                self.shelve(all, &image)?;
             }
+        }
+        if let Some(found) = self.single.get(kernel) {
+            return found.result();
         }
         // Alone: a relative's trouble is not this kernel's.
         let source = kernel.source();
         let found = self.found(&source.entry, |own| own.job([&source]))?;
         let out = self.single.put(kernel.clone(), found.clone());
         self.release(out);
+        self.send_relatives(kernel);
         found.result()
+    }
+
+    /// Has the relatives of an elementwise kernel compiled in the background, each family once.
+    fn send_relatives(&mut self, kernel: &Kernel) {
+        let cheap = matches!(kernel, Kernel::Elementwise(_) | Kernel::Copy(_) | Kernel::Index(_));
+        if self.relatives != Relatives::Later || !cheap || !self.disk.is_there() {
+            return;
+        }
+        let all = with_sources(kernel);
+        if all.len() > 1
+            && let Ok(job) = self.job(all.iter().map(|(_, s)| s))
+            && self.sent.insert(job.key)
+        {
+            self.background.start(Ticket::Relatives(all), job);
+        }
+    }
+
+    /// Puts the kernels of a module on their shelf, but for those that are there already: functions of them may be
+    /// in use.
+    fn shelve(&mut self, all: Vec<(Kernel, KernelSource)>, image: &[u8]) -> Result<(), Trouble> {
+        let id = match self.load(image) {
+            Ok(id) => id,
+            Err(Trouble::Refused(_)) => return Ok(()),
+            Err(trouble) => return Err(trouble),
+        };
+        for (kernel, source) in all {
+            if self.single.get(&kernel).is_none() {
+                let found = self.function(id, &source.entry)?;
+                let out = self.single.put(kernel, found);
+                self.release(out);
+            }
+        }
+        self.drop_if_unused(id);
+        Ok(())
     }
 
     /// The kernel of a fused program, where it is there; asking is being seen.
@@ -214,7 +233,7 @@ impl Modules {
             Fusion::Background => {
                 let source = kernel.source();
                 let started = match self.job([&source]) {
-                    Ok(job) => self.background.start(kernel.clone(), job),
+                    Ok(job) => self.background.start(Ticket::Fused(kernel.clone()), job),
                     Err(_) => false,
                 };
                 if started {
@@ -262,17 +281,11 @@ impl Modules {
 
     /// Forgets and unloads everything. As [`trim`](Self::trim).
     pub fn clear(&mut self) {
-        self.single.slots.clear();
-        self.fused.slots.clear();
-        self.brought.slots.clear();
+        self.single.clear();
+        self.fused.clear();
+        self.brought.clear();
         self.retired.extend(self.loaded.drain().map(|(_, loaded)| loaded.raw));
         self.trim();
-    }
-
-    /// How many modules are loaded, and how many fused programs are known.
-    #[cfg(test)]
-    pub fn counts(&self) -> (usize, usize) {
-        (self.loaded.len(), self.fused.slots.len())
     }
 
     fn target(&self) -> Result<Target, String> {
@@ -325,7 +338,11 @@ impl Modules {
             loaded => loaded,
         };
         match loaded {
-            Ok(id) => self.function(id, entry),
+            Ok(id) => {
+                let found = self.function(id, entry);
+                self.drop_if_unused(id);
+                found
+            }
             Err(Trouble::Refused(refusal)) => Ok(Found::Refused(refusal)),
             Err(trouble) => Err(trouble),
         }
@@ -366,10 +383,6 @@ impl Modules {
             }
             Err(Trouble::Refused(_)) => {
                 let text = format!("the source has no kernel named {entry} (is it extern \"C\"?)");
-                if loaded.kernels == 0 {
-                    self.retired.push(loaded.raw);
-                    self.loaded.remove(&id);
-                }
                 Ok(Found::Refused(Refusal::kernel(text)))
             }
             Err(trouble) => Err(trouble),
@@ -378,7 +391,16 @@ impl Modules {
 
     /// Takes in what the background has made.
     fn collect(&mut self) -> Result<(), Trouble> {
-        for (kernel, image) in self.background.finished() {
+        for (ticket, image) in self.background.finished() {
+            let kernel = match ticket {
+                Ticket::Fused(kernel) => kernel,
+                Ticket::Relatives(all) => {
+                    if let Ok(image) = image {
+                        self.shelve(all, &image)?;
+                    }
+                    continue;
+                }
+            };
             let entry = kernel.source().entry;
             let found = match image.map(|image| self.load(&image)) {
                 Ok(Ok(id)) => self.function(id, &entry)?,
@@ -401,14 +423,25 @@ impl Modules {
     fn release(&mut self, out: Vec<Found>) {
         for found in out {
             let Found::Ready(_, id) = found else { continue };
-            let Some(loaded) = self.loaded.get_mut(&id) else { continue };
-            loaded.kernels -= 1;
-            if loaded.kernels == 0 {
-                self.retired.push(loaded.raw);
-                self.loaded.remove(&id);
+            if let Some(loaded) = self.loaded.get_mut(&id) {
+                loaded.kernels -= 1;
             }
+            self.drop_if_unused(id);
         }
     }
+
+    fn drop_if_unused(&mut self, id: ModuleId) {
+        if self.loaded.get(&id).is_some_and(|loaded| loaded.kernels == 0)
+            && let Some(loaded) = self.loaded.remove(&id)
+        {
+            self.retired.push(loaded.raw);
+        }
+    }
+}
+
+/// A kernel with its relatives, and the source of each.
+fn with_sources(kernel: &Kernel) -> Vec<(Kernel, KernelSource)> {
+    bundle(kernel).into_iter().map(|k| (k.clone(), k.source())).collect()
 }
 
 impl Found {
@@ -417,26 +450,5 @@ impl Found {
             Found::Ready(function, _) => Ok(*function),
             Found::Refused(refusal) => Err(Trouble::Refused(refusal.clone())),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_full_shelf_keeps_what_was_used_last() {
-        let mut shelf = Shelf::new(8);
-        for k in 0..8 {
-            assert!(shelf.put(k, k).is_empty());
-        }
-        for k in 0..4 {
-            shelf.get(&k);
-        }
-        let mut out = shelf.put(100, 100);
-        out.sort();
-        assert_eq!(out, [0, 4, 5, 6, 7]);
-        assert!(shelf.get(&3).is_some() && shelf.get(&100).is_some() && shelf.get(&4).is_none());
-        assert_eq!(shelf.put(3, 33), [3]);
     }
 }

@@ -4,6 +4,8 @@
 //! no slice to index.
 
 #[allow(unsafe_code)]
+pub(crate) mod conv;
+#[allow(unsafe_code)]
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 #[allow(unsafe_code)]
@@ -14,12 +16,15 @@ pub(crate) mod math;
 #[allow(unsafe_code)]
 pub(crate) mod matmul;
 mod nest;
+#[allow(unsafe_code)]
+pub(crate) mod pool;
 pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
 pub(crate) mod simd;
 #[allow(unsafe_code)]
 pub(crate) mod softmax;
+pub(crate) mod window;
 
 #[cfg(test)]
 mod measure;

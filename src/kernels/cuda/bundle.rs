@@ -9,7 +9,7 @@
 use super::elementwise::{self, lanes};
 use super::generate::Form;
 use super::softmax::RowOp;
-use super::{Kernel, copy, index, reduce, scan, softmax, sort};
+use super::{Kernel, copy, index, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -88,6 +88,17 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         }
         Kernel::Sort(sort::Key::Tiles(d) | sort::Key::Merge(d) | sort::Key::Write(d)) => {
             [sort::Key::Tiles(*d), sort::Key::Merge(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()
+        }
+        Kernel::Window(key) => {
+            use window::Key::*;
+            let both =
+                |key: &dyn Fn(bool) -> window::Key| [false, true].map(|b| Kernel::Window(key(b))).to_vec();
+            match *key {
+                Convolve { dtype, wide, .. } => both(&|back| Convolve { dtype, back, wide }),
+                Mean { dtype, wide, .. } => both(&|back| Mean { dtype, back, wide }),
+                Max { dtype, wide, .. } => both(&|position| Max { dtype, position, wide }),
+                Columns { .. } | FromColumns { .. } => Vec::new(),
+            }
         }
         Kernel::Index(index::Key::OneHot { .. }) | Kernel::Sort(sort::Key::Row { .. }) | Kernel::Matmul(_) => {
             Vec::new()

@@ -30,10 +30,12 @@ pub(crate) struct Product {
     /// Strides over the batch (0 where it repeats), then over the matrix.
     pub a: Strides,
     pub b: Strides,
+    /// The result is added to what the output holds already, before it is rounded.
+    pub adds: bool,
 }
 
 impl Product {
-    /// The launches of our own kernel; see [`plan`].
+    /// The launches of our own kernel, which adds to nothing; see [`plan`].
     pub fn plan(&self) -> Option<Plan> {
         plan(self.dtype, &self.batch, [self.m, self.k, self.n], &self.a, &self.b)
     }

@@ -22,6 +22,7 @@ pub(crate) mod scan;
 pub(crate) mod softmax;
 pub(crate) mod sort;
 pub(crate) mod source;
+pub(crate) mod window;
 
 use smallvec::SmallVec;
 use source::KernelSource;
@@ -37,6 +38,7 @@ pub(crate) enum Kernel {
     Scan(scan::Key),
     Sort(sort::Key),
     Matmul(matmul::Key),
+    Window(window::Key),
 }
 
 impl Kernel {
@@ -51,6 +53,7 @@ impl Kernel {
             Kernel::Scan(key) => key.source(),
             Kernel::Sort(key) => key.source(),
             Kernel::Matmul(key) => key.source(),
+            Kernel::Window(key) => key.source(),
         }
     }
 }

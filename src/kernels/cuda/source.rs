@@ -29,6 +29,7 @@ pub(crate) enum Part {
     Scan,
     Sort,
     Matmul,
+    Window,
 }
 
 impl Part {
@@ -45,6 +46,7 @@ impl Part {
             Part::Scan => include_str!("device/scan.cuh"),
             Part::Sort => include_str!("device/sort.cuh"),
             Part::Matmul => include_str!("device/matmul.cuh"),
+            Part::Window => include_str!("device/window.cuh"),
         }
     }
 }
@@ -59,13 +61,13 @@ fn table() -> String {
         _ => "T",
     };
     macro_rules! unary {
-        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr, $cuda:literal;)*) => {$(
+        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr, $cuda:literal $(, $other:tt)*;)*) => {$(
             out += &format!("template <class T> FN {} op_{}(T x) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};
     }
     macro_rules! binary {
-        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr, $cuda:literal;)*) => {$(
+        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr, $cuda:literal $(, $other:tt)*;)*) => {$(
             out += &format!("template <class T> FN {} op_{}(T a, T b) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};

@@ -4,8 +4,10 @@
 //! memory first. Pure description: plans are handed over with addresses, and the backend launches them.
 
 pub(crate) mod arrange;
+pub(crate) mod conv;
 pub(crate) mod pick;
 pub(crate) mod place;
+pub(crate) mod pool;
 pub(crate) mod product;
 pub(crate) mod rows;
 

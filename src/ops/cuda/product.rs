@@ -38,6 +38,7 @@ pub(crate) fn matmul(cuda: &mut CudaRun<'_>, full: &Shape) -> Result<(), Refusal
         a: strides(a.shape, a.strides, [0, a.strides[a.strides.len() - 1]]),
         b: strides(b.shape, b.strides, [b.strides[0], 0]),
         batch: batch.clone(),
+        adds: false,
     };
     cuda.work(&product, &[a, b], &[out])
 }

@@ -128,7 +128,7 @@ const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
 #[allow(non_camel_case_types)]
 mod ops {
     macro_rules! markers {
-        ($($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr $(, $other:literal)*;)*) => {
+        ($($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr $(, $other:tt)*;)*) => {
             $(#[doc = $doc] pub(super) struct $V;)*
         };
     }
@@ -233,7 +233,7 @@ macro_rules! cell {
 }
 
 macro_rules! unary_table {
-    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr $(, $other:literal)*;)*) => {
+    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
         $(unary_class!($class, $V, |$x| $e);)*
         /// By op and [`Rep`].
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
@@ -247,7 +247,7 @@ macro_rules! unary_table {
     };
 }
 macro_rules! binary_table {
-    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:literal)*;)*) => {
+    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:tt)*;)*) => {
         $(binary_class!($class, $V, |$a, $b| $e);)*
         /// By op and [`Rep`], then by which operand is a splat.
         static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] = [$(binary_class!($class, $V)),*];

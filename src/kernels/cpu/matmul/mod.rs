@@ -23,15 +23,15 @@ use std::ops::Range;
 
 /// One matrix operand: where it starts and its steps by row and by column.
 #[derive(Clone, Copy)]
-struct Matrix<T> {
-    at: Shared<T>,
-    rows: isize,
-    cols: isize,
+pub(super) struct Matrix<T> {
+    pub at: Shared<T>,
+    pub rows: isize,
+    pub cols: isize,
 }
 
 impl<T> Matrix<T> {
     #[inline(always)]
-    fn from(self, row: usize, col: usize) -> *mut T {
+    pub fn from(self, row: usize, col: usize) -> *mut T {
         self.at.at(row as isize * self.rows + col as isize * self.cols)
     }
 }
@@ -199,14 +199,14 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
 }
 
 /// What `gemm` multiplies.
-trait Float: Copy + Send + Sync + 'static {
-    const ONE: Self;
+pub(super) trait Float: Copy + Send + Sync + 'static {
+    const UNIT: Self;
 }
 impl Float for f32 {
-    const ONE: f32 = 1.0;
+    const UNIT: f32 = 1.0;
 }
 impl Float for f64 {
-    const ONE: f64 = 1.0;
+    const UNIT: f64 = 1.0;
 }
 
 /// `out = a b`, or `out += a b`, on this thread.
@@ -214,7 +214,13 @@ impl Float for f64 {
 /// # Safety
 /// The matrices, of `[m, n, k]`, are valid: `out` for writes (for reads too if it is added to), the others
 /// for reads; `out` meets neither.
-unsafe fn gemm_piece<T: Float>(out: Matrix<T>, a: Matrix<T>, b: Matrix<T>, [m, n, k]: [usize; 3], add: bool) {
+pub(super) unsafe fn gemm_piece<T: Float>(
+    out: Matrix<T>,
+    a: Matrix<T>,
+    b: Matrix<T>,
+    [m, n, k]: [usize; 3],
+    add: bool,
+) {
     // SAFETY: by the caller's promise.
     unsafe {
         gemm::gemm(
@@ -231,8 +237,8 @@ unsafe fn gemm_piece<T: Float>(out: Matrix<T>, a: Matrix<T>, b: Matrix<T>, [m, n
             b.at.at(0),
             b.cols,
             b.rows,
-            T::ONE,
-            T::ONE,
+            T::UNIT,
+            T::UNIT,
             false,
             false,
             false,

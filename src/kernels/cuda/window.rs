@@ -1,0 +1,290 @@
+//! Windows that move over planes: pooling, and what turns a convolution into products of matrices.
+//!
+//! `im2col` lays the elements under each output below each other, and a product with the weight does the
+//! rest; `col2im` is the way back. Convolutions in groups are done directly, a thread an element.
+
+use super::generate::storage;
+use super::geometry::{Geometry, RANK_MAX};
+use super::source::{KernelSource, Part};
+use super::{Arg, Kernel, Launch, Plan, Words};
+use crate::dtype::DType;
+use smallvec::{SmallVec, smallvec};
+
+/// Sizes of a moving window. Pairs are height and width.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    pub input: [usize; 2],
+    pub kernel: [usize; 2],
+    pub output: [usize; 2],
+    pub stride: [usize; 2],
+    pub padding: [usize; 2],
+    pub dilation: [usize; 2],
+}
+
+impl Window {
+    pub fn places(&self) -> usize {
+        self.output[0] * self.output[1]
+    }
+
+    pub fn taps(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
+
+    /// True where kernels can count its coordinates in 32 bits.
+    fn fits(&self) -> bool {
+        (0..2).all(|a| {
+            let reach = self.kernel[a].saturating_mul(self.dilation[a]);
+            let walked = self.output[a].saturating_mul(self.stride[a]);
+            [self.input[a], 2 * self.padding[a], reach, walked].into_iter().all(|n| n < 1 << 28)
+        })
+    }
+
+    fn arg(&self) -> Arg {
+        let mut w = Words::default();
+        for pair in [self.input, self.kernel, self.output, self.stride, self.padding, self.dilation] {
+            pair.into_iter().for_each(|n| w.u32(n as u32));
+        }
+        Arg::Struct(w)
+    }
+}
+
+/// Names a compiled kernel. `wide` counts elements in 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    Columns {
+        dtype: DType,
+        wide: bool,
+    },
+    /// From columns of one type to a value of another.
+    FromColumns {
+        columns: DType,
+        dtype: DType,
+        wide: bool,
+    },
+    Convolve {
+        dtype: DType,
+        back: bool,
+        wide: bool,
+    },
+    Max {
+        dtype: DType,
+        position: bool,
+        wide: bool,
+    },
+    Mean {
+        dtype: DType,
+        back: bool,
+        wide: bool,
+    },
+}
+
+fn steps(strides: &[isize]) -> Arg {
+    let mut w = Words::default();
+    strides.iter().for_each(|&s| w.u64(s as u64));
+    Arg::Struct(w)
+}
+
+const X: Arg = Arg::In { index: 0, bytes: 0 };
+const OUT: Arg = Arg::Out { index: 0, bytes: 0 };
+
+fn launch(key: Key, n: usize, args: SmallVec<[Arg; 8]>) -> Plan {
+    let mut plan = Plan::default();
+    if n > 0 {
+        plan.launches.push(Launch {
+            kernel: Kernel::Window(key),
+            grid: [n.div_ceil(256) as u32, 1, 1],
+            block: [256, 1, 1],
+            shared: 0,
+            args,
+        });
+    }
+    plan
+}
+
+fn count(n: usize) -> (bool, Arg) {
+    let wide = n > i32::MAX as usize;
+    (wide, if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) })
+}
+
+/// The columns of `x`, `[batch, channels, height, width]` with these strides: row r of batch b begins at
+/// `b * batch_step + r * row_step` of the output. `None` where sizes are beyond what kernels count.
+pub(crate) fn columns(
+    dtype: DType,
+    [batch, channels]: [usize; 2],
+    window: &Window,
+    strides: &[isize],
+    row_step: usize,
+    batch_step: usize,
+) -> Option<Plan> {
+    let n = batch * channels * window.taps() * window.places();
+    let (wide, number) = count(n);
+    let args = smallvec![
+        X,
+        OUT,
+        number,
+        Arg::U32(channels as u32),
+        window.arg(),
+        steps(strides),
+        Arg::U64(row_step as u64),
+        Arg::U64(batch_step as u64),
+    ];
+    window.fits().then(|| launch(Key::Columns { dtype, wide }, n, args))
+}
+
+/// From columns `[batch, channels * taps, places]` back to `[batch, channels, height, width]`.
+pub(crate) fn from_columns(
+    columns: DType,
+    dtype: DType,
+    [batch, channels]: [usize; 2],
+    window: &Window,
+) -> Option<Plan> {
+    let n = batch * channels * window.input[0] * window.input[1];
+    let (wide, number) = count(n);
+    let args = smallvec![X, OUT, number, Arg::U32(channels as u32), window.arg()];
+    window.fits().then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
+}
+
+/// A convolution (or with `back` its way back to the input), a thread an element. Inputs: the value and the
+/// weight, with their strides; `channels` are those of a group, of input and output; with `adds`, sums begin with
+/// what the output holds.
+pub(crate) fn convolve(
+    dtype: DType,
+    back: bool,
+    adds: bool,
+    batch: usize,
+    groups: usize,
+    channels: [usize; 2],
+    window: &Window,
+    [value, weight]: [&[isize]; 2],
+) -> Option<Plan> {
+    let [depth, outs] = channels;
+    let (planes, size) = if back { (depth, window.input) } else { (outs, window.output) };
+    let n = batch * groups * planes * size[0] * size[1];
+    let (wide, number) = count(n);
+    let args = smallvec![
+        X,
+        Arg::In { index: 1, bytes: 0 },
+        OUT,
+        number,
+        Arg::U32(groups as u32),
+        Arg::U32(depth as u32),
+        Arg::U32(outs as u32),
+        Arg::U32(adds as u32),
+        window.arg(),
+        steps(value),
+        steps(weight),
+    ];
+    window.fits().then(|| launch(Key::Convolve { dtype, back, wide }, n, args))
+}
+
+/// Where the planes of a value begin, and the steps within one.
+fn planes(shape: &[usize], strides: &[isize]) -> Option<(Geometry, [isize; 2])> {
+    let lead = shape.len() - 2;
+    let g = Geometry::new(&shape[..lead], &[&strides[..lead]]);
+    (g.rank() <= RANK_MAX).then(|| (g, [strides[lead], strides[lead + 1]]))
+}
+
+/// The largest element under each window over the last two dimensions of `shape`, or its position.
+pub(crate) fn max(
+    dtype: DType,
+    position: bool,
+    window: &Window,
+    shape: &[usize],
+    strides: &[isize],
+) -> Option<Plan> {
+    let (g, [row, column]) = planes(shape, strides)?;
+    let n = g.numel() * window.places();
+    let (wide, number) = count(n);
+    let args =
+        smallvec![X, OUT, number, window.arg(), g.arg(true), Arg::U64(row as u64), Arg::U64(column as u64)];
+    window.fits().then(|| launch(Key::Max { dtype, position, wide }, n, args))
+}
+
+/// The mean under each window, or with `back` its way back: then `shape` ends in the window's output. `fixed`
+/// is what sums are divided by, where it is not 0; else the elements met, with the padding where `padded`.
+pub(crate) fn mean(
+    dtype: DType,
+    back: bool,
+    window: &Window,
+    shape: &[usize],
+    strides: &[isize],
+    fixed: usize,
+    padded: bool,
+) -> Option<Plan> {
+    let (g, [row, column]) = planes(shape, strides)?;
+    let n = g.numel() * if back { window.input[0] * window.input[1] } else { window.places() };
+    let (wide, number) = count(n);
+    let args = smallvec![
+        X,
+        OUT,
+        number,
+        window.arg(),
+        g.arg(true),
+        Arg::U64(row as u64),
+        Arg::U64(column as u64),
+        Arg::U64(fixed as u64),
+        Arg::U32(padded as u32),
+    ];
+    (window.fits() && fixed < 1 << 31).then(|| launch(Key::Mean { dtype, back, wide }, n, args))
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        let index = |wide| if wide { "u64" } else { "u32" };
+        let (name, params, code) = match *self {
+            Key::Columns { dtype, wide } => {
+                let (t, i) = (storage(dtype), index(wide));
+                let params = format!(
+                    "const {t}* x, {t}* columns, {i} n, i32 channels, ft::Window w, ft::Steps4 step, u64 row_step, u64 \
+                     batch_step"
+                );
+                let code = format!(
+                    "    ft::im2col<{t}, {i}>(x, columns, n, channels, w, step, row_step, batch_step);\n"
+                );
+                ("im2col", params, code)
+            }
+            Key::FromColumns { columns, dtype, wide } => {
+                let (a, t, i) = (storage(columns), storage(dtype), index(wide));
+                let params = format!("const {a}* columns, {t}* out, {i} n, i32 channels, ft::Window w");
+                ("col2im", params, format!("    ft::col2im<{a}, {t}, {i}>(columns, out, n, channels, w);\n"))
+            }
+            Key::Convolve { dtype, back, wide } => {
+                let (t, i) = (storage(dtype), index(wide));
+                let params = format!(
+                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 groups, i32 depth, i32 outs, u32 adds, \
+                     ft::Window w, ft::Steps4 xs, ft::Steps4 ws"
+                );
+                let name = if back { "convolve_back" } else { "convolve" };
+                let code = format!(
+                    "    ft::{name}<{t}, {i}>(x, weight, out, n, groups, depth, outs, adds != 0, w, xs, ws);\n"
+                );
+                (name, params, code)
+            }
+            Key::Max { dtype, position, wide } => {
+                let (t, i) = (storage(dtype), index(wide));
+                let o = if position { "i64" } else { t };
+                let params = format!(
+                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Geo64<1> planes, i64 row, i64 column"
+                );
+                let code = format!(
+                    "    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, planes, row, column);\n"
+                );
+                ("pool_max", params, code)
+            }
+            Key::Mean { dtype, back, wide } => {
+                let (t, i) = (storage(dtype), index(wide));
+                let params = format!(
+                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Geo64<1> planes, i64 row, i64 column, i64 fixed, \
+                     u32 padded"
+                );
+                let name = if back { "pool_spread" } else { "pool_mean" };
+                let code = format!(
+                    "    ft::{name}<{t}, {i}>(x, out, n, w, planes, row, column, fixed, padded != 0);\n"
+                );
+                (name, params, code)
+            }
+        };
+        KernelSource::new(name, &[Part::Base, Part::Ops, Part::Window], 256, &[params], &code)
+    }
+}

@@ -1,0 +1,108 @@
+//! Layers without parameters: activations, flattening, closures.
+
+use super::module::Module;
+use crate::tensor::future::TensorFuture;
+
+macro_rules! activations {
+    ($($Name:ident $method:ident;)*) => {$(
+        #[doc = concat!("[`", stringify!($method), "`](TensorFuture::", stringify!($method), ") as a layer.")]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $Name;
+
+        impl Module for $Name {
+            #[track_caller]
+            fn forward(&self, x: &TensorFuture) -> TensorFuture {
+                x.$method()
+            }
+        }
+    )*};
+}
+activations! {
+    Relu relu;
+    Gelu gelu;
+    Silu silu;
+    Sigmoid sigmoid;
+    Softplus softplus;
+    Tanh tanh;
+}
+
+/// `x` above zero, `slope * x` below.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module};
+/// let x = Device::cpu().from_vec(vec![-2.0f32, 3.0], [2]);
+/// assert_eq!(nn::LeakyRelu(0.5).forward(&x).to_vec::<f32>().await?, [-1.0, 3.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct LeakyRelu(pub f64);
+
+impl Module for LeakyRelu {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.gt(0).where_cond(x, x.mul(self.0))
+    }
+}
+
+/// [`softmax`](TensorFuture::softmax) along a dimension, as a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax(pub isize);
+
+impl Module for Softmax {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.softmax(self.0)
+    }
+}
+
+/// [`log_softmax`](TensorFuture::log_softmax) along a dimension, as a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSoftmax(pub isize);
+
+impl Module for LogSoftmax {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.log_softmax(self.0)
+    }
+}
+
+/// `[batch, ...]` to `[batch, everything]`.
+///
+/// ```
+/// use futensor::{Device, nn, nn::Module};
+/// assert_eq!(nn::Flatten.forward(&Device::cpu().ones([2, 3, 4])).dims(), [2, 12]);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flatten;
+
+impl Module for Flatten {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        match x.dims() {
+            [batch, rest @ ..] => x.reshape([*batch, rest.iter().product()]),
+            [] => x.reshape([1]),
+        }
+    }
+}
+
+/// A closure as a layer: see [`from_fn`].
+#[derive(Clone, Copy, Debug)]
+pub struct Func<F>(F);
+
+/// A closure as a layer, without parameters of its own.
+///
+/// ```
+/// use futensor::{Device, nn, nn::Module};
+/// let scale = nn::from_fn(|x| x * 2.0);
+/// assert_eq!(scale.forward(&Device::cpu().ones([2])).dims(), [2]);
+/// ```
+pub fn from_fn<F: Fn(&TensorFuture) -> TensorFuture + Send + Sync>(f: F) -> Func<F> {
+    Func(f)
+}
+
+impl<F: Fn(&TensorFuture) -> TensorFuture + Send + Sync> Module for Func<F> {
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        (self.0)(x)
+    }
+}

@@ -1,0 +1,50 @@
+//! Dropout.
+
+use super::module::{Mode, Module, Part};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::generator::Generator;
+
+/// In training, [`dropout`](TensorFuture::dropout); in use, nothing.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module};
+/// let (dropout, x) = (nn::Dropout::new(0.5), Device::cpu().ones([100]));
+/// let dropped = dropout.forward(&x).to_vec::<f32>().await?;
+/// assert!(dropped.iter().all(|&v| v == 0.0 || v == 2.0));
+/// dropout.eval();
+/// assert_eq!(dropout.forward(&x).to_vec::<f32>().await?, [1.0; 100]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Dropout {
+    p: f64,
+    generator: Option<Generator>,
+    mode: Mode,
+}
+
+impl Dropout {
+    /// Drops with probability `p`, by numbers from the input's device.
+    pub fn new(p: f64) -> Dropout {
+        Dropout { p, generator: None, mode: Mode::default() }
+    }
+
+    /// Drops by numbers from a generator of one's own.
+    pub fn with_generator(p: f64, generator: Generator) -> Dropout {
+        Dropout { p, generator: Some(generator), mode: Mode::default() }
+    }
+}
+
+impl Module for Dropout {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        match (&self.generator, self.mode.is_training()) {
+            (_, false) => x.clone(),
+            (None, true) => x.dropout(self.p),
+            (Some(generator), true) => x.dropout_with(self.p, generator),
+        }
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("mode", Part::Mode(&self.mode));
+    }
+}

@@ -1,0 +1,42 @@
+//! A table of vectors.
+
+use super::module::{Module, Part};
+use super::parameter::Parameter;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+
+/// A vector of `width` for each of `count` numbers: indices `[...]` become `[..., width]`.
+///
+/// ```
+/// use futensor::{Device, nn, nn::Module};
+/// let device = Device::cpu();
+/// let table = nn::Embedding::new(10, 4, &device);
+/// assert_eq!(table.forward(&device.arange(0, 6, 1).reshape([2, 3])).dims(), [2, 3, 4]);
+/// ```
+#[derive(Debug)]
+pub struct Embedding {
+    weight: Parameter,
+}
+
+impl Embedding {
+    /// A table of standard normal numbers from the device's generator.
+    #[track_caller]
+    pub fn new(count: usize, width: usize, device: &Device) -> Embedding {
+        Embedding { weight: Parameter::new(device.randn([count, width])) }
+    }
+
+    /// A table that is there already; a cell that others may share.
+    pub fn from_parameter(weight: Parameter) -> Embedding {
+        Embedding { weight }
+    }
+}
+
+impl Module for Embedding {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        self.weight.value().embedding(x)
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("weight", Part::Parameter(&self.weight));
+    }
+}

@@ -1,0 +1,53 @@
+//! Layers: modules with parameters by PyTorch's names and its default initialisers.
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! use futensor::{Device, nn, nn::Module, optim, optim::Optimizer};
+//! let device = Device::cpu();
+//! let net = nn::Sequential::new()
+//!     .then(nn::Linear::new(2, 8, &device))
+//!     .then(nn::Tanh)
+//!     .then(nn::Linear::new(8, 1, &device));
+//! assert_eq!(net[0].weight().dims(), [8, 2]);
+//! let names: Vec<String> = net.named_parameters().into_iter().map(|(name, _)| name).collect();
+//! assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias"]);
+//!
+//! let (x, y) = (device.ones([4, 2]), device.full([4, 1], 0.5));
+//! let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
+//! for _ in 0..200 {
+//!     device.ready().await;                       // the loop's only barrier: room in the queue
+//!     sgd.minimize(&net.forward(&x).mse_loss(&y, ()));
+//! }
+//! assert!(net.forward(&x).mse_loss(&y, ()).item::<f32>().await? < 1e-4);
+//! # Ok::<(), futensor::Error>(()) }).unwrap();
+//! ```
+//!
+//! `forward` is synchronous and returns a future like every op: nothing in here waits. What a module holds are
+//! [`Parameter`]s, cells with an immutable value that an optimizer replaces.
+
+mod activation;
+mod conv;
+mod dropout;
+mod embedding;
+mod init;
+mod linear;
+mod module;
+mod norm;
+mod parameter;
+mod pool;
+mod sequential;
+mod state;
+
+pub use activation::{
+    Flatten, Func, Gelu, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh, from_fn,
+};
+pub use conv::Conv2d;
+pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use linear::{LazyLinear, Linear};
+pub use module::{Mode, Module, Part};
+pub use norm::{BatchNorm, LayerNorm, RmsNorm};
+pub(crate) use parameter::substituted;
+pub use parameter::{Parameter, values};
+pub use pool::{AvgPool2d, MaxPool2d};
+pub use sequential::Sequential;

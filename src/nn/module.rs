@@ -1,0 +1,219 @@
+//! The trait of layers, and what every module can be asked.
+
+use super::parameter::Parameter;
+use super::state;
+use crate::error::Error;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Whether a module is in training: what tells dropout and batch norm how to behave. On at first.
+#[derive(Debug)]
+pub struct Mode(AtomicBool);
+
+impl Default for Mode {
+    fn default() -> Mode {
+        Mode(AtomicBool::new(true))
+    }
+}
+
+impl Mode {
+    /// True in training.
+    pub fn is_training(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
+    /// Switches between training and use.
+    pub fn set(&self, training: bool) {
+        self.0.store(training, Relaxed);
+    }
+}
+
+/// A part of a module, as [`Module::parts`] names it.
+pub enum Part<'a> {
+    /// A weight.
+    Parameter(&'a Parameter),
+    /// A value that is saved with the weights and not trained.
+    Buffer(&'a Parameter),
+    /// A module inside.
+    Module(&'a dyn Module),
+    /// The switch between training and use.
+    Mode(&'a Mode),
+}
+
+/// A layer, or anything made of layers: `forward`, and the names of its parts. The rest is derived from these.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture, nn};
+/// use nn::{Module, Part};
+///
+/// struct Mlp {
+///     hidden: nn::Linear,
+///     out: nn::Linear,
+/// }
+///
+/// impl Module for Mlp {
+///     fn forward(&self, x: &TensorFuture) -> TensorFuture {
+///         self.out.forward(&self.hidden.forward(x).relu())
+///     }
+///     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+///         visit("hidden", Part::Module(&self.hidden));
+///         visit("out", Part::Module(&self.out));
+///     }
+/// }
+///
+/// let device = Device::cpu();
+/// let net = Mlp { hidden: nn::Linear::new(4, 8, &device), out: nn::Linear::new(8, 2, &device) };
+/// assert_eq!(net.forward(&device.ones([3, 4])).dims(), [3, 2]);
+/// assert_eq!(net.named_parameters()[1].0, "hidden.bias");
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub trait Module: Send + Sync {
+    /// The result for an input. Queued like any op: nothing waits, and mistakes make a failed value.
+    fn forward(&self, x: &TensorFuture) -> TensorFuture;
+
+    /// Names the parts, in order. By default there are none.
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        let _ = visit;
+    }
+
+    /// Weights by name, those of inner modules as `outer.inner.weight`: PyTorch's names.
+    fn named_parameters(&self) -> Vec<(String, Parameter)> {
+        let mut found = Vec::new();
+        self.parts(&mut |name, part| {
+            state::walk(name, &part, &mut |name, part| {
+                if let Part::Parameter(p) = part {
+                    found.push((name.to_string(), Parameter::clone(p)));
+                }
+            })
+        });
+        found
+    }
+
+    /// Values that are saved with the weights and not trained, by name.
+    fn named_buffers(&self) -> Vec<(String, Parameter)> {
+        let mut found = Vec::new();
+        self.parts(&mut |name, part| {
+            state::walk(name, &part, &mut |name, part| {
+                if let Part::Buffer(p) = part {
+                    found.push((name.to_string(), Parameter::clone(p)));
+                }
+            })
+        });
+        found
+    }
+
+    /// The weights, each once, in the order of their names.
+    fn parameters(&self) -> Vec<Parameter> {
+        let mut found: Vec<Parameter> = Vec::new();
+        for (_, parameter) in self.named_parameters() {
+            if !found.iter().any(|p| p.is(&parameter)) {
+                found.push(parameter);
+            }
+        }
+        found
+    }
+
+    /// The weight or buffer of a name.
+    fn parameter(&self, name: &str) -> Option<Parameter> {
+        let mut all = self.named_parameters().into_iter().chain(self.named_buffers());
+        all.find(|(own, _)| own == name).map(|(_, parameter)| parameter)
+    }
+
+    /// The value of the parameter called `weight`.
+    ///
+    /// # Panics
+    /// Where there is none, as indexing does.
+    fn weight(&self) -> TensorFuture {
+        self.parameter("weight").expect("a module with a weight").value()
+    }
+
+    /// The value of the parameter called `bias`.
+    ///
+    /// # Panics
+    /// Where there is none, as indexing does.
+    fn bias(&self) -> TensorFuture {
+        self.parameter("bias").expect("a module with a bias").value()
+    }
+
+    /// Where the first parameter is; `None` where there is none.
+    fn device(&self) -> Option<Device> {
+        self.parameters().first().map(|p| p.value().device())
+    }
+
+    /// Moves all parameters and buffers to a device. The copies are queued; nothing waits.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let (a, b) = (Device::cpu(), Device::cpu_with(Default::default()));
+    /// let net = nn::Linear::new(2, 1, &a);
+    /// net.to(&b);
+    /// assert_eq!(net.weight().device(), b);
+    /// assert_eq!(net.device(), Some(b));
+    /// ```
+    #[track_caller]
+    fn to(&self, device: &Device) {
+        for (_, parameter) in self.named_parameters().into_iter().chain(self.named_buffers()) {
+            parameter.to(device);
+        }
+    }
+
+    /// Puts it in training, as it is at first: dropout drops, batch norms learn.
+    fn train(&self) {
+        self.parts(&mut |name, part| state::switch(name, &part, true));
+    }
+
+    /// Puts it in use: dropout does nothing, batch norms use what they have learnt.
+    fn eval(&self) {
+        self.parts(&mut |name, part| state::switch(name, &part, false));
+    }
+
+    /// All parameters' and buffers' values, by name: what is saved.
+    fn state(&self) -> Vec<(String, TensorFuture)> {
+        let all = self.named_parameters().into_iter().chain(self.named_buffers());
+        all.map(|(name, parameter)| (name, parameter.value().stop_gradient())).collect()
+    }
+
+    /// Takes values by name, PyTorch's names as they are: those of [`state`](Self::state), or of a file of
+    /// weights. They are moved to where each parameter is and take its type. Nothing waits.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let (a, b) = (nn::Linear::new(2, 1, &device), nn::Linear::new(2, 1, &device));
+    /// b.load_state(a.state())?;
+    /// assert_eq!(a.weight().to_vec::<f32>().await?, b.weight().to_vec::<f32>().await?);
+    /// assert!(b.load_state([("wieght".to_string(), device.ones([1, 2]))]).is_err());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Where a name is missing, is not known, or has another shape; nothing is changed then.
+    #[track_caller]
+    fn load_state(&self, state: impl IntoIterator<Item = (String, TensorFuture)>) -> Result<(), Error>
+    where
+        Self: Sized,
+    {
+        state::load(self, state.into_iter().collect())
+    }
+}
+
+impl<M: Module + ?Sized> Module for Box<M> {
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        (**self).forward(x)
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        (**self).parts(visit);
+    }
+}
+
+impl<M: Module + ?Sized> Module for std::sync::Arc<M> {
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        (**self).forward(x)
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        (**self).parts(visit);
+    }
+}

@@ -1,0 +1,168 @@
+//! Normalisation layers.
+
+use super::module::{Mode, Module, Part};
+use super::parameter::Parameter;
+use crate::dtype::DType;
+use crate::shape::Shape;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+
+/// [`layer_norm`](TensorFuture::layer_norm) over the last dimensions, with a weight (ones at first) and a bias
+/// (zeros).
+///
+/// ```
+/// use futensor::{Device, nn, nn::Module};
+/// let device = Device::cpu();
+/// let norm = nn::LayerNorm::new([4], &device);
+/// assert_eq!(norm.forward(&device.ones([2, 4])).dims(), [2, 4]);
+/// ```
+#[derive(Debug)]
+pub struct LayerNorm {
+    weight: Parameter,
+    bias: Parameter,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// A layer over dimensions of this shape; `eps` is 1e-5.
+    #[track_caller]
+    pub fn new(shape: impl Into<Shape>, device: &Device) -> LayerNorm {
+        let shape = shape.into();
+        LayerNorm {
+            weight: Parameter::new(device.ones(shape.clone())),
+            bias: Parameter::new(device.zeros(shape)),
+            eps: 1e-5,
+        }
+    }
+
+    /// With another `eps`, which is added to the variance.
+    pub fn eps(self, eps: f64) -> LayerNorm {
+        LayerNorm { eps, ..self }
+    }
+}
+
+impl Module for LayerNorm {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.layer_norm(&self.weight.value(), &self.bias.value(), self.eps)
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("weight", Part::Parameter(&self.weight));
+        visit("bias", Part::Parameter(&self.bias));
+    }
+}
+
+/// [`rms_norm`](TensorFuture::rms_norm) over the last dimensions, with a weight (ones at first).
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Parameter,
+    eps: f64,
+}
+
+impl RmsNorm {
+    /// A layer over dimensions of this shape.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// assert_eq!(nn::RmsNorm::new([4], 1e-6, &device).forward(&device.ones([2, 4])).dims(), [2, 4]);
+    /// ```
+    #[track_caller]
+    pub fn new(shape: impl Into<Shape>, eps: f64, device: &Device) -> RmsNorm {
+        RmsNorm { weight: Parameter::new(device.ones(shape)), eps }
+    }
+}
+
+impl Module for RmsNorm {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.rms_norm(&self.weight.value(), self.eps)
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("weight", Part::Parameter(&self.weight));
+    }
+}
+
+/// Batch norm over all dimensions but the channels (dimension 1), whatever their number: PyTorch's
+/// `BatchNorm1d`, `2d` and `3d`. In training it normalises with the batch's own mean and variance and keeps
+/// running averages of them; in use ([`Module::eval`]) with the averages.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module};
+/// let device = Device::cpu();
+/// let norm = nn::BatchNorm::new(2, &device);
+/// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 6.0], [2, 2]);
+/// let _ = norm.forward(&x);
+/// let mean = norm.parameter("running_mean").unwrap();
+/// assert_eq!(mean.value().to_vec::<f32>().await?, [0.2, 0.4]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct BatchNorm {
+    weight: Parameter,
+    bias: Parameter,
+    running_mean: Parameter,
+    running_var: Parameter,
+    batches: Parameter,
+    eps: f64,
+    momentum: f64,
+    mode: Mode,
+}
+
+impl BatchNorm {
+    /// A layer for so many channels; `eps` is 1e-5, `momentum` 0.1.
+    #[track_caller]
+    pub fn new(channels: usize, device: &Device) -> BatchNorm {
+        BatchNorm {
+            weight: Parameter::new(device.ones([channels])),
+            bias: Parameter::new(device.zeros([channels])),
+            running_mean: Parameter::buffer(device.zeros([channels])),
+            running_var: Parameter::buffer(device.ones([channels])),
+            batches: Parameter::buffer(device.zeros_dtype((), DType::I64)),
+            eps: 1e-5,
+            momentum: 0.1,
+            mode: Mode::default(),
+        }
+    }
+
+    /// With another `eps`, which is added to the variance.
+    pub fn eps(self, eps: f64) -> BatchNorm {
+        BatchNorm { eps, ..self }
+    }
+
+    /// With another weight of a batch in the running averages.
+    pub fn momentum(self, momentum: f64) -> BatchNorm {
+        BatchNorm { momentum, ..self }
+    }
+}
+
+impl Module for BatchNorm {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        let (weight, bias) = (self.weight.value(), self.bias.value());
+        let (mean, var) = (self.running_mean.value(), self.running_var.value());
+        if !self.mode.is_training() {
+            return x.batch_norm(&mean, &var, Some(&weight), Some(&bias), self.eps);
+        }
+        let (y, batch_mean, batch_var) = x.batch_norm_train(Some(&weight), Some(&bias), self.eps);
+        if y.error().is_none() {
+            let blend = |old: TensorFuture, new: TensorFuture| {
+                let blended = old * (1.0 - self.momentum) + new.stop_gradient() * self.momentum;
+                blended.to_dtype(DType::F32)
+            };
+            self.running_mean.set(blend(mean, batch_mean));
+            self.running_var.set(blend(var, batch_var));
+            self.batches.set(self.batches.value() + 1);
+        }
+        y
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("weight", Part::Parameter(&self.weight));
+        visit("bias", Part::Parameter(&self.bias));
+        visit("running_mean", Part::Buffer(&self.running_mean));
+        visit("running_var", Part::Buffer(&self.running_var));
+        visit("num_batches_tracked", Part::Buffer(&self.batches));
+        visit("mode", Part::Mode(&self.mode));
+    }
+}

@@ -1,0 +1,64 @@
+//! One module after the other.
+
+use super::module::{Module, Part};
+use crate::tensor::future::TensorFuture;
+use std::ops::Index;
+
+/// Modules one after the other, by index: `net[0].weight()`. Names begin with the index.
+///
+/// ```
+/// use futensor::{Device, nn, nn::Module};
+/// let device = Device::cpu();
+/// let net = nn::Sequential::new().then(nn::Linear::new(4, 2, &device)).then(nn::Relu);
+/// assert_eq!((net.len(), net[0].weight().dims()), (2, &[2, 4][..]));
+/// assert_eq!(net.forward(&device.ones([3, 4])).dims(), [3, 2]);
+/// ```
+#[derive(Default)]
+pub struct Sequential(Vec<Box<dyn Module>>);
+
+impl Sequential {
+    /// No modules yet: the identity.
+    pub fn new() -> Sequential {
+        Sequential::default()
+    }
+
+    /// With one more module at the end.
+    pub fn then(mut self, module: impl Module + 'static) -> Sequential {
+        self.0.push(Box::new(module));
+        self
+    }
+
+    /// How many modules there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True where there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The modules, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Module> {
+        self.0.iter().map(|module| &**module)
+    }
+}
+
+impl Index<usize> for Sequential {
+    type Output = dyn Module;
+    fn index(&self, i: usize) -> &(dyn Module + 'static) {
+        &*self.0[i]
+    }
+}
+
+impl Module for Sequential {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        self.0.iter().fold(x.clone(), |x, module| module.forward(&x))
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        for (i, module) in self.0.iter().enumerate() {
+            visit(&i.to_string(), Part::Module(&**module));
+        }
+    }
+}

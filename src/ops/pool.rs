@@ -1,0 +1,105 @@
+//! Pooling over the last two dimensions: the largest element or its position, the mean, and the mean's way
+//! back. The way back of the largest is a `scatter_add` at its position.
+
+use crate::dtype::DType;
+use crate::graph::launch::CudaRun;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::kernels::cpu::pool::{self, Divisor};
+use crate::kernels::cpu::window::Window;
+use crate::{Backward, TensorFuture, custom};
+
+/// What is wanted of each window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pooled {
+    /// Its largest element.
+    Max,
+    /// Where that is in its plane, as int64.
+    MaxPosition,
+    /// Its mean.
+    Mean(Divisor),
+    /// Of the outputs' gradient that of the input: the means' way back.
+    Spread(Divisor),
+}
+
+/// A window, with its output's size, that was checked when the op was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pool {
+    pub window: Window,
+    pub what: Pooled,
+}
+
+impl Operation for Pool {
+    fn name(&self) -> &str {
+        match self.what {
+            Pooled::Max => "max_pool2d",
+            Pooled::MaxPosition => "max_pool2d_positions",
+            Pooled::Mean(_) => "avg_pool2d",
+            Pooled::Spread(_) => "avg_pool2d_spread",
+        }
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let x = inputs[0];
+        let means = matches!(self.what, Pooled::Mean(_) | Pooled::Spread(_));
+        if means && !x.dtype.is_float() || x.dtype == DType::Bool {
+            return Err(Refusal::dtype(format!("not defined on {}", x.dtype)));
+        }
+        let (from, to) = match self.what {
+            Pooled::Spread(_) => (self.window.output, self.window.input),
+            _ => (self.window.input, self.window.output),
+        };
+        let rank = x.shape.rank();
+        if rank < 2 || x.shape[rank - 2..] != from {
+            return Err(Refusal::shape(format!("{} does not end in {from:?}", x.shape)));
+        }
+        let shape = x.shape[..rank - 2].iter().copied().chain(to).collect();
+        let dtype = if self.what == Pooled::MaxPosition { DType::I64 } else { x.dtype };
+        Ok(Meta { shape, dtype })
+    }
+
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        let outputs = inputs[0].shape.numel().min(output.shape.numel());
+        200 + (outputs as u64).saturating_mul(self.window.taps() as u64)
+    }
+
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
+        match self.what {
+            Pooled::Max => pool::max(&self.window, x, out, par),
+            Pooled::MaxPosition => pool::max_positions(&self.window, x, out, par),
+            Pooled::Mean(divisor) => pool::mean(&self.window, divisor, x, out, par),
+            Pooled::Spread(divisor) => pool::spread(&self.window, divisor, x, out, par),
+        }
+        Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        match self.what {
+            Pooled::Max => super::cuda::pool::max(run, &self.window, false),
+            Pooled::MaxPosition => super::cuda::pool::max(run, &self.window, true),
+            Pooled::Mean(divisor) => super::cuda::pool::mean(run, &self.window, divisor, false),
+            Pooled::Spread(divisor) => super::cuda::pool::mean(run, &self.window, divisor, true),
+        }
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        if self.what == Pooled::Max { Needs::inputs(&[0]) } else { Needs::NOTHING }
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let window = self.window;
+        let pool = |what: Pooled, x: &TensorFuture| custom(Pool { window, what }, &[x]);
+        match self.what {
+            Pooled::Max => call.give(0, |call| {
+                let planes = |x: &TensorFuture| x.flatten(-2, -1);
+                let from = planes(&pool(Pooled::MaxPosition, call.input(0)));
+                let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(call.upstream()));
+                sums.reshape(call.meta(0).shape.dims())
+            }),
+            Pooled::MaxPosition => {}
+            Pooled::Mean(divisor) => call.give(0, |call| pool(Pooled::Spread(divisor), call.upstream())),
+            Pooled::Spread(divisor) => call.give(0, |call| pool(Pooled::Mean(divisor), call.upstream())),
+        }
+        Ok(())
+    }
+}

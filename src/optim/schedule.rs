@@ -1,0 +1,96 @@
+//! Learning rates over time: pure functions of the step.
+
+/// A learning rate for each step, counted from 0.
+///
+/// ```
+/// use futensor::optim::{Cosine, Schedule, StepDecay, Warmup};
+/// assert_eq!(StepDecay::new(1.0, 10, 0.5).lr(25), 0.25);
+/// let schedule = Warmup::new(10, Cosine::new(1.0, 100));
+/// assert_eq!((schedule.lr(4), schedule.lr(10), schedule.lr(60)), (0.5, 1.0, 0.5));
+/// ```
+pub trait Schedule: Send + Sync {
+    /// The rate of a step.
+    fn lr(&self, step: u64) -> f64;
+}
+
+/// Always the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant(pub f64);
+
+impl Schedule for Constant {
+    fn lr(&self, _: u64) -> f64 {
+        self.0
+    }
+}
+
+/// Times a factor every so many steps: PyTorch's `StepLR`.
+#[derive(Clone, Copy, Debug)]
+pub struct StepDecay {
+    lr: f64,
+    every: u64,
+    factor: f64,
+}
+
+impl StepDecay {
+    /// From `lr`, times `factor` every `every` steps.
+    pub fn new(lr: f64, every: u64, factor: f64) -> StepDecay {
+        StepDecay { lr, every: every.max(1), factor }
+    }
+}
+
+impl Schedule for StepDecay {
+    fn lr(&self, step: u64) -> f64 {
+        self.lr * self.factor.powi((step / self.every) as i32)
+    }
+}
+
+/// Half a cosine from the first rate to the last, which it keeps: PyTorch's `CosineAnnealingLR` without its
+/// return (Loshchilov and Hutter 2017, arXiv:1608.03983).
+#[derive(Clone, Copy, Debug)]
+pub struct Cosine {
+    lr: f64,
+    steps: u64,
+    last: f64,
+}
+
+impl Cosine {
+    /// From `lr` to 0 in so many steps.
+    pub fn new(lr: f64, steps: u64) -> Cosine {
+        Cosine { lr, steps: steps.max(1), last: 0.0 }
+    }
+
+    /// To another rate than 0.
+    pub fn down_to(self, last: f64) -> Cosine {
+        Cosine { last, ..self }
+    }
+}
+
+impl Schedule for Cosine {
+    fn lr(&self, step: u64) -> f64 {
+        let done = step.min(self.steps) as f64 / self.steps as f64;
+        self.last + (self.lr - self.last) * (1.0 + (std::f64::consts::PI * done).cos()) / 2.0
+    }
+}
+
+/// A straight line up to the first rate of another schedule, which follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Warmup<S> {
+    steps: u64,
+    then: S,
+}
+
+impl<S: Schedule> Warmup<S> {
+    /// So many steps of warming up, then `then` from its beginning.
+    pub fn new(steps: u64, then: S) -> Warmup<S> {
+        Warmup { steps, then }
+    }
+}
+
+impl<S: Schedule> Schedule for Warmup<S> {
+    fn lr(&self, step: u64) -> f64 {
+        match step.checked_sub(self.steps) {
+            Some(after) => self.then.lr(after),
+            None => self.then.lr(0) * (step + 1) as f64 / self.steps as f64,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
+
+use super::build::{self, At};
+use super::dims::Index;
+use super::future::TensorFuture;
+use crate::graph::operation::Refusal;
+use smallvec::SmallVec;
+use std::panic::Location;
+
+/// A dimension's name: a letter, or a place of the ellipsis, counted from the end.
+type Label = u32;
+type Labels = SmallVec<[Label; 6]>;
+
+/// Names above those of letters are the ellipsis's.
+const ELLIPSIS: Label = 0x8000_0000;
+
+/// Sums of products, by names of dimensions: `"ij,jk->ik"` is a matrix product. What is named twice on the
+/// left is multiplied, what is missing on the right is summed up, `ii` is a diagonal, `...` stands for any
+/// dimensions, which are broadcast. Without `->` the names that come once are left, in alphabetical
+/// order. As PyTorch's `einsum`, from left to right.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, einsum};
+/// let device = Device::cpu();
+/// let x = device.arange(0.0, 4.0, 1.0).reshape([2, 2]);
+/// assert_eq!(einsum("ij,jk->ik", &[&x, &x]).to_vec::<f32>().await?, [2.0, 3.0, 6.0, 11.0]);
+/// assert_eq!(einsum("ii", &[&x]).item::<f32>().await?, 3.0);
+/// assert_eq!(einsum("i...->...", &[&x]).to_vec::<f32>().await?, [2.0, 4.0]);
+/// assert!(einsum("ij,jk->il", &[&x, &x]).error().unwrap().is_argument());
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Panics
+/// With no tensors at all, since there is no device for a failed value.
+#[track_caller]
+pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFuture {
+    assert!(!operands.is_empty(), "einsum needs at least one tensor");
+    let operands: Vec<&TensorFuture> = operands.iter().map(|x| x.as_ref()).collect();
+    match plan(equation, &operands) {
+        Ok(plan) => plan.run(&operands),
+        Err(refusal) => {
+            let at: At = Location::caller();
+            build::refused("einsum", operands[0], refusal, at)
+        }
+    }
+}
+
+/// An equation that fits its operands.
+struct Plan {
+    inputs: Vec<Labels>,
+    output: Labels,
+}
+
+fn plan(equation: &str, operands: &[&TensorFuture]) -> Result<Plan, Refusal> {
+    let wrong = |text: String| Refusal::argument(format!("\"{equation}\": {text}"));
+    let spec: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    let (left, right) = match spec.split_once("->") {
+        Some((left, right)) => (left.to_string(), Some(right.to_string())),
+        None => (spec, None),
+    };
+    let terms: Vec<&str> = left.split(',').collect();
+    if terms.len() != operands.len() {
+        return Err(wrong(format!("{} terms for {} operands", terms.len(), operands.len())));
+    }
+    let mut sizes: Vec<(Label, usize)> = Vec::new();
+    let mut inputs = Vec::new();
+    let mut dots = 0;
+    for (term, x) in terms.iter().zip(operands) {
+        let letters = term.replacen("...", "", 1).chars().count();
+        let more = x.rank().checked_sub(letters).filter(|&n| n == 0 || term.contains("..."));
+        let more =
+            more.ok_or_else(|| wrong(format!("\"{term}\" does not name the dimensions of {}", x.shape())))?;
+        let labels = labels(term, more).map_err(wrong)?;
+        dots = dots.max(more);
+        let mut own: Vec<(Label, usize)> = Vec::new();
+        for (&label, &n) in labels.iter().zip(x.dims()) {
+            match own.iter().find(|(l, _)| *l == label) {
+                Some(&(_, m)) if m != n => {
+                    return Err(Refusal::shape(format!("\"{equation}\": a diagonal of {m} by {n}")));
+                }
+                Some(_) => {}
+                None => own.push((label, n)),
+            }
+        }
+        for (label, n) in own {
+            match sizes.iter_mut().find(|(l, _)| *l == label) {
+                Some((_, m)) if *m == n || n == 1 => {}
+                Some((_, m)) if *m == 1 => *m = n,
+                Some((_, m)) => {
+                    let name = char::from_u32(label).unwrap_or('.');
+                    return Err(Refusal::shape(format!("\"{equation}\": {name} is {m} and {n}")));
+                }
+                None => sizes.push((label, n)),
+            }
+        }
+        inputs.push(labels);
+    }
+    let output = match right {
+        Some(right) => {
+            // An ellipsis that is not wanted is summed up.
+            labels(&right, if right.contains("...") { dots } else { 0 }).map_err(wrong)?
+        }
+        None => {
+            let count = |l: Label| inputs.iter().flatten().filter(|&&m| m == l).count();
+            let mut once: Labels =
+                sizes.iter().map(|(l, _)| *l).filter(|&l| l < ELLIPSIS && count(l) == 1).collect();
+            once.sort_unstable();
+            (0..dots).rev().map(|i| ELLIPSIS + i as Label).chain(once).collect()
+        }
+    };
+    for (i, l) in output.iter().enumerate() {
+        if !sizes.iter().any(|(m, _)| m == l) {
+            return Err(wrong("the result names what no operand has".into()));
+        }
+        if output[..i].contains(l) {
+            return Err(wrong("the result names a dimension twice".into()));
+        }
+    }
+    Ok(Plan { inputs, output })
+}
+
+/// The names of a term, its ellipsis standing for so many dimensions.
+fn labels(term: &str, dots: usize) -> Result<Labels, String> {
+    let mut out = Labels::new();
+    let mut rest = term;
+    let mut seen = false;
+    while let Some(c) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("...") {
+            if seen {
+                return Err("a second ellipsis in one term".into());
+            }
+            seen = true;
+            out.extend((0..dots).rev().map(|i| ELLIPSIS + i as Label));
+            rest = after;
+        } else if c.is_ascii_alphabetic() {
+            out.push(c as Label);
+            rest = &rest[1..];
+        } else {
+            return Err(format!("{c:?} is no name of a dimension"));
+        }
+    }
+    Ok(out)
+}
+
+/// A value and the names of its dimensions, each once.
+struct Named {
+    x: TensorFuture,
+    labels: Labels,
+}
+
+impl Named {
+    /// With the diagonal in place of a name that comes twice.
+    #[track_caller]
+    fn new(x: &TensorFuture, labels: &Labels) -> Named {
+        let (mut x, mut labels) = (x.clone(), labels.clone());
+        while let Some((a, b)) = twice(&labels) {
+            let n = x.dims()[a];
+            let mut order: Vec<usize> = (0..labels.len()).filter(|&d| d != a && d != b).collect();
+            order.extend([a, b]);
+            let mut shape: Vec<usize> = order[..order.len() - 2].iter().map(|&d| x.dims()[d]).collect();
+            let lead = shape.len();
+            shape.push(n * n);
+            x = x.permute(&order[..]).reshape(&shape[..]);
+            // Each element of the diagonal is one row and one column after the last.
+            let span = Index::Span { start: 0, end: None, step: n as isize + 1 };
+            x = x.index_dim(lead, span);
+            labels = order[..lead + 1].iter().map(|&d| labels[d]).collect();
+        }
+        Named { x, labels }
+    }
+
+    /// Sums up what nobody needs any more.
+    #[track_caller]
+    fn keep(self, needed: impl Fn(Label) -> bool) -> Named {
+        let gone: SmallVec<[isize; 6]> =
+            (0..self.labels.len()).filter(|&d| !needed(self.labels[d])).map(|d| d as isize).collect();
+        if gone.is_empty() {
+            return self;
+        }
+        let labels = self.labels.iter().copied().filter(|&l| needed(l)).collect();
+        let dtype = self.x.dtype();
+        Named { x: self.x.sum(&gone[..]).to_dtype(dtype), labels }
+    }
+
+    /// The dimensions in groups, each of which becomes one; a name that this value lacks has size 1.
+    #[track_caller]
+    fn grouped(&self, groups: [&[Label]; 3], sizes: &[(Label, usize)]) -> TensorFuture {
+        let order: Vec<isize> = groups.iter().flat_map(|g| g.iter()).map(|&l| self.at(l) as isize).collect();
+        let full: Vec<usize> = groups.iter().flat_map(|g| g.iter()).map(|&l| size(sizes, l)).collect();
+        let merged = groups.map(|g| g.iter().map(|&l| size(sizes, l)).product::<usize>());
+        self.x.permute(&order[..]).expand(&full[..]).reshape(merged)
+    }
+
+    fn at(&self, label: Label) -> usize {
+        self.labels.iter().position(|&l| l == label).expect("a name of this value")
+    }
+}
+
+/// Two places of one name.
+fn twice(labels: &[Label]) -> Option<(usize, usize)> {
+    (1..labels.len()).find_map(|b| labels[..b].iter().position(|l| *l == labels[b]).map(|a| (a, b)))
+}
+
+fn size(sizes: &[(Label, usize)], label: Label) -> usize {
+    sizes.iter().find(|(l, _)| *l == label).map_or(1, |(_, n)| *n)
+}
+
+impl Plan {
+    #[track_caller]
+    fn run(&self, operands: &[&TensorFuture]) -> TensorFuture {
+        let needed_after = |i: usize, l: Label| {
+            self.output.contains(&l) || self.inputs[i + 1..].iter().any(|labels| labels.contains(&l))
+        };
+        let mut sum = Named::new(operands[0], &self.inputs[0]).keep(|l| needed_after(0, l));
+        for i in 1..operands.len() {
+            let next = Named::new(operands[i], &self.inputs[i]);
+            let next = next.keep(|l| needed_after(i, l) || sum.labels.contains(&l));
+            let after = |l: Label| needed_after(i, l);
+            sum = self.product(&sum, &next, after);
+        }
+        let order: Vec<isize> = self.output.iter().map(|&l| sum.at(l) as isize).collect();
+        sum.x.permute(&order[..])
+    }
+
+    #[track_caller]
+    fn product(&self, a: &Named, b: &Named, needed: impl Fn(Label) -> bool) -> Named {
+        // A dimension of one in either operand counts as one that the other has alone.
+        let of = |x: &Named, l: Label| x.labels.contains(&l);
+        let both: Labels = a.labels.iter().copied().filter(|&l| of(b, l)).collect();
+        let batch: Labels = both.iter().copied().filter(|&l| needed(l)).collect();
+        let within: Labels = both.iter().copied().filter(|&l| !needed(l)).collect();
+        let left: Labels = a.labels.iter().copied().filter(|&l| !of(b, l)).collect();
+        let right: Labels = b.labels.iter().copied().filter(|&l| !of(a, l)).collect();
+        let sizes: Vec<(Label, usize)> = a
+            .labels
+            .iter()
+            .chain(&b.labels)
+            .map(|&l| {
+                let own = |x: &Named| x.labels.iter().position(|&m| m == l).map_or(1, |d| x.x.dims()[d]);
+                (l, if own(a) == 1 { own(b) } else { own(a) })
+            })
+            .collect();
+        let labels: Labels = batch.iter().chain(&left).chain(&right).copied().collect();
+        let shape: Vec<usize> = labels.iter().map(|&l| size(&sizes, l)).collect();
+        let x = if within.is_empty() {
+            // Nothing is summed: a product of elements, which fuses.
+            let one = |x: &Named| {
+                let order: Vec<isize> =
+                    labels.iter().filter(|&&l| of(x, l)).map(|&l| x.at(l) as isize).collect();
+                let own: Vec<usize> =
+                    labels.iter().map(|&l| if of(x, l) { x.x.dims()[x.at(l)] } else { 1 }).collect();
+                x.x.permute(&order[..]).reshape(&own[..])
+            };
+            one(a) * one(b)
+        } else {
+            let (a, b) =
+                (a.grouped([&batch, &left, &within], &sizes), b.grouped([&batch, &within, &right], &sizes));
+            a.matmul(b).reshape(&shape[..])
+        };
+        Named { x, labels }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a gradient rule is given, and where it puts the gradients. Called by the walk; known to `graph/` by
+//! name only.
+
+use crate::graph::operation::Meta;
+use crate::shape::Shape;
+use crate::tensor::future::TensorFuture;
+use smallvec::SmallVec;
+
+/// One op of the tape, as its gradient rule ([`Operation::gradient`](crate::Operation::gradient)) sees it.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Backward, CpuRun, Device, Meta, Needs, Operation, Refusal, custom, grad};
+///
+/// struct Cube;
+///
+/// impl Operation for Cube {
+///     fn name(&self) -> &str {
+///         "cube"
+///     }
+///     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+///         Ok(inputs[0].clone())
+///     }
+///     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+///         let x = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///         run.output().fill_from(x.into_iter().map(|x| x * x * x));
+///         Ok(())
+///     }
+///     fn gradient_needs(&self, _: &[bool]) -> Needs {
+///         Needs::inputs(&[0])
+///     }
+///     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+///         call.give(0, |call| call.input(0).square() * 3.0 * call.upstream());
+///         Ok(())
+///     }
+/// }
+///
+/// let x = Device::cpu().from_vec(vec![1.0f32, 2.0], [2]).requires_grad();
+/// let loss = custom(Cube, &[&x]).sum_all();
+/// assert_eq!(grad(&loss, &[&x])[0].to_vec::<f32>().await?, [3.0, 12.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub struct Backward<'a> {
+    pub(super) inputs: SmallVec<[Option<TensorFuture>; 2]>,
+    pub(super) metas: SmallVec<[&'a Meta; 2]>,
+    pub(super) wanted: SmallVec<[bool; 2]>,
+    pub(super) output: Option<TensorFuture>,
+    pub(super) output_meta: &'a Meta,
+    pub(super) upstream: TensorFuture,
+    pub(super) given: SmallVec<[(usize, TensorFuture); 2]>,
+}
+
+impl Backward<'_> {
+    /// The gradient of the result; of its shape and type.
+    pub fn upstream(&self) -> &TensorFuture {
+        &self.upstream
+    }
+
+    /// The value of operand `i`.
+    ///
+    /// # Panics
+    /// Where the op's `gradient_needs` did not name it.
+    pub fn input(&self, i: usize) -> &TensorFuture {
+        self.inputs[i].as_ref().expect("an operand that `gradient_needs` names")
+    }
+
+    /// The value of the result.
+    ///
+    /// # Panics
+    /// Where the op's `gradient_needs` did not name it.
+    pub fn output(&self) -> &TensorFuture {
+        self.output.as_ref().expect("`gradient_needs` names the result")
+    }
+
+    /// Shape and type of operand `i`.
+    pub fn meta(&self, i: usize) -> &Meta {
+        self.metas[i]
+    }
+
+    /// Shape and type of the result.
+    pub fn output_meta(&self) -> &Meta {
+        self.output_meta
+    }
+
+    /// How many operands there are.
+    pub fn operands(&self) -> usize {
+        self.metas.len()
+    }
+
+    /// True where somebody asks for the gradient of operand `i`.
+    pub fn wants(&self, i: usize) -> bool {
+        self.wanted[i]
+    }
+
+    /// Zeros of the shape and type of operand `i`.
+    pub fn zeros(&self, i: usize) -> TensorFuture {
+        self.upstream.device().zeros_dtype(self.metas[i].shape.clone(), self.metas[i].dtype)
+    }
+
+    /// Gives the gradient of operand `i`; the closure runs only where somebody asks for it. What was
+    /// broadcast is summed up and the type is matched, so a rule may give the gradient in the result's shape. An
+    /// operand that is given none has gradient zero; what is given twice is added.
+    pub fn give(&mut self, i: usize, gradient: impl FnOnce(&Self) -> TensorFuture) {
+        if self.wanted[i] {
+            let gradient = gradient(self);
+            let gradient = fitted(gradient, self.metas[i]);
+            self.given.push((i, gradient));
+        }
+    }
+
+    /// By the name that the op table has for it.
+    pub(super) fn named(&self, name: &str) -> TensorFuture {
+        match name {
+            "x" | "a" => self.input(0).clone(),
+            "b" => self.input(1).clone(),
+            "y" => self.output().clone(),
+            _ => self.upstream.clone(),
+        }
+    }
+}
+
+/// A gradient in the shape and type of what it belongs to.
+pub(super) fn fitted(gradient: TensorFuture, to: &Meta) -> TensorFuture {
+    sum_to(gradient, &to.shape).to_dtype(to.dtype)
+}
+
+/// Sums up what broadcasting has repeated; a gradient that is itself smaller is repeated first.
+pub(crate) fn sum_to(x: TensorFuture, shape: &Shape) -> TensorFuture {
+    if x.shape() == shape {
+        return x;
+    }
+    let full = match x.shape().broadcast(shape) {
+        Some(full) if &full == x.shape() => x,
+        Some(full) => x.expand(full.dims()),
+        // The rule is wrong; what it gave says so.
+        None => return x.expand(shape.dims()),
+    };
+    let lead = full.rank() - shape.rank();
+    let gone: SmallVec<[isize; 8]> = (0..full.rank())
+        .filter(|&d| d < lead || shape[d - lead] == 1 && full.dims()[d] != 1)
+        .map(|d| d as isize)
+        .collect();
+    if gone.is_empty() {
+        return full;
+    }
+    full.sum_keepdim(&gone[..]).reshape(shape.dims())
+}

@@ -1,0 +1,139 @@
+//! Checkpoints: a block whose values are not kept for its gradient but computed again when it comes.
+
+use super::backward::Backward;
+use super::record::{given, is_recording, with_recording};
+use super::repeat::{self, Draw};
+use super::walk::{self, Found, Mode};
+use crate::graph::node::Op;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::graph::tape::{self, Entry, Given, Made, TapeLink};
+use crate::tensor::future::TensorFuture;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+type Block = dyn Fn(&[TensorFuture]) -> TensorFuture + Send + Sync;
+
+/// A block on the tape: its operands are the inputs, then what the block reads of its own.
+struct Checkpoint {
+    block: Box<Block>,
+    inputs: usize,
+    /// Values of the tape that the block has captured (a module's weights).
+    captured: Vec<TapeLink>,
+    draws: Vec<Draw>,
+}
+
+/// Calls `block` on `inputs` and keeps nothing of what it computes: when a gradient goes through, the block is
+/// called once more, and its values live only as long as that takes. Less memory for a second forward pass.
+///
+/// The block has to do the same both times. Random draws are repeated; values of the tape that it captures (a
+/// layer's weights) get their gradients too. Nothing waits.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, checkpoint, grad};
+/// let device = Device::cpu();
+/// let x = device.from_vec(vec![0.5f32, 1.0], [2]).requires_grad();
+/// let w = device.from_vec(vec![2.0f32, 3.0], [2]).requires_grad();
+/// let own = w.clone();
+/// let y = checkpoint(move |xs| (&xs[0] * &own).dropout(0.0).square(), &[&x]);
+/// let gradients = grad(&y.sum_all(), &[&x, &w]);
+/// assert_eq!(gradients[0].to_vec::<f32>().await?, [4.0, 18.0]);
+/// assert_eq!(gradients[1].to_vec::<f32>().await?, [1.0, 6.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub fn checkpoint<F>(block: F, inputs: &[&TensorFuture]) -> TensorFuture
+where
+    F: Fn(&[TensorFuture]) -> TensorFuture + Send + Sync + 'static,
+{
+    let plain = |on_tape: bool| -> Vec<TensorFuture> {
+        let leaf = |x: &&TensorFuture| match on_tape && x.is_on_tape() {
+            true => x.requires_grad(),
+            false => x.stop_gradient(),
+        };
+        inputs.iter().map(leaf).collect()
+    };
+    if !is_recording() {
+        return block(&plain(false));
+    }
+    let before = tape::next_serial();
+    let leaves = plain(true);
+    let (result, draws) = repeat::noting(|| block(&leaves));
+    let Some(root) = result.tape.as_ref().map(|tape| tape.link()) else { return result };
+    let captured = captured(root, before);
+    let operands = inputs.iter().map(|x| given(x)).chain(captured.iter().map(|entry| Given {
+        node: None,
+        meta: entry.meta.clone(),
+        entry: Some(entry.clone()),
+    }));
+    let op = Arc::new(Checkpoint {
+        block: Box::new(block),
+        inputs: inputs.len(),
+        captured: captured.clone(),
+        draws,
+    });
+    let needs = op.gradient_needs(&[]);
+    let entry = Entry::record(Made::Op(Op::Custom(op)), operands, &result.node, needs);
+    TensorFuture::taped(result.node.clone(), entry)
+}
+
+/// What was on the tape before a block began, and is read in it.
+fn captured(root: TapeLink, before: u64) -> Vec<TapeLink> {
+    let (mut found, mut seen, mut stack) = (Vec::new(), HashSet::new(), vec![root]);
+    while let Some(entry) = stack.pop() {
+        if !seen.insert(entry.address()) {
+            continue;
+        }
+        match entry.serial < before {
+            true => found.push(entry),
+            false => stack.extend(entry.sources().into_iter().flatten()),
+        }
+    }
+    found
+}
+
+impl Operation for Checkpoint {
+    fn name(&self) -> &str {
+        "checkpoint"
+    }
+
+    fn infer(&self, _: &[&Meta]) -> Result<Meta, Refusal> {
+        Err(Refusal::argument("a checkpoint stands on the tape only"))
+    }
+
+    fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        Err(Refusal::argument("a checkpoint stands on the tape only"))
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        (0..self.inputs).fold(Needs::NOTHING, |needs, i| needs.and(Needs::inputs(&[i])))
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        // Where gradients are recorded, the inputs are on the tape already, and stay who they are.
+        let graph = is_recording();
+        let inputs: Vec<TensorFuture> = (0..self.inputs)
+            .map(|i| match call.wants(i) && !graph {
+                true => call.input(i).requires_grad(),
+                false => call.input(i).clone(),
+            })
+            .collect();
+        let result = with_recording(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
+        let link = |x: &TensorFuture| x.tape.as_ref().map(|tape| tape.link());
+        let mut asked: Vec<Option<TapeLink>> =
+            inputs.iter().enumerate().map(|(i, x)| link(x).filter(|_| call.wants(i))).collect();
+        asked.extend(
+            self.captured
+                .iter()
+                .enumerate()
+                .map(|(k, entry)| call.wants(self.inputs + k).then(|| entry.clone())),
+        );
+        let mode = Mode { retain: graph, graph, stop: true };
+        let found = walk::walk(link(&result), call.upstream().clone(), &asked, mode);
+        for (i, found) in found.into_iter().enumerate() {
+            if let Found::Gradient(gradient) = found {
+                call.give(i, |_| gradient);
+            }
+        }
+        Ok(())
+    }
+}

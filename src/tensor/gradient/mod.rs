@@ -1,0 +1,201 @@
+//! Gradients: reverse mode on the same lazy graph. Nothing here waits.
+//!
+//! `record` puts values on the tape (`graph/tape`), `walk` goes back over it, `table` and the ops'
+//! `gradient` methods are the rules, `checkpoint` trades memory for a second run.
+
+mod backward;
+pub(crate) mod checkpoint;
+pub(crate) mod record;
+pub(crate) mod repeat;
+pub(crate) mod table;
+mod walk;
+
+pub use backward::Backward;
+
+use super::build::{self, At};
+use super::future::TensorFuture;
+use crate::dtype::Scalar;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::Op;
+use std::panic::Location;
+
+/// How [`grad_with`] goes about it. Start from the default and change what matters.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, GradOptions, grad, grad_with};
+/// let x = Device::cpu().from_vec(vec![2.0f32], [1]).requires_grad();
+/// let y = (&x * &x * &x).sum_all();
+/// let first = grad_with(&y, &[&x], GradOptions::default().graph(true));   // 3 x^2, on the tape itself
+/// let second = grad(&first[0].sum_all(), &[&x]);                          // 6 x
+/// assert_eq!(second[0].to_vec::<f32>().await?, [12.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct GradOptions {
+    upstream: Option<TensorFuture>,
+    retain: bool,
+    graph: bool,
+    zeros: bool,
+}
+
+impl GradOptions {
+    /// The gradient that comes in from above: of the shape of the first argument, which then need not be a
+    /// scalar. By default one.
+    pub fn upstream(mut self, gradient: &TensorFuture) -> GradOptions {
+        self.upstream = Some(gradient.clone());
+        self
+    }
+
+    /// Keeps what the tape holds, so that another gradient can go the same way. Off by default.
+    pub fn retain(mut self, on: bool) -> GradOptions {
+        self.retain = on;
+        self
+    }
+
+    /// Puts the gradients on the tape, so that they have gradients themselves; keeps the tape as well. Off by
+    /// default.
+    pub fn graph(mut self, on: bool) -> GradOptions {
+        self.graph = on;
+        self
+    }
+
+    /// Gives zeros for what the loss does not depend on, instead of an error. Off by default.
+    pub fn zeros(mut self, on: bool) -> GradOptions {
+        self.zeros = on;
+        self
+    }
+}
+
+/// The gradients of `loss`, a floating point value of one element, with respect to `wrt`: one for each, of its
+/// shape and type. They are queued like any other op; nothing waits.
+///
+/// The tape is used up as the gradients are formed: what it held for the rules is let go, and a second `grad`
+/// through the same ops fails; [`grad_with`] can retain it. The values in `wrt` are leaves
+/// ([`requires_grad`](TensorFuture::requires_grad)) or anything made from them.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, grad};
+/// let device = Device::cpu();
+/// let w = device.from_vec(vec![1.0f32, -2.0], [2, 1]).requires_grad();
+/// let b = device.zeros([1]).requires_grad();
+/// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+/// let loss = (x.matmul(&w) + &b).square().mean_all();
+/// let gradients = grad(&loss, &[&w, &b]);
+/// assert_eq!(gradients[0].to_vec::<f32>().await?, [-18.0, -26.0]);
+/// assert_eq!(gradients[1].to_vec::<f32>().await?, [-8.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// They stay with the gradients, which are failed values: where `loss` has failed, is not of one element or not
+/// floating point; where it does not depend on that value (where it does, through an op whose gradient is
+/// zero everywhere, the gradient is zeros); where an op on the way has no gradient rule.
+#[track_caller]
+pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl AsRef<TensorFuture>]) -> Vec<TensorFuture> {
+    gradients(loss.as_ref(), wrt, GradOptions::default(), Location::caller())
+}
+
+/// [`grad`] with options: an upstream gradient, a tape that is kept, gradients that have gradients.
+#[track_caller]
+pub fn grad_with(
+    loss: impl AsRef<TensorFuture>,
+    wrt: &[impl AsRef<TensorFuture>],
+    options: GradOptions,
+) -> Vec<TensorFuture> {
+    gradients(loss.as_ref(), wrt, options, Location::caller())
+}
+
+fn gradients(
+    loss: &TensorFuture,
+    wrt: &[impl AsRef<TensorFuture>],
+    options: GradOptions,
+    at: At,
+) -> Vec<TensorFuture> {
+    let error = |kind, text: String| Error::new(kind, "grad", text, at);
+    let checked = match loss.error() {
+        Some(error) => Err(error),
+        None if !loss.dtype().is_float() => Err(error(
+            ErrorKind::DType,
+            format!("the loss is {}: only floating point has gradients", loss.dtype()),
+        )),
+        None => upstream(loss, &options, at),
+    };
+    let upstream = match checked {
+        Ok(upstream) => upstream,
+        Err(error) => {
+            return wrt.iter().map(|w| failed(w.as_ref(), error.clone(), at)).collect();
+        }
+    };
+    let places: Vec<_> = wrt.iter().map(|w| w.as_ref().tape.as_ref().map(|tape| tape.link())).collect();
+    let mode = walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
+    let found = walk::walk(loss.tape.as_ref().map(|tape| tape.link()), upstream, &places, mode);
+    found
+        .into_iter()
+        .zip(wrt)
+        .map(|(found, w)| {
+            let w = w.as_ref();
+            match found {
+                walk::Found::Gradient(gradient) => gradient,
+                walk::Found::Zero => zeros(w),
+                walk::Found::Nothing if w.error().is_some() => w.stop_gradient(),
+                walk::Found::Nothing if !w.dtype().is_float() => {
+                    let text = format!("{} has no gradient: only floating point has", w.dtype());
+                    failed(w, error(ErrorKind::DType, text), at)
+                }
+                walk::Found::Nothing if options.zeros => zeros(w),
+                walk::Found::Nothing => {
+                    let text = match w.is_on_tape() {
+                        true => "the loss does not depend on this value",
+                        false => "this value is not on the tape: compute the loss from what `requires_grad` returns, \
+                                  and ask with that handle",
+                    };
+                    failed(w, error(ErrorKind::Argument, text.into()), at)
+                }
+            }
+        })
+        .collect()
+}
+
+fn zeros(like: &TensorFuture) -> TensorFuture {
+    like.device().zeros_dtype(like.shape().clone(), like.dtype())
+}
+
+fn failed(like: &TensorFuture, error: Error, at: At) -> TensorFuture {
+    build::failed(like.port(), like.node.meta(), error, at)
+}
+
+/// The gradient of the loss itself.
+fn upstream(loss: &TensorFuture, options: &GradOptions, at: At) -> Result<TensorFuture, Error> {
+    let error = |kind, text: String| Error::new(kind, "grad", text, at);
+    match &options.upstream {
+        Some(given) => {
+            if given.shape() != loss.shape() {
+                let text =
+                    format!("an upstream gradient of shape {} for a value of {}", given.shape(), loss.shape());
+                return Err(error(ErrorKind::Shape, text));
+            }
+            if !std::ptr::eq(given.port(), loss.port()) {
+                let text = format!(
+                    "the upstream gradient is on {}, the value on {}: copy one with to_device",
+                    given.port().name,
+                    loss.port().name
+                );
+                return Err(error(ErrorKind::Device, text));
+            }
+            let keep = |x: TensorFuture| if options.graph { x } else { x.stop_gradient() };
+            Ok(keep(given.to_dtype(loss.dtype())))
+        }
+        None if loss.numel() != 1 => {
+            let text = format!(
+                "the loss has shape {}, not one element: sum it up, or give an upstream gradient",
+                loss.shape()
+            );
+            Err(error(ErrorKind::Shape, text))
+        }
+        None => {
+            Ok(build::create(loss.port(), Op::Fill(Scalar::Float(1.0)), loss.shape().clone(), loss.dtype(), at))
+        }
+    }
+}

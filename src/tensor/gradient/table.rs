@@ -1,0 +1,256 @@
+//! Gradient rules of the op table and of the ops that every device knows: casts, views, reductions.
+//!
+//! The table's own come from its gradient column (`op.rs`); each rule is written in ops, so that it has a
+//! gradient itself.
+
+use super::backward::Backward;
+use crate::dtype::Scalar;
+use crate::graph::node::{Op, Reduction, ViewOp};
+use crate::graph::operation::{Needs, Refusal};
+use crate::graph::tape::Made;
+use crate::op::{BinaryOp, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
+use crate::ops::slice_assign::SliceAssign;
+use crate::shape::Shape;
+use crate::tensor::build;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+use smallvec::SmallVec;
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What a rule of the table reads, by the names in its brackets.
+const fn needs_of(names: &[&str]) -> Needs {
+    let (mut needs, mut i) = (Needs::NOTHING, 0);
+    while i < names.len() {
+        needs = match names[i].as_bytes() {
+            b"x" | b"a" => needs.and(Needs::inputs(&[0])),
+            b"b" => needs.and(Needs::inputs(&[1])),
+            b"y" => needs.and_output(),
+            _ => needs,
+        };
+        i += 1;
+    }
+    needs
+}
+
+macro_rules! give {
+    ($call:ident, $i:literal, ($($name:ident)*), $e:expr) => {
+        $call.give($i, |call| {
+            $(let $name = call.named(stringify!($name));)*
+            $e
+        })
+    };
+}
+
+macro_rules! rule {
+    ($call:ident, []) => {{}};
+    ($call:ident, [($($name:ident)*) $e:expr]) => { give!($call, 0, ($($name)*), $e) };
+    ($call:ident, [($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {{
+        give!($call, 0, ($($a)*), $da);
+        give!($call, 1, ($($b)*), $db);
+    }};
+}
+
+macro_rules! needs {
+    ([]) => { [Needs::NOTHING; 2] };
+    ([($($name:ident)*) $e:expr]) => { [const { needs_of(&[$(stringify!($name)),*]) }, Needs::NOTHING] };
+    ([($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {
+        [const { needs_of(&[$(stringify!($a)),*]) }, const { needs_of(&[$(stringify!($b)),*]) }]
+    };
+}
+
+macro_rules! rules {
+    ($rule:ident, $needs:ident, $Enum:ident;
+     $($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr, $cuda:literal, $grad:tt;)*) => {
+        fn $rule(op: $Enum, call: &mut Backward<'_>) {
+            match op { $($Enum::$V => rule!(call, $grad),)* }
+        }
+        fn $needs(op: $Enum) -> [Needs; 2] {
+            match op { $($Enum::$V => needs!($grad),)* }
+        }
+    };
+}
+macro_rules! unary_rules { ($($rows:tt)*) => { rules! { unary, unary_needs, UnaryOp; $($rows)* } } }
+macro_rules! binary_rules { ($($rows:tt)*) => { rules! { binary, binary_needs, BinaryOp; $($rows)* } } }
+for_each_unary!(unary_rules);
+for_each_binary!(binary_rules);
+
+/// `cdf(x) + x * pdf(x)` of the normal distribution.
+fn gelu_slope(x: &TensorFuture) -> TensorFuture {
+    let below = x.mul(FRAC_1_SQRT_2).erf().add(1).mul(0.5);
+    let density = x.square().mul(-0.5).exp().mul(FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0);
+    below.add(x.mul(density))
+}
+
+/// Of `x (1 + tanh u) / 2` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
+    const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+    const C: f64 = 0.044715;
+    let square = x.square();
+    let t = x.mul(square.mul(C).add(1)).mul(K).tanh();
+    let inner = square.mul(3.0 * C).add(1).mul(K);
+    let slope = (1.0 - t.square()).mul(inner).mul(x);
+    t.add(1).add(slope).mul(0.5)
+}
+
+/// `b * a^(b - 1)`, and 0 where `b` is 0.
+fn pow_slope(a: &TensorFuture, b: &TensorFuture) -> TensorFuture {
+    b.eq(0).where_cond(0.0, b.mul(a.pow(b.sub(1))))
+}
+
+/// 1 where this operand was chosen, a half where both are equal, else 0.
+fn share(chosen: TensorFuture, tied: TensorFuture, like: &TensorFuture) -> TensorFuture {
+    chosen.to_dtype(like.dtype()).add(tied.to_dtype(like.dtype()).mul(0.5))
+}
+
+/// A tensor and a number.
+fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
+    use BinaryOp::*;
+    let limit = |keep: TensorFuture, g: &TensorFuture| keep.where_cond(g, 0.0);
+    call.give(0, |call| {
+        let (g, x) = (&call.upstream, || call.input(0));
+        match (op, left) {
+            (Add, _) | (Sub, false) | (Fmod | Remainder, false) => g.clone(),
+            (Sub, true) => g.neg(),
+            (Mul, _) => g.mul(s),
+            (Div, false) => g.div(s),
+            (Div, true) => g.mul(call.output()).div(x()).neg(),
+            (Pow, false) if s.as_f64() == 0.0 => g.mul(0),
+            (Pow, false) if s.as_f64() == 2.0 => g.mul(x()).mul(2),
+            (Pow, false) => g.mul(x().pow(s.as_f64() - 1.0)).mul(s),
+            (Pow, true) if s.as_f64() == 0.0 => g.mul(0),
+            (Pow, true) => g.mul(call.output()).mul(s.as_f64().ln()),
+            // At the limit itself all of it goes through, as in PyTorch's clamp.
+            (Maximum, _) => limit(x().ge(s), g),
+            (Minimum, _) => limit(x().le(s), g),
+            (Atan2, false) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())),
+            (Atan2, true) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())).neg(),
+            (Fmod, true) => g.mul((s.as_f64() / x()).trunc()).neg(),
+            (Remainder, true) => g.mul((s.as_f64() / x()).floor()).neg(),
+            _ => g.mul(0),
+        }
+    });
+}
+
+fn scalar_needs(op: BinaryOp, left: bool) -> Needs {
+    use BinaryOp::*;
+    match (op, left) {
+        (Add | Mul, _) | (Sub, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
+        (Div, true) => Needs::inputs(&[0]).and_output(),
+        (Pow, true) => Needs::OUTPUT,
+        _ => Needs::inputs(&[0]),
+    }
+}
+
+/// Which values the rule of an op reads.
+pub(super) fn needs(made: &Made, wanted: &[bool]) -> Needs {
+    let both = |[a, b]: [Needs; 2]| {
+        let used = |i: usize, needs| if wanted.get(i) == Some(&true) { needs } else { Needs::NOTHING };
+        used(0, a).and(used(1, b))
+    };
+    let Made::Op(op) = made else { return Needs::NOTHING };
+    match op {
+        Op::Unary(op) => both(unary_needs(*op)),
+        Op::Binary(op) => both(binary_needs(*op)),
+        Op::WithScalar { op, left, .. } => scalar_needs(*op, *left),
+        Op::Where => Needs::inputs(&[0]),
+        Op::Reduce(r) => match r.op {
+            ReduceOp::Prod => Needs::inputs(&[0]),
+            ReduceOp::Max | ReduceOp::Min => Needs::inputs(&[0]).and_output(),
+            _ => Needs::NOTHING,
+        },
+        Op::Custom(op) => op.gradient_needs(wanted),
+        _ => Needs::NOTHING,
+    }
+}
+
+/// Applies the rule of an op.
+pub(super) fn apply(made: &Made, call: &mut Backward<'_>, back: &Device) -> Result<(), Refusal> {
+    let op = match made {
+        Made::Leaf => return Ok(()),
+        Made::Same => {
+            call.give(0, |call| call.upstream.clone());
+            return Ok(());
+        }
+        Made::Moved => {
+            call.give(0, |call| call.upstream.to_device(back));
+            return Ok(());
+        }
+        Made::Op(op) => op,
+    };
+    match op {
+        Op::Unary(op) => unary(*op, call),
+        Op::Binary(op) => binary(*op, call),
+        Op::WithScalar { op, scalar, left } => with_scalar(*op, *scalar, *left, call),
+        Op::Where => {
+            call.give(1, |call| call.input(0).where_cond(&call.upstream, 0.0));
+            call.give(2, |call| call.input(0).where_cond(0.0, &call.upstream));
+        }
+        Op::Cast => call.give(0, |call| call.upstream.clone()),
+        Op::View(op) => call.give(0, |call| view(op, call)),
+        Op::Reduce(r) => call.give(0, |call| reduction(r, call)),
+        Op::Custom(op) => return op.gradient(call),
+        _ => return Err(Refusal::argument("this op has no gradient rule")),
+    }
+    Ok(())
+}
+
+fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
+    let (g, shape) = (&call.upstream, &call.meta(0).shape);
+    match op {
+        ViewOp::Reshape => g.reshape(shape.dims()),
+        // `give` sums up.
+        ViewOp::Expand => g.clone(),
+        ViewOp::Permute(order) => {
+            let mut inverse: SmallVec<[isize; 8]> = SmallVec::from_elem(0, order.len());
+            for (to, &from) in order.iter().enumerate() {
+                inverse[from as usize] = to as isize;
+            }
+            g.permute(&inverse[..])
+        }
+        &ViewOp::Slice { dim, start, step } => {
+            let parts: Vec<(usize, usize, isize)> = (0..shape.rank())
+                .map(|d| if d == dim as usize { (start, g.dims()[d], step) } else { (0, shape[d], 1) })
+                .collect();
+            into_zeros(g, shape, &parts)
+        }
+    }
+}
+
+/// Zeros of a shape with `x` at (start, length, step) of each dimension.
+pub(crate) fn into_zeros(x: &TensorFuture, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
+    let zeros = x.device().zeros_dtype(shape.clone(), x.dtype());
+    let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| Some((start, len, step, true)));
+    build::custom(Arc::new(op), &[&zeros, x], Location::caller())
+}
+
+fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {
+    let shape = &call.meta(0).shape;
+    let kept: SmallVec<[isize; 8]> =
+        shape.iter().zip(&r.dims).map(|(&n, &gone)| if gone { 1 } else { n as isize }).collect();
+    let dims: SmallVec<[isize; 8]> = (0..shape.rank()).filter(|&d| r.dims[d]).map(|d| d as isize).collect();
+    let count: usize = shape.iter().zip(&r.dims).filter(|(_, gone)| **gone).map(|(&n, _)| n).product();
+    let g = call.upstream.reshape(&kept[..]);
+    match r.op {
+        ReduceOp::Mean => g.div(count as f64),
+        // Equals share.
+        ReduceOp::Max | ReduceOp::Min => {
+            let y = call.output().reshape(&kept[..]);
+            let chosen = call.input(0).eq(&y).to_dtype(g.dtype());
+            chosen.mul(g.div(chosen.sum_keepdim(&dims[..])))
+        }
+        // The product of the others: with one zero it is there alone, with two nowhere.
+        ReduceOp::Prod => {
+            let x = call.input(0);
+            let zero = x.eq(0);
+            let zeros = zero.sum_keepdim(&dims[..]);
+            let others = zero.where_cond(1.0, x);
+            let product = others.prod_keepdim(&dims[..]);
+            let at_zero = zeros.eq(1).where_cond(&product, 0.0);
+            let elsewhere = zeros.eq(0).where_cond(&product, 0.0).div(&others);
+            zero.where_cond(at_zero, elsewhere).mul(g)
+        }
+        _ => g,
+    }
+}

@@ -1,0 +1,279 @@
+//! The walk back over the tape: from the loss to what gradients are asked for, each op once.
+//!
+//! Entries are numbered as they are made, so results come before operands when they are walked in falling
+//! order. Values that rules ask for are computed again where they were not kept, each once a walk, and let go
+//! as soon as the walk has passed the op that made them.
+
+use super::backward::Backward;
+use super::record::with_recording;
+use super::table;
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind};
+use crate::graph::operation::{Meta, Needs};
+use crate::graph::tape::{Constant, Entry, Given, Made, Operand, Origin, TapeLink};
+use crate::tensor::build;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+/// How to walk.
+#[derive(Clone, Copy)]
+pub(super) struct Mode {
+    /// Leave the tape as it is.
+    pub retain: bool,
+    /// Put what is made on the tape.
+    pub graph: bool,
+    /// Go no further than what is asked for: what comes before is somebody else's to walk.
+    pub stop: bool,
+}
+
+/// What was found for a value.
+pub(super) enum Found {
+    Gradient(TensorFuture),
+    /// The loss depends on it, through ops whose gradient is zero.
+    Zero,
+    /// The loss does not depend on it.
+    Nothing,
+}
+
+/// An entry on the way.
+struct Place {
+    entry: Option<TapeLink>,
+    inputs: SmallVec<[Option<usize>; 2]>,
+    /// It leads to what is asked for.
+    leads: bool,
+    asked: bool,
+    gradient: Option<TensorFuture>,
+}
+
+struct Walk {
+    places: Vec<Place>,
+    index: HashMap<usize, usize>,
+    /// Values that were kept or computed again, by entry.
+    values: HashMap<usize, TensorFuture>,
+    mode: Mode,
+}
+
+fn port_of(entry: &Entry) -> &'static Port {
+    match entry.home.as_any().downcast_ref::<Port>() {
+        Some(port) => port,
+        None => unreachable!("every entry belongs to a port"),
+    }
+}
+
+/// The gradients of `root` with respect to `asked`.
+///
+/// Errors stay with what they belong to: a rule that refuses makes the gradients behind it failed values.
+pub(super) fn walk(
+    root: Option<TapeLink>,
+    upstream: TensorFuture,
+    asked: &[Option<TapeLink>],
+    mode: Mode,
+) -> Vec<Found> {
+    let mut walk = Walk { places: Vec::new(), index: HashMap::new(), values: HashMap::new(), mode };
+    let wanted: Vec<usize> = asked.iter().flatten().map(|link| link.address()).collect();
+    let first = asked.iter().flatten().map(|link| link.serial).min();
+    if let (Some(root), Some(first)) = (root, first) {
+        walk.survey(root, first, &wanted);
+        if let Some(root) = walk.places.last_mut() {
+            root.gradient = Some(upstream);
+        }
+        for k in (0..walk.places.len()).rev() {
+            with_recording(mode.graph, || walk.step(k));
+        }
+    }
+    asked
+        .iter()
+        .map(|link| match link.as_ref().and_then(|link| walk.index.get(&link.address())) {
+            None => Found::Nothing,
+            Some(&k) => walk.places[k].gradient.clone().map_or(Found::Zero, Found::Gradient),
+        })
+        .collect()
+}
+
+impl Walk {
+    /// Finds the entries between the root, which comes last, and what is asked for.
+    fn survey(&mut self, root: TapeLink, first: u64, wanted: &[usize]) {
+        let mut found: Vec<(TapeLink, SmallVec<[Option<TapeLink>; 2]>)> = Vec::new();
+        let mut seen: HashMap<usize, ()> = HashMap::new();
+        let mut stack = vec![root];
+        while let Some(entry) = stack.pop() {
+            if entry.serial < first || seen.insert(entry.address(), ()).is_some() {
+                continue;
+            }
+            let stop = self.mode.stop && wanted.contains(&entry.address());
+            let sources = if stop { SmallVec::new() } else { entry.sources() };
+            stack.extend(sources.iter().flatten().cloned());
+            found.push((entry, sources));
+        }
+        found.sort_unstable_by_key(|(entry, _)| entry.serial);
+        for (entry, sources) in found {
+            let asked = wanted.contains(&entry.address());
+            let inputs: SmallVec<[Option<usize>; 2]> = sources
+                .iter()
+                .map(|source| source.as_ref().and_then(|s| self.index.get(&s.address()).copied()))
+                .collect();
+            let leads = asked || inputs.iter().flatten().any(|&i| self.places[i].leads);
+            self.index.insert(entry.address(), self.places.len());
+            self.places.push(Place { entry: Some(entry), inputs, leads, asked, gradient: None });
+        }
+    }
+
+    /// Sends the gradient of an entry on to its operands.
+    fn step(&mut self, k: usize) {
+        let place = &mut self.places[k];
+        let Some(entry) = place.entry.take() else { return };
+        let gradient = if place.asked { place.gradient.clone() } else { place.gradient.take() };
+        let inputs = std::mem::take(&mut place.inputs);
+        let wanted: SmallVec<[bool; 2]> =
+            inputs.iter().map(|i| i.is_some_and(|i| self.places[i].leads)).collect();
+        if let Some(gradient) = gradient
+            && wanted.contains(&true)
+        {
+            let (operands, spent) = entry.operands();
+            let gradients = match spent {
+                true => Err(spent_error(&entry)),
+                false => self.rule(&entry, &operands, wanted.clone(), gradient),
+            };
+            match gradients {
+                Ok(gradients) => {
+                    for (i, gradient) in gradients {
+                        self.add(inputs[i], gradient);
+                    }
+                }
+                Err(error) => {
+                    for (i, operand) in operands.iter().enumerate().filter(|(i, _)| wanted[*i]) {
+                        let port = operand.entry.as_ref().map_or(port_of(&entry), |e| port_of(e));
+                        self.add(inputs[i], build::failed(port, operand.meta.clone(), error.clone(), entry.at));
+                    }
+                }
+            }
+            if !self.mode.retain {
+                entry.spend();
+            }
+        }
+        // Whoever asks for this value has been passed.
+        self.values.remove(&entry.address());
+    }
+
+    fn add(&mut self, to: Option<usize>, gradient: TensorFuture) {
+        let Some(place) = to.map(|i| &mut self.places[i]) else { return };
+        place.gradient = Some(match place.gradient.take() {
+            None => gradient,
+            Some(sum) => sum.add(&gradient),
+        });
+    }
+
+    /// The gradients of an entry's operands.
+    fn rule(
+        &mut self,
+        entry: &TapeLink,
+        operands: &[Operand],
+        wanted: SmallVec<[bool; 2]>,
+        upstream: TensorFuture,
+    ) -> Result<SmallVec<[(usize, TensorFuture); 2]>, Error> {
+        let needs = entry.needs();
+        let mut inputs: SmallVec<[Option<TensorFuture>; 2]> = SmallVec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            inputs.push(if needs.has_input(i) { Some(self.operand(entry, operand)?) } else { None });
+        }
+        let output = if needs.has_output() { Some(self.value(entry)?) } else { None };
+        let mut call = Backward {
+            inputs,
+            metas: operands.iter().map(|o| &o.meta).collect(),
+            wanted,
+            output,
+            output_meta: &entry.meta,
+            upstream,
+            given: SmallVec::new(),
+        };
+        let back = operands.first().and_then(|o| o.entry.as_ref()).map_or(port_of(entry), |e| port_of(e));
+        match table::apply(&entry.made, &mut call, &Device::of(back)) {
+            Ok(()) => Ok(call.given),
+            Err(refusal) => Err(Error::new(refusal.kind, entry.made.name(), refusal.message, entry.at)),
+        }
+    }
+
+    /// The value of an operand; where gradients are recorded, with its place on the tape.
+    fn operand(&mut self, of: &TapeLink, operand: &Operand) -> Result<TensorFuture, Error> {
+        match (&operand.entry, &operand.constant) {
+            (Some(entry), _) => self.value(entry),
+            (None, Some(constant)) => Ok(made_constant(constant, &operand.meta, of)),
+            (None, None) => Err(spent_error(of)),
+        }
+    }
+
+    fn value(&mut self, entry: &TapeLink) -> Result<TensorFuture, Error> {
+        let value = self.plain_value(entry)?;
+        if !self.mode.graph {
+            return Ok(value);
+        }
+        let node = value.node.clone();
+        let given = Given { node: Some(&node), meta: entry.meta.clone(), entry: Some(entry.clone()) };
+        let tape = Entry::record(Made::Same, std::iter::once(given), &node, Needs::NOTHING);
+        Ok(TensorFuture::taped(node, tape))
+    }
+
+    /// The value off the tape: kept, or computed again, and what it is made from before it.
+    fn plain_value(&mut self, entry: &TapeLink) -> Result<TensorFuture, Error> {
+        let mut stack: Vec<TapeLink> = vec![entry.clone()];
+        while let Some(next) = stack.last().cloned() {
+            let address = next.address();
+            if self.values.contains_key(&address) {
+                stack.pop();
+                continue;
+            }
+            let value = match next.origin() {
+                Origin::Kept(node) => TensorFuture::new(node),
+                Origin::Gone => return Err(spent_error(&next)),
+                Origin::Again(operands) => {
+                    let missing = |o: &Operand| {
+                        o.entry.clone().filter(|entry| !self.values.contains_key(&entry.address()))
+                    };
+                    let open: Vec<TapeLink> = operands.iter().filter_map(missing).collect();
+                    if !open.is_empty() {
+                        stack.extend(open);
+                        continue;
+                    }
+                    let mut values: SmallVec<[TensorFuture; 3]> = SmallVec::new();
+                    for operand in &operands {
+                        values.push(match (&operand.entry, &operand.constant) {
+                            (Some(entry), _) => self.values[&entry.address()].clone(),
+                            (None, Some(constant)) => made_constant(constant, &operand.meta, &next),
+                            (None, None) => return Err(spent_error(&next)),
+                        });
+                    }
+                    with_recording(false, || again(&next, &values))
+                }
+            };
+            self.values.insert(address, value);
+            stack.pop();
+        }
+        Ok(self.values[&entry.address()].clone())
+    }
+}
+
+/// An op once more, of the same operands.
+fn again(entry: &Entry, operands: &[TensorFuture]) -> TensorFuture {
+    match &entry.made {
+        Made::Op(op) => {
+            let refs: SmallVec<[&TensorFuture; 3]> = operands.iter().collect();
+            build::apply(op.clone(), &refs, || Ok(entry.meta.clone()), entry.at)
+        }
+        _ => operands[0].clone(),
+    }
+}
+
+fn made_constant(constant: &Constant, meta: &Meta, of: &Entry) -> TensorFuture {
+    match constant {
+        Constant::Kept(node) => TensorFuture::new(node.clone()),
+        Constant::Again(op) => build::create(port_of(of), op.clone(), meta.shape.clone(), meta.dtype, of.at),
+    }
+}
+
+fn spent_error(entry: &Entry) -> Error {
+    let text =
+        "a gradient has gone through this op already, and the tape was used up: `grad_with` can retain it";
+    Error::new(ErrorKind::Argument, entry.made.name(), text, entry.at)
+}

@@ -1,0 +1,181 @@
+//! `pad` and `dropout`: values with something put around them or taken out.
+
+use super::build::{self, At};
+use super::dims::{Dims, Index, resolve};
+use super::future::TensorFuture;
+use super::generator::{Generator, draw};
+use crate::dtype::{DType, Scalar};
+use crate::graph::node::Op;
+use crate::graph::operation::Refusal;
+use crate::ops::slice_assign::SliceAssign;
+use crate::shape::Shape;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What [`pad_mode`](TensorFuture::pad_mode) puts around a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PadMode {
+    /// The elements in reverse, without the one at the edge.
+    Reflect,
+    /// The element at the edge.
+    Replicate,
+    /// The elements from the other end.
+    Circular,
+}
+
+/// Pairs of counts for the last dimensions, the last one first.
+fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>, Refusal> {
+    if !counts.len().is_multiple_of(2) || counts.len() / 2 > x.rank() {
+        return Err(Refusal::argument(format!("{counts:?} are not pairs for the dimensions of {}", x.shape())));
+    }
+    let mut out = Vec::new();
+    for (i, pair) in counts.chunks(2).enumerate() {
+        let d = x.rank() - 1 - i;
+        if (x.dims()[d] as isize)
+            .checked_add(pair[0])
+            .and_then(|n| n.checked_add(pair[1]))
+            .is_none_or(|n| n < 0)
+        {
+            return Err(Refusal::shape(format!("nothing is left of dimension {d} of {}", x.shape())));
+        }
+        out.push((d, [pair[0], pair[1]]));
+    }
+    Ok(out)
+}
+
+/// Padding and dropout. Nothing waits.
+impl TensorFuture {
+    /// This with `value` around it: two counts, before and after, for the last dimension, then two for the
+    /// one before it, and so on, as PyTorch's `pad`. Negative counts take away.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([1, 2]);
+    /// let y = x.pad([1, 0, 0, 1], 0.0);
+    /// assert_eq!(y.dims(), [2, 3]);
+    /// assert_eq!(y.to_vec::<f32>().await?, [0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn pad(&self, counts: impl Dims, value: impl Into<Scalar>) -> TensorFuture {
+        let at: At = Location::caller();
+        let pairs = match pairs(self, &counts.dims()) {
+            Ok(pairs) => pairs,
+            Err(refusal) => return build::refused("pad", self, refusal, at),
+        };
+        let mut x = self.clone();
+        let mut shape = self.shape().clone();
+        let mut place: Vec<Index> = vec![Index::ALL; self.rank()];
+        for &(d, [before, after]) in &pairs {
+            let n = self.dims()[d] as isize;
+            let (start, end) = ((-before).max(0), n - (-after).max(0));
+            // What is taken away on one side may be more than there is, and then comes from the padding.
+            let (first, last) = (start.min(n), end.max(0).max(start.min(n)));
+            x = x.narrow(d as isize, first as usize, (last - first) as usize);
+            shape.dims_mut()[d] = (n + before + after) as usize;
+            let from = before.max(0).min(n + before + after);
+            place[d] = Index::from(from..from + (last - first));
+        }
+        if shape == *x.shape() && pairs.iter().all(|(_, c)| c[0] <= 0 && c[1] <= 0) {
+            return x;
+        }
+        let whole = build::create(self.port(), Op::Fill(value.into()), shape, self.dtype(), at);
+        let op = SliceAssign::new(whole.dims(), &place, |index, n| {
+            let (start, len, step) = resolve(index, n)?;
+            Some((start, len, step, true))
+        });
+        build::custom(Arc::new(op), &[&whole, &x], at)
+    }
+
+    /// This with elements of its own around it: counts as for [`pad`](Self::pad).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::PadMode;
+    /// let x = futensor::Device::cpu().arange(0, 4, 1);
+    /// assert_eq!(x.pad_mode([2, 1], PadMode::Reflect).to_vec::<i64>().await?, [2, 1, 0, 1, 2, 3, 2]);
+    /// assert_eq!(x.pad_mode([2, 1], PadMode::Replicate).to_vec::<i64>().await?, [0, 0, 0, 1, 2, 3, 3]);
+    /// assert_eq!(x.pad_mode([2, 1], PadMode::Circular).to_vec::<i64>().await?, [2, 3, 0, 1, 2, 3, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn pad_mode(&self, counts: impl Dims, mode: PadMode) -> TensorFuture {
+        let at: At = Location::caller();
+        let checked = pairs(self, &counts.dims()).and_then(|pairs| {
+            for &(d, [before, after]) in &pairs {
+                let n = self.dims()[d] as isize;
+                let most = match mode {
+                    PadMode::Reflect => n - 1,
+                    PadMode::Circular => n,
+                    PadMode::Replicate if n > 0 => isize::MAX,
+                    PadMode::Replicate => 0,
+                };
+                if before.max(after) > most {
+                    let text = format!("{before} and {after} are more than dimension {d} of {}", self.shape());
+                    return Err(Refusal::argument(text));
+                }
+            }
+            Ok(pairs)
+        });
+        let pairs = match checked {
+            Ok(pairs) => pairs,
+            Err(refusal) => return build::refused("pad", self, refusal, at),
+        };
+        let mut x = self.clone();
+        for (d, [before, after]) in pairs {
+            let n = self.dims()[d] as i64;
+            let arange = Op::Arange { start: Scalar::Int(-before as i64), step: Scalar::Int(1) };
+            let count = Shape::from((n as isize + before + after) as usize);
+            let places = build::create(self.port(), arange, count, DType::I64, at);
+            let from = match mode {
+                // Folded at 0, then at the last element.
+                PadMode::Reflect => (n - 1) - ((n - 1) - places.abs()).abs(),
+                PadMode::Replicate => places.clamp(0, n - 1),
+                PadMode::Circular => places.remainder(n.max(1)),
+            };
+            x = x.index_select(d as isize, &from);
+        }
+        x
+    }
+
+    /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et al. 2014,
+    /// JMLR 15). The numbers come from the device's generator; their positions are reserved at the call.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([1000]);
+    /// let y = x.dropout(0.5).to_vec::<f32>().await?;
+    /// assert!(y.iter().all(|&v| v == 0.0 || v == 2.0));
+    /// assert!((350..650).contains(&y.iter().filter(|&&v| v == 0.0).count()));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn dropout(&self, p: f64) -> TensorFuture {
+        let at: At = Location::caller();
+        self.dropped(p, || {
+            draw(self.port(), &self.port().generator, self.shape().clone(), DType::F32, false, at)
+        })
+    }
+
+    /// [`dropout`](Self::dropout) with numbers from a generator of one's own.
+    #[track_caller]
+    pub fn dropout_with(&self, p: f64, generator: &Generator) -> TensorFuture {
+        self.dropped(p, || generator.rand(&self.device(), self.shape()))
+    }
+
+    #[track_caller]
+    fn dropped(&self, p: f64, draw: impl FnOnce() -> TensorFuture) -> TensorFuture {
+        let refusal = if !(0.0..=1.0).contains(&p) {
+            Refusal::argument(format!("a probability of {p}"))
+        } else if !self.dtype().is_float() {
+            Refusal::dtype(format!("needs a floating point type, not {}", self.dtype()))
+        } else if p == 0.0 {
+            return self.clone();
+        } else {
+            let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+            let keep = draw().ge(p).to_dtype(self.dtype());
+            return keep * scale * self;
+        };
+        build::refused("dropout", self, refusal, Location::caller())
+    }
+}

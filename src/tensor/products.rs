@@ -1,0 +1,83 @@
+//! Products made of `matmul`: `bmm`, `addmm`.
+
+use super::build::{self, At};
+use super::future::TensorFuture;
+use crate::dtype::Scalar;
+use crate::graph::operation::Refusal;
+use crate::ops::matmul::MatMul;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Products. Nothing waits.
+impl TensorFuture {
+    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without broadcasting;
+    /// for anything else there is [`matmul`](Self::matmul).
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.ones([2, 3, 4]).bmm(device.ones([2, 4, 5])).dims(), [2, 3, 5]);
+    /// assert!(device.ones([2, 3, 4]).bmm(device.ones([1, 4, 5])).error().unwrap().is_shape());
+    /// ```
+    #[track_caller]
+    pub fn bmm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        match (self.dims(), other.dims()) {
+            (&[b, _, k], &[b2, k2, _]) if b == b2 && k == k2 => {
+                build::custom(Arc::new(MatMul), &[self, other], at)
+            }
+            (a, b) => build::refused("bmm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
+        }
+    }
+
+    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices. Where `beta` is
+    /// 0 this value does not count, not even its NaN.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let (a, b) = (device.ones([1, 3]), device.ones([3, 2]));
+    /// let y = device.from_vec(vec![10.0f32, 20.0], [2]).addmm(&a, &b, 1.0, 2.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [16.0, 26.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn addmm(
+        &self,
+        a: impl AsRef<TensorFuture>,
+        b: impl AsRef<TensorFuture>,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> TensorFuture {
+        let (a, b, at): (_, _, At) = (a.as_ref(), b.as_ref(), Location::caller());
+        let (beta, alpha) = (beta.into(), alpha.into());
+        let refuse = |refusal| build::refused("addmm", self, refusal, at);
+        let (&[m, k], &[k2, n]) = (a.dims(), b.dims()) else {
+            return refuse(Refusal::shape(format!("{} and {}: not two matrices", a.shape(), b.shape())));
+        };
+        if k != k2 || self.shape().broadcast(&[m, n].into()) != Some([m, n].into()) {
+            let text = format!("{} and the product of {} and {}", self.shape(), a.shape(), b.shape());
+            return refuse(Refusal::shape(text));
+        }
+        let dtype = self.dtype();
+        if a.dtype() != dtype || b.dtype() != dtype {
+            let text = format!("types differ: {dtype}, {} and {}", a.dtype(), b.dtype());
+            return refuse(Refusal::dtype(text));
+        }
+        if !dtype.is_float() && [beta, alpha].iter().any(|s| matches!(s, Scalar::Float(x) if x.fract() != 0.0))
+        {
+            return refuse(Refusal::argument(format!("factors of {beta} and {alpha} beside {dtype}")));
+        }
+        // Whole factors of integers keep them integers.
+        let factor = |s: Scalar| if dtype.is_float() { s } else { Scalar::Int(s.as_i64()) };
+        let is = |s: Scalar, x: f64| s.as_f64() == x;
+        let mut y = build::custom(Arc::new(MatMul), &[a, b], at);
+        if !is(alpha, 1.0) {
+            y = y * factor(alpha);
+        }
+        match () {
+            () if is(beta, 0.0) => y,
+            () if is(beta, 1.0) => y + self,
+            () => y + self.mul(factor(beta)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `Trainer`: which devices a model and its batches go to, and one step on all of them.
+
+use crate::nn::{Module, Parameter, substituted};
+use crate::optim::Optimizer;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+
+/// Moves a model and its batches to devices. With several devices each batch is split, each device runs the
+/// model on its part, and the gradients are averaged, as if it had been one batch on one device. Nothing waits.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, Trainer, nn, nn::Module, optim::Sgd};
+/// let devices = [Device::cpu(), Device::cpu_with(Default::default())];
+/// let host = Device::cpu();
+/// let net = nn::Linear::new(3, 1, &host);
+/// let trainer = Trainer::new(&devices);
+/// trainer.prepare_model(&net);
+/// let mut sgd = Sgd::new(net.parameters(), 0.1);
+/// let (x, y) = (host.ones([4, 3]), host.zeros([4, 1]));
+/// let batch = trainer.prepare_batch(&[&x, &y]);                   // two parts of two rows
+/// let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).mse_loss(&part[1], ()));
+/// assert!(loss.item::<f32>().await? >= 0.0);                      // of the whole batch, before the step
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Trainer {
+    devices: Vec<Device>,
+}
+
+/// A batch in parts, one a device: see [`Trainer::prepare_batch`].
+#[derive(Clone, Debug)]
+pub struct Batch {
+    parts: Vec<Part>,
+    rows: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    device: Device,
+    tensors: Vec<TensorFuture>,
+    rows: usize,
+}
+
+impl Batch {
+    /// How many rows there are in all.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The tensors of each device.
+    pub fn parts(&self) -> impl Iterator<Item = &[TensorFuture]> {
+        self.parts.iter().map(|part| &part.tensors[..])
+    }
+}
+
+impl Trainer {
+    /// On these devices; the first keeps the model.
+    ///
+    /// # Panics
+    /// Without any device.
+    pub fn new<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Trainer {
+        let devices: Vec<Device> = devices.into_iter().cloned().collect();
+        assert!(!devices.is_empty(), "a trainer needs at least one device");
+        Trainer { devices }
+    }
+
+    /// The device that keeps the model.
+    pub fn device(&self) -> &Device {
+        &self.devices[0]
+    }
+
+    /// Moves a model to the first device. Call it before the optimizer's first step.
+    #[track_caller]
+    pub fn prepare_model(&self, model: &dyn Module) {
+        model.to(self.device());
+    }
+
+    /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as there are
+    /// devices, or rows if these are fewer.
+    #[track_caller]
+    pub fn prepare_batch(&self, tensors: &[&TensorFuture]) -> Batch {
+        let rows = tensors.first().and_then(|x| x.dims().first().copied()).unwrap_or(1);
+        if self.devices.len() == 1 || rows < 2 {
+            let device = self.device().clone();
+            let tensors = tensors.iter().map(|x| x.to_device(&device)).collect();
+            return Batch { parts: vec![Part { device, tensors, rows }], rows };
+        }
+        let n = self.devices.len().min(rows);
+        // The first parts have one row more where it does not divide.
+        let size = |i: usize| rows / n + usize::from(i < rows % n);
+        let mut start = 0;
+        let parts = (0..n).map(|i| {
+            let device = self.devices[i].clone();
+            let own = |x: &&TensorFuture| x.narrow(0, start, size(i)).to_device(&device);
+            let part =
+                Part { tensors: tensors.iter().map(own).collect(), device: device.clone(), rows: size(i) };
+            start += size(i);
+            part
+        });
+        Batch { parts: parts.collect(), rows }
+    }
+
+    /// The loss of a batch on the first device: the mean of the parts', each by its number of rows. `loss` is
+    /// called once a part, in which the model's parameters stand on that part's device; their gradients come
+    /// back to the first one. Running averages are learnt from the first part, as in PyTorch's `DataParallel`.
+    ///
+    /// `loss` gives the mean over its rows.
+    #[track_caller]
+    pub fn loss(
+        &self,
+        model: &dyn Module,
+        batch: &Batch,
+        loss: impl Fn(&[TensorFuture]) -> TensorFuture,
+    ) -> TensorFuture {
+        let home = self.device();
+        let mut losses = batch.parts.iter().map(|part| {
+            if part.device == *home {
+                return (loss(&part.tensors), part.rows);
+            }
+            let all = model.named_parameters().into_iter().chain(model.named_buffers());
+            let there: Vec<(Parameter, TensorFuture)> = all
+                .map(|(_, own)| {
+                    let value = own.value().to_device(&part.device);
+                    (own, value)
+                })
+                .collect();
+            let own = substituted(&there, || loss(&part.tensors));
+            (own.to_device(home), part.rows)
+        });
+        if batch.parts.len() == 1 {
+            return losses.next().map(|(loss, _)| loss).expect("a batch has a part");
+        }
+        let share = |rows: usize| rows as f64 / batch.rows as f64;
+        let weighted = losses.map(|(loss, rows)| loss * share(rows));
+        weighted.reduce(|a, b| a + b).expect("a batch has a part")
+    }
+
+    /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the loss, off the
+    /// tape: for whoever reports it.
+    #[track_caller]
+    pub fn step(
+        &self,
+        model: &dyn Module,
+        optimizer: &mut dyn Optimizer,
+        batch: &Batch,
+        loss: impl Fn(&[TensorFuture]) -> TensorFuture,
+    ) -> TensorFuture {
+        let loss = self.loss(model, batch, loss);
+        optimizer.minimize(&loss);
+        loss.stop_gradient()
+    }
+}

@@ -1,0 +1,341 @@
+//! Gradients, and gradients of gradients, against central differences.
+
+use super::{block_on, read, seed};
+use futensor::{
+    Backward, ConvOptions, CpuRun, DType, Device, Generator, GradOptions, Index, Meta, Needs, Operation,
+    Refusal, TensorFuture, cat, checkpoint, custom, grad, grad_with, stack,
+};
+
+type Call = fn(&[TensorFuture]) -> TensorFuture;
+
+/// A function of float64 tensors: name, shapes of the operands, how they are prepared, the function, and
+/// whether it is smooth enough for second derivatives.
+struct Case(&'static str, &'static [&'static [usize]], Kind, Call, bool);
+
+/// Values at which a function is smooth.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Any,
+    Positive,
+    /// At least 0.3 from zero.
+    Off,
+    /// All different, a quarter apart.
+    Apart,
+}
+use Kind::*;
+
+fn index(x: &TensorFuture, values: &[i64], shape: &[usize]) -> TensorFuture {
+    x.device().from_vec(values.to_vec(), shape)
+}
+
+const ONE: &[&[usize]] = &[&[2, 3]];
+const TWO: &[&[usize]] = &[&[2, 3], &[2, 3]];
+const SPREAD: &[&[usize]] = &[&[2, 1, 3], &[4, 1]];
+
+macro_rules! unary {
+    ($($name:ident $kind:ident;)*) => { [$(Case(stringify!($name), ONE, $kind, |x| x[0].$name(), true)),*] };
+}
+macro_rules! binary {
+    ($($name:ident $kind:ident;)*) => { [$(
+        Case(stringify!($name), TWO, $kind, |x| x[0].$name(&x[1]), true),
+        Case(concat!(stringify!($name), " broadcast"), SPREAD, $kind, |x| x[0].$name(&x[1]), true),
+    )*].into_iter().flat_map(|c| [c]).collect::<Vec<_>>() };
+}
+
+fn cases() -> Vec<Case> {
+    let mut all: Vec<Case> = Vec::new();
+    all.extend(unary! {
+        neg Any; abs Off; square Any; relu Off; sqrt Positive; rsqrt Positive; recip Off; exp Any; exp2 Any;
+        expm1 Any; log Positive; log2 Positive; log10 Positive; log1p Positive; sin Any; cos Any; tan Any; tanh Any;
+        sigmoid Any; silu Any; softplus Any; gelu Any; gelu_tanh Any; erf Any;
+    });
+    all.extend(binary! {
+        add Any; sub Any; mul Any; div Off; pow Positive; maximum Apart; minimum Apart; atan2 Off;
+    });
+    all.extend([
+        Case("x + 2", ONE, Any, |x| &x[0] + 2.0, true),
+        Case("2 - x", ONE, Any, |x| 2.0 - &x[0], true),
+        Case("3 x", ONE, Any, |x| 3.0 * &x[0], true),
+        Case("x / 3", ONE, Any, |x| &x[0] / 3.0, true),
+        Case("3 / x", ONE, Off, |x| 3.0 / &x[0], true),
+        Case("x ^ 3", ONE, Any, |x| x[0].pow(3), true),
+        Case("x ^ 2.5", ONE, Positive, |x| x[0].pow(2.5), true),
+        Case("clamp", ONE, Apart, |x| x[0].clamp(-0.6, 0.6), false),
+        Case("x % 0.7", ONE, Apart, |x| &x[0] % 10.0, false),
+        Case("fmod", TWO, Off, |x| x[0].fmod(x[1].mul(10)), false),
+        Case("where", TWO, Any, |x| x[0].gt(0.0).where_cond(&x[0], &x[1]), true),
+        Case("masked_fill", ONE, Any, |x| x[0].masked_fill(x[0].gt(0.2), 5.0), true),
+        Case("lerp, fused", TWO, Any, |x| (&x[0] * 0.3 + &x[1] * 0.7).tanh() * &x[0], true),
+        Case("softmax", ONE, Any, |x| x[0].softmax(-1), true),
+        Case("softmax 0", ONE, Any, |x| x[0].softmax(0), true),
+        Case("log_softmax", ONE, Any, |x| x[0].log_softmax(1), true),
+        Case("logsumexp", ONE, Any, |x| x[0].logsumexp(1), true),
+        Case("logsumexp kept", ONE, Any, |x| x[0].logsumexp_keepdim(0), true),
+        Case("layer_norm", &[&[3, 4], &[4], &[4]], Any, |x| x[0].layer_norm(&x[1], &x[2], 1e-3), true),
+        Case("layer_norm plain", &[&[2, 3, 4]], Any, |x| x[0].layer_norm_plain(2, 1e-3), true),
+        Case("rms_norm", &[&[3, 4], &[4]], Any, |x| x[0].rms_norm(&x[1], 1e-3), true),
+        Case("rms_norm plain", &[&[3, 4]], Any, |x| x[0].rms_norm_plain(1, 1e-3), true),
+    ]);
+    all.extend([
+        Case("sum", ONE, Any, |x| x[0].sum(1), true),
+        Case("sum kept", &[&[2, 3, 2]], Any, |x| x[0].sum_keepdim([0, 2]), true),
+        Case("mean", ONE, Any, |x| x[0].mean(0), true),
+        Case("mean of all", ONE, Any, |x| x[0].mean_all(), true),
+        Case("max", ONE, Apart, |x| x[0].max(1), true),
+        Case("min kept", ONE, Apart, |x| x[0].min_keepdim(0), true),
+        Case("prod", ONE, Off, |x| x[0].prod(1), true),
+        Case("prod of all", ONE, Off, |x| x[0].prod_all(), true),
+        Case("var", ONE, Any, |x| x[0].var(1, 1.0), true),
+        Case("std", ONE, Any, |x| x[0].std_all(0.0), true),
+        Case("norm", ONE, Off, |x| x[0].norm(2.0, 1), true),
+        Case("cumsum", ONE, Any, |x| x[0].cumsum(1), true),
+        Case("matmul", &[&[2, 3], &[3, 4]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul of itself", &[&[3, 3]], Any, |x| x[0].matmul(&x[0]), true),
+        Case("matmul batched", &[&[2, 2, 3], &[2, 3, 2]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul broadcast", &[&[3, 2, 3], &[3, 2]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul broadcast left", &[&[2, 3], &[2, 1, 3, 2]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul vectors", &[&[3], &[3]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul row", &[&[3], &[2, 3, 2]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul column", &[&[2, 2, 3], &[3]], Any, |x| x[0].matmul(&x[1]), true),
+        Case("matmul transposed", &[&[3, 2], &[4, 3]], Any, |x| x[0].t().matmul(x[1].t()), true),
+        Case("conv1d", &[&[2, 2, 5], &[3, 2, 3], &[3]], Any, |x| x[0].conv1d(&x[1], Some(&x[2]), ()), true),
+        Case("conv2d", &[&[2, 2, 4, 5], &[2, 1, 2, 3], &[2]], Any, conv, true),
+        Case("max_pool2d", &[&[1, 1, 4, 4]], Apart, |x| x[0].max_pool2d(2), true),
+        Case("avg_pool2d", &[&[1, 2, 4, 4]], Any, |x| x[0].avg_pool2d(2), true),
+    ]);
+    all.extend([
+        Case("reshape", ONE, Any, |x| x[0].reshape([3, 2]).square(), true),
+        Case("permute", &[&[2, 3, 4]], Any, |x| x[0].permute([2, 0, 1]).exp(), true),
+        Case("expand", &[&[2, 1]], Any, |x| x[0].expand([3, 2, 4]).sin(), true),
+        Case("narrow", ONE, Any, |x| x[0].narrow(1, 1, 2).exp(), true),
+        Case("steps", &[&[5, 4]], Any, |x| x[0].i((Index::ALL.step(-2), 1..3)).exp(), true),
+        Case("position", &[&[3, 4]], Any, |x| x[0].i((1, ..)).exp(), true),
+        Case("flip", ONE, Any, |x| x[0].flip([0, 1]).exp(), true),
+        Case("roll", ONE, Any, |x| x[0].roll([1, -1], [0, 1]).exp(), true),
+        Case("repeat", ONE, Any, |x| x[0].repeat([2, 1, 2]).exp(), true),
+        Case("cat", TWO, Any, |x| cat(&[&x[0], &x[1], &x[0]], 1).exp(), true),
+        Case("stack", TWO, Any, |x| stack(&[&x[0], &x[1]], 1).exp(), true),
+        Case(
+            "split",
+            &[&[5, 2]],
+            Any,
+            |x| x[0].split(2, 0).iter().map(|p| p.exp().sum_all()).reduce(|a, b| a * b).unwrap(),
+            true,
+        ),
+        Case(
+            "slice_assign",
+            &[&[3, 4], &[2]],
+            Any,
+            |x| x[0].clone().slice_assign((1, 1..3), &x[1]).exp(),
+            true,
+        ),
+        Case("tril", &[&[3, 3]], Any, |x| x[0].tril(0).exp(), true),
+        Case("triu", &[&[3, 3]], Any, |x| x[0].triu(1).exp(), true),
+        Case("pad", ONE, Any, |x| x[0].pad([1, 2], 0.5).exp(), true),
+        Case("gather", &[&[3, 2]], Any, |x| x[0].gather(0, index(&x[0], &[0, 2, 2, 1], &[2, 2])).exp(), true),
+        Case(
+            "index_select",
+            &[&[3, 2]],
+            Any,
+            |x| x[0].index_select(0, index(&x[0], &[2, 0, 2], &[3])).exp(),
+            true,
+        ),
+        Case(
+            "embedding",
+            &[&[4, 2]],
+            Any,
+            |x| x[0].embedding(index(&x[0], &[3, 0, 3, 1], &[2, 2])).exp(),
+            true,
+        ),
+        Case(
+            "scatter_add",
+            &[&[3, 2], &[2, 2]],
+            Any,
+            |x| x[0].scatter_add(0, index(&x[0], &[0, 2, 2, 2], &[2, 2]), &x[1]).exp(),
+            true,
+        ),
+        Case("sort", ONE, Apart, |x| x[0].sort(1, true) * &x[0], true),
+        Case("topk", ONE, Apart, |x| x[0].topk(2, 1, false).0.exp(), true),
+        Case("casts", ONE, Any, |x| x[0].to_dtype(DType::F64).exp().to_dtype(DType::F64), true),
+        Case("mse_loss", TWO, Any, |x| x[0].mse_loss(&x[1], ()), true),
+        Case("cross_entropy", ONE, Any, |x| x[0].cross_entropy(index(&x[0], &[2, 0], &[2]), ()), true),
+        Case(
+            "bce_with_logits",
+            ONE,
+            Any,
+            |x| x[0].bce_with_logits(x[0].device().full_dtype([2, 3], 0.3, DType::F64), ()),
+            true,
+        ),
+        Case(
+            "attention",
+            &[&[2, 3, 4], &[2, 5, 4], &[2, 5, 3]],
+            Any,
+            |x| x[0].scaled_dot_product_attention(&x[1], &x[2], ()),
+            true,
+        ),
+        Case("checkpoint", TWO, Any, |x| checkpoint(|x| (&x[0] * &x[1]).tanh().exp(), &[&x[0], &x[1]]), true),
+        Case("checkpoint, capturing", TWO, Any, captured, true),
+        Case("custom", ONE, Any, |x| custom(Cube, &[&x[0]]), true),
+        Case("a deep mixture", &[&[3, 4], &[4, 3], &[3]], Any, deep, true),
+    ]);
+    all
+}
+
+fn conv(x: &[TensorFuture]) -> TensorFuture {
+    x[0].conv2d(&x[1], Some(&x[2]), ConvOptions::default().stride([1, 2]).padding([1, 0]).groups(2))
+}
+
+fn captured(x: &[TensorFuture]) -> TensorFuture {
+    let own = &x[1] * 2.0;
+    let inner = own.clone();
+    checkpoint(move |x| (&x[0] * &inner).sin() + &inner, &[&x[0]]) * own
+}
+
+fn deep(x: &[TensorFuture]) -> TensorFuture {
+    let h = (x[0].matmul(&x[1]) + &x[2]).gelu();
+    let h = (&h + h.mean_keepdim(1)).layer_norm_plain(1, 1e-2);
+    (h.matmul(x[1].t()).tanh() * &x[0]).softmax(-1).square().sum(0)
+}
+
+/// An op of a user's own, with a gradient of his own.
+struct Cube;
+
+impl Operation for Cube {
+    fn name(&self) -> &str {
+        "cube"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        Ok(inputs[0].clone())
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let x = run.inputs()[0].to_vec::<f64>().ok_or_else(|| Refusal::dtype("float64 only"))?;
+        run.output().fill_from(x.into_iter().map(|x| x * x * x));
+        Ok(())
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::inputs(&[0])
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        call.give(0, |call| call.input(0).square() * 3.0 * call.upstream());
+        Ok(())
+    }
+}
+
+/// Operands for a case, as host data.
+fn operands(case: &Case, generator: &Generator, device: &Device) -> Vec<Vec<f64>> {
+    let drawn = |shape: &&[usize]| {
+        let n = shape.iter().product::<usize>();
+        let x = read(&generator.rand_dtype(device, [n], DType::F64));
+        let unit: Vec<f64> = x.iter().map(|x| x * 2.4 - 1.2).collect();
+        match case.2 {
+            Any => unit,
+            Positive => unit.iter().map(|x| x.abs() + 0.4).collect(),
+            Off => unit.iter().map(|x| x + 0.3 * x.signum()).collect(),
+            Apart => {
+                // A random order of numbers a quarter apart.
+                let mut order: Vec<usize> = (0..n).collect();
+                order.sort_by(|&a, &b| x[a].total_cmp(&x[b]));
+                let mut out = vec![0.0; n];
+                for (place, i) in order.into_iter().enumerate() {
+                    out[i] = place as f64 * 0.25 - n as f64 * 0.125 + 0.08;
+                }
+                out
+            }
+        }
+    };
+    let mut all: Vec<Vec<f64>> = case.1.iter().map(drawn).collect();
+    if case.2 == Apart && all.len() > 1 {
+        all[1].iter_mut().for_each(|x| *x += 0.11);
+    }
+    all
+}
+
+fn upload(device: &Device, case: &Case, data: &[Vec<f64>]) -> Vec<TensorFuture> {
+    case.1.iter().zip(data).map(|(shape, data)| device.from_vec(data.clone(), *shape)).collect()
+}
+
+/// Numbers that are not all alike, so that a gradient in the wrong place shows.
+fn weights(like: &TensorFuture) -> TensorFuture {
+    let n = like.numel();
+    let of = |i: usize| 0.5 + ((i * 7 + 3) % 11) as f64 / 7.0;
+    like.device().from_vec((0..n).map(of).collect::<Vec<f64>>(), like.dims())
+}
+
+/// The derivatives of `f` by central differences.
+fn differences(data: &[Vec<f64>], mut f: impl FnMut(&[Vec<f64>]) -> TensorFuture) -> Vec<Vec<f64>> {
+    const H: f64 = 1e-5;
+    let mut pairs = Vec::new();
+    let mut data = data.to_vec();
+    for k in 0..data.len() {
+        for i in 0..data[k].len() {
+            let x = data[k][i];
+            data[k][i] = x + H;
+            let up = f(&data);
+            data[k][i] = x - H;
+            let down = f(&data);
+            data[k][i] = x;
+            pairs.push((k, (up - down) / (2.0 * H)));
+        }
+    }
+    let mut out = vec![Vec::new(); data.len()];
+    for (k, slope) in pairs {
+        out[k].push(block_on(slope.item::<f64>()).unwrap());
+    }
+    out
+}
+
+#[track_caller]
+fn agree(name: &str, got: &[TensorFuture], want: &[Vec<f64>], slack: f64) {
+    for (k, (got, want)) in got.iter().zip(want).enumerate() {
+        if let Some(error) = got.error() {
+            panic!("{name}, operand {k}: {error}");
+        }
+        let got = read(got);
+        assert_eq!(got.len(), want.len(), "{name}, operand {k}");
+        for (g, w) in got.iter().zip(want) {
+            let apart = (g - w).abs() / w.abs().max(1.0);
+            assert!(apart < slack, "{name}, operand {k}:\n  got      {got:?}\n  expected {want:?}");
+        }
+    }
+}
+
+#[test]
+fn every_gradient_agrees_with_central_differences() {
+    let device = Device::cpu();
+    let generator = Generator::new(seed());
+    for case in cases() {
+        let data = operands(&case, &generator, &device);
+        let loss = |x: &[TensorFuture]| {
+            let y = (case.3)(x);
+            (&y * weights(&y)).sum_all()
+        };
+        let want = differences(&data, |data| loss(&upload(&device, &case, data)));
+        let x: Vec<TensorFuture> = upload(&device, &case, &data).iter().map(|x| x.requires_grad()).collect();
+        let got = grad(loss(&x), &x);
+        agree(case.0, &got, &want, 1e-6);
+    }
+}
+
+#[test]
+fn every_second_derivative_agrees_with_differences_of_the_first() {
+    let device = Device::cpu();
+    let generator = Generator::new(seed() ^ 2);
+    for case in cases().iter().filter(|case| case.4) {
+        let data = operands(case, &generator, &device);
+        // The gradients, each weighed by other numbers: a function whose gradient is a second derivative.
+        let first = |x: &[TensorFuture], graph: bool| {
+            let y = (case.3)(x);
+            let loss = (y.square() * weights(&y)).sum_all();
+            let gradients = grad_with(&loss, x, GradOptions::default().graph(graph));
+            let sums = gradients.iter().map(|g| (g * weights(g).sqrt()).sum_all());
+            sums.reduce(|a, b| a + b).unwrap()
+        };
+        let leaves = |data: &[Vec<f64>]| -> Vec<TensorFuture> {
+            upload(&device, case, data).iter().map(|x| x.requires_grad()).collect()
+        };
+        let want = differences(&data, |data| first(&leaves(data), false));
+        let x = leaves(&data);
+        let got = grad_with(first(&x, true), &x, GradOptions::default().zeros(true));
+        agree(case.0, &got, &want, 2e-5);
+    }
+}

@@ -1,0 +1,111 @@
+//! Errors stay with the gradients.
+
+use super::{block_on, device, read};
+use futensor::{Device, GradOptions, custom_fn, grad, grad_with};
+
+#[track_caller]
+fn fails(gradient: &futensor::TensorFuture, word: &str) {
+    let error = gradient.error().expect("a failed gradient");
+    assert!(error.to_string().contains(word), "`{error}` does not say `{word}`");
+    assert_eq!(error.to_string(), block_on(gradient).unwrap_err().to_string());
+}
+
+#[test]
+fn a_loss_that_cannot_have_a_gradient_says_why() {
+    let device = device();
+    let w = device.ones([3]).requires_grad();
+    fails(&grad(&w * 2.0, &[&w])[0], "not one element");
+    fails(&grad(device.arange(0, 1, 1), &[&w])[0], "floating point");
+    fails(&grad(device.ones(()), &[&w])[0], "does not depend");
+    let other = device.ones([3]);
+    fails(&grad(w.sum_all(), &[&other])[0], "requires_grad");
+    fails(&grad(w.sum_all(), &[&device.arange(0, 3, 1)])[0], "int64 has no gradient");
+    let options = GradOptions::default().upstream(&device.ones([2]));
+    fails(&grad_with(&w * 2.0, &[&w], options)[0], "upstream");
+}
+
+#[test]
+fn a_failed_loss_gives_its_root_to_every_gradient() {
+    let device = device();
+    let (w, b) = (device.ones([3]).requires_grad(), device.ones([2]).requires_grad());
+    let loss = (&w + &b).sum_all();
+    for gradient in grad(&loss, &[&w, &b]) {
+        assert_eq!(gradient.error().unwrap().to_string(), loss.error().unwrap().to_string());
+    }
+    assert_eq!(grad(&loss, &[&w, &b])[1].dims(), [2]);
+}
+
+#[test]
+fn an_op_without_a_rule_fails_what_is_behind_it_and_nothing_else() {
+    let device = device();
+    let (w, b) = (device.ones([2]).requires_grad(), device.ones([2]).requires_grad());
+    let opaque = custom_fn(
+        "opaque",
+        &[&w],
+        |inputs| Ok(inputs[0].clone()),
+        |run| {
+            let x = run.inputs()[0].to_vec::<f32>().unwrap();
+            run.output().fill_from(x);
+            Ok(())
+        },
+    );
+    let gradients = grad((opaque * &b).sum_all(), &[&w, &b]);
+    fails(&gradients[0], "opaque");
+    fails(&gradients[0], "no gradient rule");
+    fails(&gradients[0], "errors.rs");
+    assert_eq!(read(&gradients[1]), [1.0, 1.0]);
+}
+
+#[test]
+fn a_second_gradient_says_that_the_tape_is_used_up_unless_it_was_retained() {
+    let device = device();
+    let w = device.from_vec(vec![2.0f32], [1]).requires_grad();
+    let loss = w.square().sin().sum_all();
+    let first = grad_with(&loss, &[&w], GradOptions::default().retain(true));
+    let second = grad(&loss, &[&w]);
+    assert_eq!(read(&first[0]), read(&second[0]));
+    fails(&grad(&loss, &[&w])[0], "used up");
+    // What another gradient has used up is not needed for this one.
+    let v = device.from_vec(vec![3.0f32], [1]).requires_grad();
+    let h = w.exp();
+    let (one, two) = ((&h * &v).sum_all(), (&h + &v).square().sum_all());
+    let _ = grad(&one, &[&w]);
+    let of_v = grad_with(&two, &[&v], GradOptions::default().retain(true));
+    let e = 2f64.exp();
+    assert!((read(&of_v[0])[0] - 2.0 * (e + 3.0)).abs() < 1e-4);
+    fails(&grad(&two, &[&w])[0], "used up");
+}
+
+#[test]
+fn what_the_loss_does_not_depend_on_is_an_error_or_zeros_if_asked() {
+    let device = device();
+    let (w, v) = (device.ones([2]).requires_grad(), device.ones([3]).requires_grad());
+    let loss = w.sum_all();
+    let gradients = grad_with(&loss, &[&v, &w], GradOptions::default().zeros(true));
+    assert_eq!((read(&gradients[0]), read(&gradients[1])), (vec![0.0; 3], vec![1.0; 2]));
+    // Through an op that is flat everywhere it does depend, with gradient zero.
+    let flat = (w.floor() + 1.0).sum_all();
+    assert_eq!(read(&grad(&flat, &[&w])[0]), [0.0, 0.0]);
+}
+
+#[test]
+fn a_value_that_fails_later_fails_the_gradients_that_need_it() {
+    let device = device();
+    let w = device.ones([4]).requires_grad();
+    let picked = w.gather(0, device.full([4], 9));
+    let gradients = grad((&picked * &picked).sum_all(), &[&w]);
+    assert!(block_on(&gradients[0]).unwrap_err().is_index());
+}
+
+#[test]
+fn devices_are_not_mixed_and_gradients_cross_where_values_did() {
+    let (a, b) = (device(), device());
+    let w = a.from_vec(vec![1.0f32, 2.0], [2]).requires_grad();
+    let loss = (w.to_device(&b) * b.from_vec(vec![3.0f32, 4.0], [2])).sum_all();
+    assert_eq!(loss.device(), b);
+    let gradients = grad(&loss, &[&w]);
+    assert_eq!(gradients[0].device(), a);
+    assert_eq!(read(&gradients[0]), [3.0, 4.0]);
+    let options = GradOptions::default().upstream(&Device::cpu().ones(()));
+    fails(&grad_with(w.sum_all(), &[&w], options)[0], "to_device");
+}
