@@ -160,7 +160,7 @@ fn a_fault_names_the_op_when_each_runs_to_its_end(simulator: &Simulator, _: u64)
     simulator.fault_launch(1, ILLEGAL_ADDRESS);
     let y = x.tanh();
     let error = block_on(&y).unwrap_err();
-    assert!(error.is_device_lost() && error.message().contains("while running tanh"), "{error}");
+    assert!(error.is_device_lost() && error.message().contains("running tanh"), "{error}");
     assert!(error.message().contains("faults.rs"), "{error}");
     simulator.clear_report();
 }

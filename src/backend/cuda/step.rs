@@ -429,6 +429,7 @@ impl Gear {
             return Ok(Some(done));
         }
         let Some(mut from) = self.address(lane, value, input.dtype, berth)? else { return Ok(None) };
+        self.order(lane)?;
         if !layout.is_contiguous() {
             let view =
                 DeviceView { ptr: from, dtype: input.dtype, shape: &input.shape, strides: &layout.strides };
