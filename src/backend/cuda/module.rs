@@ -107,7 +107,7 @@ type Brought = (String, String);
 
 /// What the background was asked for.
 enum Ticket {
-    Fused(Kernel),
+    Fused(Box<Kernel>),
     Relatives(Vec<(Kernel, KernelSource)>),
 }
 
@@ -233,7 +233,7 @@ impl Modules {
             Fusion::Background => {
                 let source = kernel.source();
                 let started = match self.job([&source]) {
-                    Ok(job) => self.background.start(Ticket::Fused(kernel.clone()), job),
+                    Ok(job) => self.background.start(Ticket::Fused(Box::new(kernel.clone())), job),
                     Err(_) => false,
                 };
                 if started {
@@ -393,7 +393,7 @@ impl Modules {
     fn collect(&mut self) -> Result<(), Trouble> {
         for (ticket, image) in self.background.finished() {
             let kernel = match ticket {
-                Ticket::Fused(kernel) => kernel,
+                Ticket::Fused(kernel) => *kernel,
                 Ticket::Relatives(all) => {
                     if let Ok(image) = image {
                         self.shelve(all, &image)?;

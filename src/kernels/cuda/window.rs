@@ -144,20 +144,27 @@ pub(crate) fn from_columns(
     window.fits().then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
 }
 
-/// A convolution (or with `back` its way back to the input), a thread an element. Inputs: the value and the
-/// weight, with their strides; `channels` are those of a group, of input and output; with `adds`, sums begin with
-/// what the output holds.
+/// What a direct convolution makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// The output; with `adds`, sums begin with what it holds.
+    Forward { adds: bool },
+    /// What flows back to the input.
+    Back,
+}
+
+/// A convolution, a thread an element. Inputs: the value and the weight, with their strides; `channels` are
+/// those of a group, of input and output.
 pub(crate) fn convolve(
     dtype: DType,
-    back: bool,
-    adds: bool,
-    batch: usize,
-    groups: usize,
+    way: Way,
+    [batch, groups]: [usize; 2],
     channels: [usize; 2],
     window: &Window,
     [value, weight]: [&[isize]; 2],
 ) -> Option<Plan> {
     let [depth, outs] = channels;
+    let back = way == Way::Back;
     let (planes, size) = if back { (depth, window.input) } else { (outs, window.output) };
     let n = batch * groups * planes * size[0] * size[1];
     let (wide, number) = count(n);
@@ -169,7 +176,7 @@ pub(crate) fn convolve(
         Arg::U32(groups as u32),
         Arg::U32(depth as u32),
         Arg::U32(outs as u32),
-        Arg::U32(adds as u32),
+        Arg::U32((way == Way::Forward { adds: true }) as u32),
         window.arg(),
         steps(value),
         steps(weight),

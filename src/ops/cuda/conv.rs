@@ -11,7 +11,8 @@ use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::kernels::cpu::conv::Geometry;
 use crate::kernels::cuda::matmul::Product;
-use crate::kernels::cuda::{Plan, reduce, window};
+use crate::kernels::cuda::window::{self, Way};
+use crate::kernels::cuda::{Plan, reduce};
 use crate::op::ReduceOp;
 use crate::shape::{Shape, Strides, contiguous_strides};
 
@@ -64,9 +65,8 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
     }
     if geo.groups > 1 {
         let strides = [x.strides, w.strides];
-        let adds = bias.is_some();
-        let plan =
-            window::convolve(x.dtype, false, adds, geo.batch, geo.groups, geo.channels, &window, strides);
+        let way = Way::Forward { adds: bias.is_some() };
+        let plan = window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
         run(cuda, planned(plan)?, &[x, w], &[out])?;
     } else {
         let mut lent = Strides::new();
@@ -116,7 +116,7 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
     if geo.groups > 1 {
         let strides = [dy.strides, w.strides];
         let plan =
-            window::convolve(dy.dtype, true, false, geo.batch, geo.groups, geo.channels, &window, strides);
+            window::convolve(dy.dtype, Way::Back, [geo.batch, geo.groups], geo.channels, &window, strides);
         return run(cuda, planned(plan)?, &[dy, w], &[out]);
     }
     let dtype = wide(dy.dtype);

@@ -23,7 +23,9 @@ fn main() -> ExitCode {
         path.push(":");
         path.push(before);
     }
-    let error = Command::new(&program).args(words).env("LD_LIBRARY_PATH", path).exec();
+    let mut command = Command::new(&program);
+    harness::settings(&mut command);
+    let error = command.args(words).env("LD_LIBRARY_PATH", path).exec();
     eprintln!("{}: {error}", program.display());
     ExitCode::FAILURE
 }

@@ -41,8 +41,22 @@ pub fn enter() -> Result<Simulator, String> {
     }
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let arguments = std::env::args_os().skip(1);
-    let error = Command::new(this).args(arguments).env("LD_LIBRARY_PATH", path).env(ACTIVE, "1").exec();
+    let mut command = Command::new(this);
+    settings(&mut command);
+    let error = command.args(arguments).env("LD_LIBRARY_PATH", path).env(ACTIVE, "1").exec();
     Err(format!("cannot start the test program again: {error}"))
+}
+
+/// What the library under test is told, unless the caller's environment says otherwise: to keep its compiled kernels
+/// in a folder of their own, since those of the simulated compiler mean nothing to a real driver, and to have many
+/// compiled at once, since each run of g++ costs the same.
+pub fn settings(command: &mut Command) {
+    let kernels = folder().join("kernels").into_os_string();
+    for (name, value) in [("FUTENSOR_CACHE", kernels), ("FUTENSOR_RELATIVES", "now".into())] {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
 }
 
 /// Builds the library and returns its path.
