@@ -97,6 +97,8 @@ pub(super) struct Plan {
     /// Bytes of the widest element that a tile holds.
     pub widest: usize,
     slots_free: u128,
+    /// Those that nothing has been in yet.
+    slots_fresh: u128,
     /// Where the slots lie.
     slots: *mut u8,
 }
@@ -113,6 +115,7 @@ impl Plan {
             gathers: SmallVec::new(),
             widest: 1,
             slots_free: (1 << SLOTS) - 1,
+            slots_fresh: (1 << SLOTS) - 1,
             slots,
         }
     }
@@ -147,8 +150,17 @@ impl Plan {
 
     /// A place for a tile.
     fn slot(&mut self) -> Place {
-        let i = self.slots_free.trailing_zeros();
+        self.take(self.slots_free.trailing_zeros())
+    }
+
+    /// A place for what is kept from tile to tile: one that no earlier step of a tile writes to.
+    fn kept(&mut self) -> Place {
+        Place { slot: NO_SLOT, ..self.take(self.slots_fresh.trailing_zeros()) }
+    }
+
+    fn take(&mut self, i: u32) -> Place {
         self.slots_free &= !(1 << i);
+        self.slots_fresh &= !(1 << i);
         let ptr = self.slots.wrapping_add(i as usize * SLOT_STEP);
         Place { ptr, scale: 0, uniform: false, slot: i as u8 }
     }
@@ -332,14 +344,10 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
         Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
         Lie::Uniform => Place::one(view.ptr.cast_mut()),
         Lie::Strided(gather) => {
-            // What repeats is kept in its slot from tile to tile, so the slot is never given back.
-            let keeps = gather.period.is_some();
-            let mut dst = plan.slot();
+            // What repeats is kept in its slot from tile to tile, so the slot is nobody else's, before or after.
+            let dst = if gather.period.is_some() { plan.kept() } else { plan.slot() };
             plan.push(Step::Gather { which: plan.gathers.len() as u8, dst });
             plan.gathers.push(gather);
-            if keeps {
-                dst.slot = NO_SLOT;
-            }
             dst
         }
     };
