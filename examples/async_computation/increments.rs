@@ -22,8 +22,15 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let without_inline = awaited_each(&hop, n).await?;
     let forgotten = fire_and_forget(&device, n).await?;
 
-    let (t1, t2) = enqueue_and_execute(setup, n).await?;
-    let t3 = result_back(&hop, setup.count(500, 100)).await?;
+    let (t1, t2) = match setup.is_cpu() {
+        true => enqueue_and_execute(setup, n).await?,
+        false => enqueue_and_execute_on_gpu(&device, n).await?,
+    };
+    let times = setup.count(500, 100);
+    let t3 = match setup.is_cpu() {
+        true => result_back(&hop, times).await?,
+        false => result_back_from_gpu(&hop, times, t1 + t2).await?,
+    };
     let [one, two, three] = [t1, t2, t3].map(|t| t.as_secs_f64());
     let model_awaited = n as f64 * (one + two + three);
     let model_forgotten = one + n as f64 * two + three;
@@ -146,6 +153,40 @@ async fn enqueue_and_execute(setup: &Setup, n: usize) -> Outcome<(Duration, Dura
     check_ran(&device, before, n)?;
     check_values(&held, n).await?;
     Ok((enqueued / n as u32, executed / n as u32))
+}
+
+/// The same on a GPU, where no op can be made to wait for the host: all of them need what a source has yet to bring.
+async fn enqueue_and_execute_on_gpu(device: &Device, n: usize) -> Outcome<(Duration, Duration)> {
+    let (bring, brought) = futures::channel::oneshot::channel::<Vec<f32>>();
+    device.waitall().await?;
+    let before = device.stats();
+    let x = device.from_future([1, 2], brought);
+    let mut held = Vec::with_capacity(n);
+    let from = Instant::now();
+    for i in 0..n {
+        held.push(&x + i as f32);
+    }
+    let enqueued = from.elapsed();
+    let from = Instant::now();
+    bring.send(vec![1.0; 2]).map_err(|_| "the source was dropped")?;
+    device.waitall().await?;
+    let executed = from.elapsed();
+    // The source is one.
+    check_ran(device, before, n + 1)?;
+    check_values(&held, n).await?;
+    Ok((enqueued / n as u32, executed / n as u32))
+}
+
+/// t3 on a GPU: what is left of one op, awaited, without its enqueueing and execution.
+async fn result_back_from_gpu(device: &Device, times: usize, less: Duration) -> Outcome<Duration> {
+    let x = ones(device).await?;
+    let mut back = Vec::with_capacity(times);
+    for i in 0..times {
+        let from = Instant::now();
+        (&x + i as f32).await?;
+        back.push(from.elapsed().saturating_sub(less));
+    }
+    Ok(median(&mut back))
 }
 
 /// t3: from the end of an op on a thread of the device until the task that awaits it goes on.

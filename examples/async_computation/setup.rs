@@ -58,6 +58,11 @@ impl Setup {
         if self.is_cpu { Device::cpu_with(options) } else { self.device.clone() }
     }
 
+    /// True on the CPU, where an op may be a closure.
+    pub fn is_cpu(&self) -> bool {
+        self.is_cpu
+    }
+
     /// The larger count, or with `--quick` the smaller one.
     pub fn count(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }

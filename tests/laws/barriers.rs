@@ -103,7 +103,7 @@ fn reads_take_their_snapshot_at_the_call(kind: Kind) {
     assert!(block_on(all).unwrap().into_iter().eq((0..4000).map(|i| i as f32)));
     assert_eq!(block_on(few).unwrap(), [0.0, 1.0]);
     assert_eq!(block_on(item).unwrap(), 7_998_000.0);
-    assert_eq!(block_on(shown).unwrap(), "tensor([0., 1.])");
+    assert!(block_on(shown).unwrap().starts_with("tensor([0., 1.]"));
 }
 
 fn dropping_a_wait_gives_up_the_wait_and_nothing_else(kind: Kind) {

@@ -1,6 +1,6 @@
 //! Law 6: every await ends, whatever fails.
 
-use crate::support::{ALL, Counter, Gate, Kind, block_on, copy_input, same_meta};
+use crate::support::{ALL, Counter, Gate, Kind, block_on, copy_input, identity, same_meta};
 use crate::{Laws, promises};
 use futensor::{Device, Error, Refusal, TensorFuture, custom_fn};
 use futures::future::join_all;
@@ -20,7 +20,7 @@ pub fn add(laws: &mut Laws) {
 }
 
 fn panicking(x: &TensorFuture) -> TensorFuture {
-    custom_fn("explode", &[x], same_meta, |_| -> Result<(), Refusal> { panic!("a kernel of a test panics") })
+    identity("explode", x, || panic!("a kernel of a test panics"))
 }
 
 fn failure(x: TensorFuture) -> Error {
@@ -44,8 +44,7 @@ fn a_panicking_kernel_fails_its_value_and_nothing_else(kind: Kind) {
 fn a_refusing_kernel_fails_its_value_with_its_words(kind: Kind) {
     let device = kind.device();
     let x = device.ones([4]);
-    let no = |_: &mut futensor::CpuRun<'_>| Err(Refusal::index("row 7 of 4"));
-    let bad = custom_fn("pick", &[&x], same_meta, no);
+    let bad = identity("pick", &x, || Err(Refusal::index("row 7 of 4")));
     let read = (&bad * 2.0).to_vec::<f32>();
     let error = block_on(read).unwrap_err();
     assert!(error.is_index() && error.to_string().starts_with("pick: row 7 of 4"), "{error}");

@@ -1,8 +1,8 @@
 //! Law 7: errors stay with their value, and say where.
 
-use crate::support::{ALL, Gate, Kind, block_on, same_meta};
+use crate::support::{ALL, Gate, Kind, block_on, identity};
 use crate::{Laws, promises};
-use futensor::{Error, Refusal, TensorFuture, custom_fn};
+use futensor::{Error, Refusal, TensorFuture};
 
 pub fn add(laws: &mut Laws) {
     promises!(laws, 7, ALL;
@@ -19,7 +19,7 @@ pub fn add(laws: &mut Laws) {
 }
 
 fn refused(x: &TensorFuture, words: &'static str) -> TensorFuture {
-    custom_fn("refuse", &[x], same_meta, move |_| Err(Refusal::kernel(words)))
+    identity("refuse", x, move || Err(Refusal::kernel(words)))
 }
 
 fn a_mistake_makes_a_failed_value_that_names_op_shapes_and_line(kind: Kind) {
@@ -76,7 +76,7 @@ fn every_value_made_from_a_failed_one_has_its_root(kind: Kind) {
 fn an_error_at_run_time_names_the_line_of_the_call(kind: Kind) {
     let device = kind.device();
     let x = device.ones([2]);
-    let (bad, line) = (custom_fn("late", &[&x], same_meta, |_| Err(Refusal::kernel("no"))), line!());
+    let (bad, line) = (identity("late", &x, || Err(Refusal::kernel("no"))), line!());
     let error = block_on((bad + 1.0).sum_all()).unwrap_err();
     assert_eq!((error.location().file(), error.location().line()), (file!(), line), "{error}");
 }
@@ -152,7 +152,7 @@ fn a_held_or_dropped_error_is_not_waitalls(kind: Kind) {
     let x = device.ones([2]);
     let held = refused(&x, "held");
     let gate = Gate::new();
-    let running = custom_fn("refuse", &[&gate.op(&x)], same_meta, |_| Err(Refusal::kernel("dropped")));
+    let running = identity("refuse", &gate.op(&x), || Err(Refusal::kernel("dropped")));
     gate.wait_entered(1);
     drop(running);
     gate.open();

@@ -103,7 +103,7 @@ fn a_pending_read_is_an_observer(kind: Kind) {
     assert_eq!(block_on(few).unwrap(), [1.0; 3]);
     assert_eq!(block_on(many).unwrap(), [1.0; 5000]);
     assert_eq!(block_on(item).unwrap(), 1.0);
-    assert_eq!(block_on(shown).unwrap(), "tensor([1.])");
+    assert!(block_on(shown).unwrap().starts_with("tensor([1.]"));
     block_on(device.waitall()).unwrap();
     assert_eq!(counter.runs(), 4);
 }

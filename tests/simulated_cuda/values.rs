@@ -131,10 +131,10 @@ fn an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else(simulator: 
     let x = device.arange(0.0, 10.0, 1.0) * 1.0;
     // Nothing runs yet: all of it is queued before the index is looked at.
     simulator.pause();
-    let wrong = x.index_select(0, &device.from_vec(vec![1i64, 10, 3], [3]));
+    let wrong = x.index_select(0, device.from_vec(vec![1i64, 10, 3], [3]));
     let made = &wrong * 2.0;
     let further = made.sum_all();
-    let right = x.index_select(0, &device.from_vec(vec![1i64, 9, 3], [3])) + 1.0;
+    let right = x.index_select(0, device.from_vec(vec![1i64, 9, 3], [3])) + 1.0;
     (&wrong - 1.0).detach();
     simulator.resume();
     let error = block_on(&wrong).unwrap_err();
@@ -246,10 +246,10 @@ fn graph_with(device: &Device, seed: u64, nodes: usize, after: impl Fn(&TensorFu
             1 => a.maximum(&b) - 1.0,
             2 => a.t() + b,
             3 => a.sum([0]) * 0.015625 + b,
-            4 => b.slice_assign(3..9, &a.narrow(0, 0, 6)),
+            4 => b.slice_assign(3..9, a.narrow(0, 0, 6)),
             5 => a.narrow(0, 1, n - 1).pad_back(&b),
             6 => -a,
-            7 => a.index_select(0, &device.from_vec((0..n as i64).rev().collect(), [n])),
+            7 => a.index_select(0, device.from_vec((0..n as i64).rev().collect(), [n])),
             _ => a.minimum(&b),
         };
         after(&made);

@@ -5,7 +5,10 @@
 
 #![allow(dead_code)] // Each test target uses its part.
 
-use futensor::{CpuOptions, CpuRun, Device, Meta, Operation, Refusal, TensorFuture, custom, custom_fn};
+use futensor::{
+    CpuOptions, CpuRun, CudaArg, CudaGrid, CudaKernel, CudaRun, Device, Meta, Operation, Refusal, TensorFuture,
+    custom,
+};
 use std::collections::HashMap;
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -24,7 +27,12 @@ pub enum Kind {
     CpuOneThread,
     /// Nothing is held back, and idle threads sleep at once.
     CpuImpatient,
+    /// One stream of a simulated GPU: only in a process that has the simulated driver.
+    SimulatedCuda,
 }
+
+/// What a trial panics with where the device has no such thing: it is ignored then.
+pub struct NotHere(pub &'static str);
 
 /// Every kind.
 pub const ALL: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
@@ -38,11 +46,12 @@ impl Kind {
             Kind::CpuWithoutInline => "cpu_without_inline",
             Kind::CpuOneThread => "cpu_one_thread",
             Kind::CpuImpatient => "cpu_impatient",
+            Kind::SimulatedCuda => "simulated_cuda",
         }
     }
 
     pub fn threads(self) -> usize {
-        if self == Kind::CpuOneThread { 1 } else { 2 }
+        if matches!(self, Kind::CpuOneThread | Kind::SimulatedCuda) { 1 } else { 2 }
     }
 
     pub fn options(self) -> CpuOptions {
@@ -50,6 +59,7 @@ impl Kind {
         let options = CpuOptions::default().threads(self.threads()).nice(0);
         match self {
             Kind::Cpu | Kind::CpuOneThread => options,
+            Kind::SimulatedCuda => std::panic::resume_unwind(Box::new(NotHere("options of a CPU device"))),
             Kind::CpuWithoutInline => options.inline(false),
             Kind::CpuImpatient => options.hold_back(Duration::ZERO).linger(Duration::ZERO),
         }
@@ -57,6 +67,11 @@ impl Kind {
 
     /// A fresh device of this kind.
     pub fn device(self) -> Device {
+        #[cfg(feature = "cuda")]
+        if self == Kind::SimulatedCuda {
+            let options = futensor::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
+            return Device::cuda_with(0, options).expect("a simulated GPU");
+        }
         Device::cpu_with(self.options())
     }
 
@@ -124,11 +139,7 @@ impl Gate {
     /// The same elements (float32), once the gate is open.
     #[track_caller]
     pub fn op(&self, x: &TensorFuture) -> TensorFuture {
-        let door = self.0.clone();
-        custom_fn("gated", &[x], same_meta, move |run| {
-            door.pass();
-            copy_input(run)
-        })
+        custom(Gated(self.0.clone()), &[x])
     }
 
     /// Waits (the test's thread does) until this many ops are or have been inside.
@@ -161,6 +172,81 @@ impl Drop for Gate {
     }
 }
 
+/// An identity on float32 that stays inside until its door opens. On CUDA it keeps the device's thread, which an op
+/// must not do: that is what the tests need.
+struct Gated(Arc<Door>);
+
+impl Operation for Gated {
+    fn name(&self) -> &str {
+        "gated"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        self.0.pass();
+        copy_input(run)
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        self.0.pass();
+        copy_on_gpu(run)
+    }
+}
+
+/// An identity on float32 that does something as it is taken up.
+struct Effect<F>(&'static str, F);
+
+impl<F: Fn() -> Result<(), Refusal> + Send + Sync + 'static> Operation for Effect<F> {
+    fn name(&self) -> &str {
+        self.0
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        (self.1)()?;
+        copy_input(run)
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        (self.1)()?;
+        copy_on_gpu(run)
+    }
+}
+
+/// The same elements (float32), after an effect, on every device; a refusal fails it.
+#[track_caller]
+pub fn identity(
+    name: &'static str,
+    x: &TensorFuture,
+    effect: impl Fn() -> Result<(), Refusal> + Send + Sync + 'static,
+) -> TensorFuture {
+    custom(Effect(name, effect), &[x])
+}
+
+/// A copy of the first input, contiguous float32, by a kernel.
+#[allow(unsafe_code)]
+fn copy_on_gpu(run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+    const COPY: CudaKernel = CudaKernel::new(
+        "copy",
+        r#"extern "C" __global__ void copy(const float* x, float* out, long long n, int repeated) {
+            long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+            if (i < n) out[i] = x[repeated ? 0 : i];
+        }"#,
+    );
+    let (x, out) = (run.inputs()[0], run.output());
+    let repeated = x.strides().iter().all(|&s| s == 0);
+    assert!(repeated || x.is_contiguous(), "what the tests hand to a gate is simple");
+    let n = out.numel();
+    let args = [
+        CudaArg::Address(x.address()),
+        CudaArg::Address(out.address()),
+        CudaArg::I64(n as i64),
+        CudaArg::I32(repeated as i32),
+    ];
+    // SAFETY: the arguments are the kernel's parameters; it reads n elements, or one, and writes n.
+    unsafe { run.launch(COPY, CudaGrid::cover(n, 128), &args) }
+}
+
 /// The first input's shape and type.
 pub fn same_meta(inputs: &[&Meta]) -> Result<Meta, Refusal> {
     Ok(Meta::clone(inputs[0]))
@@ -191,6 +277,11 @@ impl Operation for Counted {
         lock(&self.on_thread).push(std::thread::current().id());
         self.runs.fetch_add(1, SeqCst);
         copy_input(run)
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        lock(&self.on_thread).push(std::thread::current().id());
+        self.runs.fetch_add(1, SeqCst);
+        copy_on_gpu(run)
     }
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         self.estimate_ns.unwrap_or(10_000 + 2 * (inputs.len() + output.shape.numel()) as u64)

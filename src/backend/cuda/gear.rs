@@ -88,16 +88,12 @@ impl Berth {
     /// The step is queued: gives scratch memory back, and copies the index error record to the host, if there is
     /// one.
     pub fn leave(self, pinned: &Arc<Pinned>) -> Result<Option<PinnedBlock>, Trouble> {
-        let block = match self.index_error.get() {
-            None => None,
-            Some(ptr) => {
-                let block = pinned.take(INDEX_ERROR_BYTES)?;
-                read_back(block.ptr(), ptr, INDEX_ERROR_BYTES, self.raw)?;
-                Some(block)
-            }
-        };
+        let copied = self.index_error.get().map(|ptr| {
+            let block = pinned.take(INDEX_ERROR_BYTES)?;
+            read_back(block.ptr(), ptr, INDEX_ERROR_BYTES, self.raw).map(|()| block)
+        });
         self.give_up()?;
-        Ok(block)
+        copied.transpose()
     }
 
     /// Gives scratch memory back.

@@ -7,6 +7,7 @@
 use super::Trouble;
 use super::context::{Event, Events, Raw};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
@@ -37,6 +38,8 @@ struct Lane {
     known: Clock,
     /// Events that the host has not seen reached.
     recorded: VecDeque<Recorded>,
+    /// Something was queued, or is to be, as part of the next flight.
+    begun: Cell<bool>,
     /// The last flight with an event at or behind it.
     covered: u64,
 }
@@ -58,6 +61,7 @@ impl Lanes {
             queued: 0,
             known: SmallVec::from_elem(0, streams.len()),
             recorded: VecDeque::new(),
+            begun: Cell::new(false),
             covered: 0,
         };
         Lanes { lanes: streams.iter().map(lane).collect(), reached, events, waits: 0 }
@@ -69,12 +73,19 @@ impl Lanes {
 
     /// The mark of the flight that is being queued on a lane.
     pub fn next(&self, lane: usize) -> Mark {
+        self.lanes[lane].begun.set(true);
         Mark { lane: lane as u16, at: self.lanes[lane].queued + 1 }
+    }
+
+    /// True where something belongs to a flight that is not queued as a whole.
+    pub fn is_begun(&self, lane: usize) -> bool {
+        self.lanes[lane].begun.get()
     }
 
     /// That flight is queued.
     pub fn advance(&mut self, lane: usize) -> Mark {
         self.lanes[lane].queued += 1;
+        self.lanes[lane].begun.set(false);
         Mark { lane: lane as u16, at: self.lanes[lane].queued }
     }
 

@@ -18,6 +18,7 @@ use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, Sink};
+use crate::graph::operation::Refusal;
 use crate::graph::program::{Code, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
@@ -376,7 +377,12 @@ impl Gear {
         let output = DeviceViewMut { ptr: target.ptr, dtype: node.dtype, shape: &node.shape };
         self.order(lane)?;
         if node.numel() > 0 {
-            self.launcher.node(berth, &node.op, &views, output, in_place)?;
+            // What an op from outside says there is not to end the device.
+            let run = || self.launcher.node(berth, &node.op, &views, output, in_place);
+            catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+                let text = format!("the kernel panicked: {}", panic_message(panic));
+                Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message: text }))
+            })?;
         }
         Ok(Some(target.value()))
     }
@@ -429,6 +435,7 @@ impl Gear {
             return Ok(Some(done));
         }
         let Some(mut from) = self.address(lane, value, input.dtype, berth)? else { return Ok(None) };
+        self.order(lane)?;
         if !layout.is_contiguous() {
             let view =
                 DeviceView { ptr: from, dtype: input.dtype, shape: &input.shape, strides: &layout.strides };

@@ -2,8 +2,6 @@
 //!
 //! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows nothing of streams.
 
-#![allow(unsafe_code)]
-
 use super::Shared;
 use crate::backend::cuda::context::Event;
 use crate::backend::cuda::doubt::Doubt;

@@ -10,26 +10,22 @@ use super::flight::{Flight, Made, put};
 use super::{Desk, Shared, reaper};
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Gear;
-use crate::backend::cuda::step::{Operand, Queued};
+use crate::backend::cuda::step::{Landing, Operand, Queued};
 use crate::backend::cuda::{Trouble, describe};
-use crate::backend::host::constant;
-use crate::completion::{DETACHED, ENTERED, Phase};
-use crate::engine::machine::Look;
-use crate::engine::small::weight;
+use crate::completion::DETACHED;
 use crate::engine::step::{Step, Work};
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Inputs, NodeLink, Op, free};
+use crate::graph::node::{Inputs, NodeLink, free};
 use crate::graph::value::Value;
 use crate::sync::lock;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Nodes looked at, and steps launched, before anything else is looked at.
+/// Steps launched on each lane before anything else is looked at.
 const AT_ONCE: usize = 64;
 /// Work on a lane, in estimated nanoseconds, behind which an event is recorded although more follows.
 const COVERED_AFTER_NS: u64 = 20_000;
@@ -129,95 +125,6 @@ fn refuse_until_abandoned(shared: &Shared) {
             }
             std::thread::park();
         }
-    }
-}
-
-impl Shared {
-    /// Looks at a bounded number of nodes; true where there was any.
-    pub(super) fn conduct(&self, desk: &mut Desk) -> bool {
-        if desk.batch.is_empty() {
-            desk.batch = self.port.intake.take();
-        }
-        if desk.batch.is_empty() {
-            return false;
-        }
-        let now = self.now();
-        let ended = self.port.is_ended();
-        if ended {
-            self.end_desk(desk);
-        }
-        for _ in 0..AT_ONCE {
-            let Some(node) = desk.batch.next() else { break };
-            match desk.machine.look(node, now) {
-                Look::Settled => {}
-                Look::New(node) | Look::Source(node) if ended => desk.machine.refuse(node),
-                Look::New(node) => {
-                    if let Op::Source(_) = node.op {
-                        desk.machine.enter_source(node.clone());
-                        self.poll_source(desk, node, now);
-                    } else if !self.settle(&node) {
-                        desk.machine.enter(node, now, &mut |n| self.settle(n));
-                    }
-                }
-                Look::Source(node) => self.poll_source(desk, node, now),
-            }
-        }
-        true
-    }
-
-    /// Asks a source for its value.
-    fn poll_source(&self, desk: &mut Desk, node: NodeLink, now: u64) {
-        let Op::Source(source) = &node.op else { return };
-        let waker = desk.machine.source_waker(&node);
-        match source.poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => {}
-            Poll::Ready(result) => {
-                if node.completion.claim(Phase::Writing, 0) {
-                    self.port.finish(&node, result);
-                    self.port.pressure.finished(1, node.bytes());
-                    self.port.counters.started.fetch_add(1, Relaxed);
-                }
-                desk.machine.source_done(&node, now);
-            }
-        }
-    }
-
-    /// Completes what needs no device: constants, and views of what is there. True where it is complete then.
-    fn settle(&self, node: &NodeLink) -> bool {
-        if !matches!(node.op, Op::Fill(_) | Op::View(_)) {
-            return node.completion.state().is_complete();
-        }
-        if !node.completion.claim(Phase::Writing, ENTERED) {
-            return node.completion.state().is_complete();
-        }
-        // SAFETY: the node is claimed by us.
-        let inputs = unsafe { node.inputs() };
-        let result = match &node.op {
-            Op::Fill(scalar) => Some(Ok(constant(node, *scalar))),
-            Op::View(op) => match inputs[0].completion.get() {
-                None => None,
-                Some(Err(error)) => Some(Err(error.clone())),
-                Some(Ok(value)) => {
-                    let layout = op.apply(&value.layout(&inputs[0].shape), &node.shape);
-                    layout.map(|layout| Ok(Value::placed(value.storage.clone(), &layout)))
-                }
-            },
-            _ => None,
-        };
-        let Some(result) = result else {
-            node.completion.unclaim();
-            return false;
-        };
-        if self.port.tape.is_on() {
-            // SAFETY: claimed by us.
-            unsafe { self.port.tape.small(std::iter::empty(), node, false) };
-        }
-        // SAFETY: claimed by us.
-        let inputs = unsafe { node.let_go() };
-        self.port.count_small(1, weight(node));
-        self.port.finish(node, result);
-        free(inputs);
-        true
     }
 }
 
@@ -393,12 +300,12 @@ impl Worker {
         let queued = match attempt {
             Ok(Some(queued)) => queued,
             Ok(None) => {
-                self.queues[lane].put_off = Some(PutOff::Later);
+                self.put_off(lane, PutOff::Later);
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
                 self.gear.context.trim();
-                self.queues[lane].put_off = Some(PutOff::Memory);
+                self.put_off(lane, PutOff::Memory);
                 return Ok(Some(step));
             }
             Err(trouble) => return Err(trouble),
@@ -418,10 +325,7 @@ impl Worker {
         self.let_go(&mut step);
         let names =
             self.shared.manner.sync.then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
-        let (mark, cargo) = self.gear.depart(lane);
-        let launched = Instant::now();
-        let flight = Flight { at: mark.at, step: Some(step), cargo, landing, launched };
-        self.shared.lanes[lane].sky().flights.push_back(flight);
+        self.depart(lane, Some(step), landing);
 
         // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
         let queue = &mut self.queues[lane];
@@ -440,6 +344,22 @@ impl Worker {
             }
         }
         Ok(None)
+    }
+
+    /// A step has to be tried again. What was queued of it (an operand's copy, say) is a flight by itself: others may
+    /// come after it before the step does.
+    fn put_off(&mut self, lane: usize, why: PutOff) {
+        self.queues[lane].put_off = Some(why);
+        if self.gear.lanes.is_begun(lane) {
+            self.depart(lane, None, None);
+        }
+    }
+
+    /// A flight is queued.
+    fn depart(&mut self, lane: usize, step: Option<Step>, landing: Option<Landing>) {
+        let (mark, cargo) = self.gear.depart(lane);
+        let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now() };
+        self.shared.lanes[lane].sky().flights.push_back(flight);
     }
 
     /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
@@ -538,9 +458,7 @@ impl Worker {
             Err(Trouble::OutOfMemory { .. }) => self.moved = true,
             Err(trouble) => return Err(trouble),
         }
-        let (mark, cargo) = self.gear.depart(lane);
-        let flight = Flight { at: mark.at, step: None, cargo, landing: None, launched: Instant::now() };
-        self.shared.lanes[lane].sky().flights.push_back(flight);
+        self.depart(lane, None, None);
         self.cover(lane)?;
         Ok(true)
     }

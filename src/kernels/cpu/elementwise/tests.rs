@@ -864,6 +864,28 @@ fn a_row_that_repeats_is_read_right_after_instructions_that_have_given_their_slo
 }
 
 #[test]
+fn a_row_that_is_kept_shares_its_slot_with_nothing_before_it() {
+    // s = max(x, y) - 1, z = row + s, over more than one tile: the slot of the maximum is free when the row comes.
+    let mut program = Program::default();
+    let [x, y] = [0, 1].map(|k| Arg::Reg(program.push(Code::Input(k), F32, F32)));
+    let m = Arg::Reg(program.push(Code::Binary(BinaryOp::Maximum, x, y), F32, F32));
+    let s = program.push(Code::Binary(BinaryOp::Sub, m, Arg::Scalar(Scalar::Float(1.0))), F32, F32);
+    let row = Arg::Reg(program.push(Code::Input(2), F32, F32));
+    let z = program.push(Code::Binary(BinaryOp::Add, row, Arg::Reg(s)), F32, F32);
+    program.outputs.extend([s, z]);
+    let shape = [128, 64];
+    let of = |k: usize| (0..128 * 64).map(|i| (i * k % 17) as f32).collect::<Vec<_>>();
+    let (x, y, row) = (Buffer::of(&of(3)), Buffer::of(&of(5)), Buffer::of(&of(7)[..64]));
+    let views = [x.view(&shape, &[64, 1], 0), y.view(&shape, &[64, 1], 0), row.view(&shape, &[0, 1], 0)];
+    let got = run_on(level(), &program, &shape, &views, &[]);
+    for i in 0..128 * 64 {
+        let s = x.get::<f32>()[i].max(y.get::<f32>()[i]) - 1.0;
+        let z = row.get::<f32>()[i % 64] + s;
+        assert_eq!((got[0].get::<f32>()[i], got[1].get::<f32>()[i]), (s, z), "{i}");
+    }
+}
+
+#[test]
 fn an_output_may_be_the_memory_of_an_input() {
     // y = x + 1, z = x * y, both outputs; y over x.
     let mut program = Program::default();

@@ -1,0 +1,117 @@
+//! What a GPU is asked in `tests/gpu/run`: the same questions as its peers, one line of JSON each.
+//!
+//!     cargo bench --bench gpu                # says so where there is no GPU
+//!
+//! Each row is the median of several samples after a warm-up; values are awaited or detached as its name says, every
+//! op has operands of its own, and what was computed is checked.
+
+use futensor::{DType, Device, TensorFuture};
+use futures::executor::block_on;
+use std::time::Instant;
+
+fn row(name: &str, value: f64, unit: &str) {
+    println!("{{\"name\": \"{name}\", \"who\": \"futensor\", \"value\": {value}, \"unit\": \"{unit}\"}}");
+}
+
+/// Median seconds of a sample.
+fn median(samples: usize, mut sample: impl FnMut() -> f64) -> f64 {
+    let mut all: Vec<f64> = (0..samples + 2).map(|_| sample()).skip(2).collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn wait(device: &Device) {
+    block_on(device.waitall()).expect("the device is well");
+}
+
+fn increments(device: &Device) {
+    let n = 10_000;
+    let x: TensorFuture = block_on(device.from_vec(vec![1.0f32, 2.0], [1, 2]) + 0.0).expect("a value").into();
+    let mut enqueued = Vec::new();
+    let detached = median(5, || {
+        let from = Instant::now();
+        let held: Vec<TensorFuture> = (0..n).map(|i| &x + i as f32).collect();
+        held.iter().for_each(TensorFuture::detach);
+        enqueued.push(from.elapsed().as_secs_f64());
+        wait(device);
+        let time = from.elapsed().as_secs_f64();
+        assert_eq!(block_on(held[n - 1].to_vec::<f32>()).expect("a value"), [n as f32, n as f32 + 1.0]);
+        time
+    });
+    enqueued.sort_by(f64::total_cmp);
+    row("enqueue a small op", enqueued[enqueued.len() / 2] / n as f64 * 1e6, "us");
+    row("10,000 small ops, one wait, an op", detached / n as f64 * 1e6, "us");
+    let awaited = median(5, || {
+        let from = Instant::now();
+        for i in 0..1000 {
+            block_on(&x + i as f32).expect("a value");
+        }
+        from.elapsed().as_secs_f64() / 1000.0
+    });
+    row("a small op, awaited", awaited * 1e6, "us");
+}
+
+fn chain(device: &Device, n: usize) {
+    let x: TensorFuture = block_on(device.arange(0.0, n as f64, 1.0)).expect("a value").into();
+    let time = median(10, || {
+        let from = Instant::now();
+        let y = ((&x * 2.0 + 1.0) * 0.5).relu() - 3.0;
+        block_on(y.wait_to_read()).expect("a value");
+        from.elapsed().as_secs_f64()
+    });
+    row("fused chain, read and write", 2.0 * 4.0 * n as f64 / time / 1e9, "GB/s");
+    let sum = median(10, || {
+        let from = Instant::now();
+        block_on((&x * 0.5).sum_all()).expect("a value");
+        from.elapsed().as_secs_f64()
+    });
+    row("fused into a sum, read", 4.0 * n as f64 / sum / 1e9, "GB/s");
+}
+
+fn products(device: &Device, n: usize) {
+    for (dtype, name) in [(DType::F32, "float32"), (DType::BF16, "bfloat16")] {
+        let a: TensorFuture = block_on(device.randn([n, n]).to_dtype(dtype)).expect("a value").into();
+        let time = median(10, || {
+            let from = Instant::now();
+            let mut y = a.clone();
+            for _ in 0..8 {
+                y = a.matmul(&y);
+            }
+            block_on(y.wait_to_read()).expect("a value");
+            from.elapsed().as_secs_f64() / 8.0
+        });
+        row(&format!("matmul {name}"), 2.0 * (n as f64).powi(3) / time / 1e12, "TFLOP/s");
+    }
+}
+
+fn copies(device: &Device, n: usize) {
+    let data: Vec<f32> = vec![1.0; n];
+    let up = median(5, || {
+        let x = device.from_vec(data.clone(), [n]);
+        let from = Instant::now();
+        block_on(x.narrow(0, 0, 1) + 1.0).expect("a value");
+        from.elapsed().as_secs_f64()
+    });
+    row("host to device", 4.0 * n as f64 / up / 1e9, "GB/s");
+    let x: TensorFuture = block_on(device.arange(0.0, n as f64, 1.0) + 1.0).expect("a value").into();
+    let down = median(5, || {
+        let from = Instant::now();
+        assert_eq!(block_on(x.to_vec::<f32>()).expect("a value")[1], 2.0);
+        from.elapsed().as_secs_f64()
+    });
+    row("device to host, into a vector", 4.0 * n as f64 / down / 1e9, "GB/s");
+}
+
+fn main() {
+    // Cargo's own flags (`--bench`, `--test`) are of no use here.
+    let device = match Device::cuda(0) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("no GPU, nothing measured: {error}"),
+    };
+    eprintln!("on {}", device.hardware());
+    let small = std::env::args().any(|a| a == "--quick");
+    increments(&device);
+    chain(&device, if small { 1 << 20 } else { 64 << 20 });
+    products(&device, if small { 128 } else { 8192 });
+    copies(&device, if small { 1 << 20 } else { 64 << 20 });
+}

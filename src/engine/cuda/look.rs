@@ -1,0 +1,107 @@
+//! What came in: asking the machine about nodes, polling sources, and settling what needs no GPU.
+//!
+//! The device's thread calls it; after the end, so does the watchdog. It calls nothing of CUDA.
+
+#![allow(unsafe_code)]
+
+use super::{Desk, Shared};
+use crate::backend::host::constant;
+use crate::completion::{ENTERED, Phase};
+use crate::engine::machine::Look;
+use crate::engine::small::weight;
+use crate::graph::node::{NodeLink, Op, free};
+use crate::graph::value::Value;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+/// Nodes looked at before anything else is.
+const AT_ONCE: usize = 64;
+
+impl Shared {
+    /// Looks at a bounded number of nodes; true where there was any.
+    pub(super) fn conduct(&self, desk: &mut Desk) -> bool {
+        if desk.batch.is_empty() {
+            desk.batch = self.port.intake.take();
+        }
+        if desk.batch.is_empty() {
+            return false;
+        }
+        let now = self.now();
+        let ended = self.port.is_ended();
+        if ended {
+            self.end_desk(desk);
+        }
+        for _ in 0..AT_ONCE {
+            let Some(node) = desk.batch.next() else { break };
+            match desk.machine.look(node, now) {
+                Look::Settled => {}
+                Look::New(node) | Look::Source(node) if ended => desk.machine.refuse(node),
+                Look::New(node) => {
+                    if let Op::Source(_) = node.op {
+                        desk.machine.enter_source(node.clone());
+                        self.poll_source(desk, node, now);
+                    } else if !self.settle(&node) {
+                        desk.machine.enter(node, now, &mut |n| self.settle(n));
+                    }
+                }
+                Look::Source(node) => self.poll_source(desk, node, now),
+            }
+        }
+        true
+    }
+
+    /// Asks a source for its value.
+    fn poll_source(&self, desk: &mut Desk, node: NodeLink, now: u64) {
+        let Op::Source(source) = &node.op else { return };
+        let waker = desk.machine.source_waker(&node);
+        match source.poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {}
+            Poll::Ready(result) => {
+                if node.completion.claim(Phase::Writing, 0) {
+                    self.port.finish(&node, result);
+                    self.port.pressure.finished(1, node.bytes());
+                    self.port.counters.started.fetch_add(1, Relaxed);
+                }
+                desk.machine.source_done(&node, now);
+            }
+        }
+    }
+
+    /// Completes what needs no device: constants, and views of what is there. True where it is complete then.
+    fn settle(&self, node: &NodeLink) -> bool {
+        if !matches!(node.op, Op::Fill(_) | Op::View(_)) {
+            return node.completion.state().is_complete();
+        }
+        if !node.completion.claim(Phase::Writing, ENTERED) {
+            return node.completion.state().is_complete();
+        }
+        // SAFETY: the node is claimed by us.
+        let inputs = unsafe { node.inputs() };
+        let result = match &node.op {
+            Op::Fill(scalar) => Some(Ok(constant(node, *scalar))),
+            Op::View(op) => match inputs[0].completion.get() {
+                None => None,
+                Some(Err(error)) => Some(Err(error.clone())),
+                Some(Ok(value)) => {
+                    let layout = op.apply(&value.layout(&inputs[0].shape), &node.shape);
+                    layout.map(|layout| Ok(Value::placed(value.storage.clone(), &layout)))
+                }
+            },
+            _ => None,
+        };
+        let Some(result) = result else {
+            node.completion.unclaim();
+            return false;
+        };
+        if self.port.tape.is_on() {
+            // SAFETY: claimed by us.
+            unsafe { self.port.tape.small(std::iter::empty(), node, false) };
+        }
+        // SAFETY: claimed by us.
+        let inputs = unsafe { node.let_go() };
+        self.port.count_small(1, weight(node));
+        self.port.finish(node, result);
+        free(inputs);
+        true
+    }
+}

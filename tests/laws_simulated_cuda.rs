@@ -1,0 +1,114 @@
+//! The laws of the contract on simulated CUDA: the list of `laws`, on the third kind of device.
+//!
+//!     cargo test --test laws_simulated_cuda        # ignored where there is no g++
+//!
+//! Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported as ignored.
+
+#[path = "laws/barriers.rs"]
+mod barriers;
+#[path = "laws/calls.rs"]
+mod calls;
+#[path = "laws/devices.rs"]
+mod devices;
+#[path = "laws/ends.rs"]
+mod ends;
+#[path = "laws/errors.rs"]
+mod errors;
+#[path = "laws/handles.rs"]
+mod handles;
+#[path = "laws/observers.rs"]
+mod observers;
+#[path = "laws/pressure.rs"]
+mod pressure;
+#[path = "support/mod.rs"]
+mod support;
+
+use futensor_simulated_driver::{Simulator, harness};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use support::{ALL, Deadline, Kind, NotHere};
+
+/// Promises that look at elements or memory inside a kernel of the test's, or read after a shutdown (which on a GPU
+/// takes a copy).
+const OF_THE_HOST: &[&str] = &[
+    "running_work_is_not_torn_down_by_a_drop",
+    "an_op_is_offered_its_input_only_as_its_last_reader",
+    "shutdown_ends_what_was_before_and_refuses_what_comes_after",
+];
+
+/// Trials of one law.
+pub struct Laws {
+    trials: Vec<Trial>,
+    simulator: Option<Simulator>,
+}
+
+fn run(simulator: &Simulator, promise: fn(Kind)) -> Result<Completion, Failed> {
+    simulator.reset(1, 2);
+    // A caller's thread waits for nothing.
+    simulator.forbid_blocking(true);
+    let outcome = catch_unwind(AssertUnwindSafe(|| promise(Kind::SimulatedCuda)));
+    simulator.forbid_blocking(false);
+    if let Err(panic) = outcome {
+        if let Some(NotHere(what)) = panic.downcast_ref() {
+            return Ok(Completion::ignored_with(*what));
+        }
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string()));
+        return Err(format!("{}\n{}", text.unwrap_or_default(), simulator.report()).into());
+    }
+    match simulator.report() {
+        none if none.is_empty() => Ok(Completion::Completed),
+        report => Err(report.into()),
+    }
+}
+
+impl Laws {
+    /// Adds a promise that holds on all kinds of devices.
+    pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
+        if kinds != ALL {
+            return;
+        }
+        let name_of = format!("law_{law}::{name}[simulated_cuda]");
+        let named = name_of.clone();
+        let simulator = self.simulator;
+        let trial = Trial::ignorable_test(name_of, move || {
+            let _deadline = Deadline::of(&named);
+            match simulator {
+                None => Ok(Completion::ignored_with("no simulated driver")),
+                Some(_) if OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("needs host memory")),
+                Some(simulator) => run(&simulator, promise),
+            }
+        });
+        self.trials.push(trial);
+    }
+}
+
+/// `promises!(laws, 1, ALL; a b c)`: the functions `a`, `b` and `c` prove law 1 on all kinds.
+macro_rules! promises {
+    ($laws:expr, $law:literal, $kinds:expr; $($name:ident)*) => {
+        $($laws.add($law, $kinds, stringify!($name), $name);)*
+    };
+}
+pub(crate) use promises;
+
+fn main() {
+    let simulator = match harness::enter().and_then(|s| s.can_compile().map(|()| s)) {
+        Ok(simulator) => Some(simulator),
+        Err(why) => {
+            eprintln!("ignored, as the simulated driver cannot be used: {why}");
+            None
+        }
+    };
+    let mut laws = Laws { trials: Vec::new(), simulator };
+    calls::add(&mut laws);
+    barriers::add(&mut laws);
+    observers::add(&mut laws);
+    ends::add(&mut laws);
+    errors::add(&mut laws);
+    pressure::add(&mut laws);
+    devices::add(&mut laws);
+    handles::add(&mut laws);
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, laws.trials).exit();
+}
