@@ -49,6 +49,7 @@ use cudarc::driver::sys;
 
 /// The GPU that launches go to.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // For traces, and for launches that fill the device.
 pub(crate) struct Gpu {
     pub ordinal: i32,
     /// The primary context; current on the device's thread.
@@ -59,8 +60,6 @@ pub(crate) struct Gpu {
 }
 
 pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
-#[allow(unused_imports)] // Until the engine drives it.
-pub(crate) use group::End;
 
 /// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by it).
 #[derive(Clone, Copy, Debug)]
