@@ -9,7 +9,7 @@
 //! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no panic if missing;
 //! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`, inputs broadcast to
 //!   it by strides of 0, one output for each of `program.outputs`, and perhaps a reduction of a register at the end
-//!   ([`End`]). An output may be the memory of an input that is contiguous and the last in reading;
+//!   ([`group::End`]). An output may be the memory of an input that is contiguous and the last in reading;
 //! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of `Op::View` only the
 //!   reshape that copies. In place, the output is the memory of the input that `Operation::reuses` names;
 //! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
