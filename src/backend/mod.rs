@@ -3,6 +3,5 @@
 
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
-#[allow(dead_code)] // Until the engine drives it.
 pub(crate) mod cuda;
 pub(crate) mod host;

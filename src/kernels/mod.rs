@@ -3,7 +3,7 @@
 
 pub(crate) mod cpu;
 // Checked by the package `tests/nvrtc` too.
-#[allow(dead_code)] // Until the engine drives CUDA devices, and without the feature.
+#[allow(dead_code)] // Some of it only `tests/nvrtc` uses, and without the feature nobody does.
 pub(crate) mod cuda;
 pub(crate) mod philox;
 

@@ -39,11 +39,6 @@ pub(super) fn operand<'a>(view: &DeviceView<'a>) -> Operand<'a> {
     Operand { strides: view.strides, align: align(view.ptr) }
 }
 
-/// A result read back as an input.
-pub(super) fn reread<'a>(out: &DeviceViewMut<'a>, strides: &'a Strides) -> DeviceView<'a> {
-    DeviceView { ptr: out.ptr, dtype: out.dtype, shape: out.shape, strides }
-}
-
 impl Launcher {
     /// For a device; libraries are looked for when they are needed.
     pub fn new(gpu: Gpu) -> Launcher {
@@ -142,6 +137,7 @@ impl Launcher {
     ///
     /// # Errors
     /// See [`Trouble`].
+    #[allow(dead_code)] // Reads of `nonzero` count on the host, so far.
     pub fn nonzero_count(
         &mut self,
         site: &dyn Site,
@@ -159,6 +155,7 @@ impl Launcher {
     ///
     /// # Errors
     /// See [`Trouble`].
+    #[allow(dead_code)] // As `nonzero_count`.
     pub fn nonzero_write(
         &mut self,
         site: &dyn Site,
@@ -173,6 +170,7 @@ impl Launcher {
     }
 
     /// Unloads what is no longer used. To be called, from time to time, when nothing of this device runs.
+    #[allow(dead_code)] // A device that lives long and sees thousands of programs would call it.
     pub fn trim(&mut self) {
         self.modules.trim();
     }
@@ -231,6 +229,7 @@ impl Launcher {
 }
 
 /// Bytes of the starts that `nonzero` needs between its halves.
+#[allow(dead_code)] // As `nonzero_count`.
 pub(crate) fn nonzero_starts(shape: &[usize]) -> usize {
     scan::nonzero_starts(shape) * DType::I64.size()
 }

@@ -9,7 +9,7 @@
 //! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no panic if missing;
 //! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`, inputs broadcast to
 //!   it by strides of 0, one output for each of `program.outputs`, and perhaps a reduction of a register at the end
-//!   ([`End`]). An output may be the memory of an input that is contiguous and the last in reading;
+//!   ([`group::End`]). An output may be the memory of an input that is contiguous and the last in reading;
 //! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of `Op::View` only the
 //!   reshape that copies. In place, the output is the memory of the input that `Operation::reuses` names;
 //! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
@@ -49,6 +49,7 @@ use cudarc::driver::sys;
 
 /// The GPU that launches go to.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // For traces, and for launches that fill the device.
 pub(crate) struct Gpu {
     pub ordinal: i32,
     /// The primary context; current on the device's thread.
@@ -59,8 +60,6 @@ pub(crate) struct Gpu {
 }
 
 pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
-#[allow(unused_imports)] // Until the engine drives it.
-pub(crate) use group::End;
 
 /// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by it).
 #[derive(Clone, Copy, Debug)]

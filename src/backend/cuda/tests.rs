@@ -8,10 +8,11 @@
 
 #![allow(unsafe_code)]
 
+use super::group::End;
 use super::launch::{Launcher, nonzero_starts};
 use super::module::Fusion;
 use super::testing::{Rig, Rng, Value, both, bytes_of, near, numbers, same};
-use super::{DeviceView, DeviceViewMut, End, Trouble};
+use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::dtype::{DType, Scalar};
 use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use crate::graph::node::{Op, Reduction};
