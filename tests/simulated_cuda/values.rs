@@ -277,10 +277,10 @@ impl PadBack for TensorFuture {
 fn any_graph_gives_what_the_cpu_gives(_: &Simulator, seed: u64) {
     let options = CudaOptions::default().streams(3).depth(1 + seed % 9);
     let gpu = Device::cuda_with(0, options).unwrap();
-    let here = graph(&gpu, seed, 60);
+    let (here, fused) = (graph(&gpu, seed, 60), graph(&Device::cpu(), seed, 60));
     // One op after the other: nothing that the engine could do better or worse.
     let there = graph_with(&Device::cpu(), seed, 60, |x| block_on(x.wait_to_read()).unwrap());
-    for (k, (a, b)) in here.iter().zip(&there).enumerate() {
+    for (k, (a, b)) in here.iter().chain(&fused).zip(there.iter().chain(&there)).enumerate() {
         let (a, b) = (block_on(a.to_vec::<f32>()).unwrap(), block_on(b.to_vec::<f32>()).unwrap());
         let far = a.iter().zip(&b).position(|(x, y)| (x - y).abs() > 1e-3 * y.abs().max(1.0));
         assert!(far.is_none(), "value {k} at {far:?}: {:?} and {:?}", far.map(|i| a[i]), far.map(|i| b[i]));
