@@ -20,6 +20,8 @@
 //!   elementwise ops are listed on [`TensorFuture`] under "Elementwise ops": one row each of one table.
 //! - Operators take futures, tensors, references and numbers: [`Operand`]. Indexing: [`TensorFuture::i`].
 //! - [`cat`], [`stack`]; random numbers for each task: [`Generator`].
+//! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`], [`TensorFuture::stop_gradient`], [`checkpoint`].
+//! - Layers and training: [`nn`], [`optim`], [`Trainer`].
 //! - Ops of your own: [`custom_fn`], [`custom`], [`Operation`].
 //! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]; reads: [`TensorFuture::to_vec`],
 //!   [`TensorFuture::item`], [`TensorFuture::display`].
