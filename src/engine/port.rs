@@ -151,6 +151,7 @@ impl Port {
                 return self.given(shape, dtype, at, Err(error));
             }
         }
+        super::trace::op(self, &node);
         self.pressure.enqueued(node.bytes());
         node.completion.set(QUEUED);
         let (handle, link) = NodeHandle::with_link(node);

@@ -14,6 +14,7 @@ use crate::shape::Shape;
 use crate::view::Serial;
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -53,6 +54,8 @@ pub struct TensorFuture {
 struct Waiting {
     id: Option<u32>,
     since: Instant,
+    /// Ops in the device's queue when the wait began, where somebody looks on.
+    queued: Option<usize>,
 }
 
 /// The device's port, from a node.
@@ -157,7 +160,24 @@ impl TensorFuture {
     /// Dropping the future gives up the wait; the handle keeps the value.
     #[track_caller]
     pub fn wait_to_read(&self) -> Wait {
-        Wait(self.clone())
+        Wait(self.clone(), Location::caller())
+    }
+
+    /// Since when this handle waits, where it does.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        self.waiting.as_ref().map(|w| w.since)
+    }
+
+    /// How deep the queue was when the wait began, where that was noted.
+    pub(crate) fn queued_then(&self) -> Option<usize> {
+        self.waiting.as_ref().and_then(|w| w.queued)
+    }
+
+    /// Notes how deep the queue was, for the report at the end of the wait.
+    pub(crate) fn note_queued(&mut self, queued: usize) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.queued = Some(queued);
+        }
     }
 
     /// Waits for the value: ready once the node is complete.
@@ -180,7 +200,9 @@ impl TensorFuture {
             return Poll::Ready(());
         }
         budget::rest();
-        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
         let before = node.completion.set(AWAITED);
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_done(cx);
@@ -252,8 +274,10 @@ impl Drop for TensorFuture {
 
 impl Future for TensorFuture {
     type Output = Result<Tensor>;
+    // The caller is the line of the `.await`.
+    #[track_caller]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
-        self.poll_done(cx).map(|()| self.outcome())
+        self.poll_await(cx, "await", Location::caller()).map(|waited| waited.and_then(|()| self.outcome()))
     }
 }
 
@@ -288,14 +312,16 @@ impl fmt::Display for TensorFuture {
 /// The future of [`TensorFuture::wait_to_read`].
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
-pub struct Wait(TensorFuture);
+pub struct Wait(TensorFuture, &'static Location<'static>);
 
 impl Future for Wait {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.0.poll_done(cx).map(|()| match self.0.node.error() {
+        let site = self.1;
+        let waited = std::task::ready!(self.0.poll_await(cx, "wait_to_read", site));
+        Poll::Ready(waited.and_then(|()| match self.0.node.error() {
             None => Ok(()),
             Some(error) => Err(error.clone()),
-        })
+        }))
     }
 }

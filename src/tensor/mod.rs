@@ -1,6 +1,7 @@
 //! What users hold: futures, tensors, devices, operators, reads.
 
 pub(crate) mod barrier;
+pub(crate) mod barriers;
 pub(crate) mod benchmark;
 mod budget;
 mod build;
@@ -16,7 +17,10 @@ mod more;
 pub(crate) mod operand;
 pub(crate) mod read;
 pub(crate) mod record;
+pub(crate) mod scope;
 pub(crate) mod simulated;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
+pub(crate) mod timeline;
 pub(crate) mod views;
+pub(crate) mod watch;
