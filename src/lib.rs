@@ -67,6 +67,8 @@ mod engine;
 mod graph;
 mod kernels;
 mod ops;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod tensor;
 
 pub use dtype::{DType, Element, Scalar};
@@ -77,6 +79,9 @@ pub use shape::Shape;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
 pub use tensor::barriers::{BarrierReport, BarrierSite, Barriers, barriers};
 pub use tensor::benchmark::{Benchmark, Measured};
+pub use tensor::block_on::block_on;
+#[cfg(feature = "serve")]
+pub use tensor::completed::{Completed, completed};
 pub use tensor::custom::{custom, custom_fn};
 pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};

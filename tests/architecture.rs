@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, from the top; each may use itself and what is below.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 8] = [
+    ("serve", &["serve"]),
     ("tensor", &["tensor"]),
     ("ops", &["ops"]),
     ("engine", &["engine"]),

@@ -3,8 +3,11 @@
 pub(crate) mod barrier;
 pub(crate) mod barriers;
 pub(crate) mod benchmark;
+pub(crate) mod block_on;
 mod budget;
 mod build;
+#[cfg(feature = "serve")]
+pub(crate) mod completed;
 pub(crate) mod creation;
 pub(crate) mod custom;
 pub(crate) mod device;

@@ -13,7 +13,7 @@ use crate::engine::port::Port;
 use crate::engine::record::Awaited;
 use crate::engine::trace;
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::node::Node;
+use crate::graph::node::{NO_ENTRY, Node};
 use crate::sync::lock;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -165,7 +165,7 @@ impl Table {
         table
     }
 
-    fn note(&self, ended: &Ended<'_>) {
+    fn note(&self, ended: &Ended<'_>, ran_dry: bool) {
         let device = address(ended.port);
         if self.only.is_some_and(|only| only != device) {
             return;
@@ -181,7 +181,7 @@ impl Table {
             tally.waited += 1;
             tally.total += waited;
             tally.worst = tally.worst.max(waited);
-            tally.ran_dry += ended.ran_dry() as u64;
+            tally.ran_dry += ran_dry as u64;
         }
     }
 
@@ -220,14 +220,21 @@ struct Ended<'a> {
 }
 
 impl Ended<'_> {
-    fn ran_dry(&self) -> bool {
-        self.waited.is_some() && self.port.pressure.queued().0 == 0
-    }
-
     fn tell(&self) {
+        let ran_dry = self.waited.is_some() && {
+            // Who waits is woken before the engine has closed its books on the step: it takes a moment.
+            let still_open = |n: &Node| n.entry.load(std::sync::atomic::Ordering::Relaxed) != NO_ENTRY;
+            for _ in 0..2000 {
+                if !self.node.is_some_and(still_open) {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            self.port.pressure.queued().0 == 0
+        };
         let tables: Vec<Arc<Table>> = lock(&TABLES).iter().filter_map(Weak::upgrade).collect();
         for table in tables {
-            table.note(self);
+            table.note(self, ran_dry);
         }
         if let (Some(node), Some((began, _))) = (self.node, self.waited)
             && self.port.tape.is_on()
@@ -240,11 +247,11 @@ impl Ended<'_> {
                 name: SCOPE.with_borrow(|scope| scope.name.clone()),
                 began,
                 queued: self.queued,
-                ran_dry: self.ran_dry(),
+                ran_dry,
             });
         }
         let waited = self.waited.map(|(_, waited)| waited);
-        trace::barrier(self.port, self.what, self.site, waited, self.queued, self.ran_dry());
+        trace::barrier(self.port, self.what, self.site, waited, self.queued, ran_dry);
     }
 }
 
