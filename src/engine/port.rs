@@ -55,6 +55,8 @@ pub(crate) struct Counters {
     pub barriers: AtomicU64,
     pub barrier_ns: AtomicU64,
     pub events: AtomicU64,
+    /// Ops of steps whose values are published and that are still counted as queued.
+    pub closing: AtomicUsize,
 }
 
 /// Errors of detached work since the last `waitall`.

@@ -7,6 +7,7 @@ use super::port::Port;
 use super::step::{Step, Work};
 use crate::backend::host::{Host, Results, run_group, run_node};
 use crate::graph::node::{Inputs, NodeLink, Op, free};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
@@ -46,6 +47,7 @@ pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<
         // SAFETY: we run the step.
         unsafe { port.tape.step(step, began) };
     }
+    port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut freed = Inputs::new();
     let mut results = results.into_iter();
     let mut complete = |node: &NodeLink, written: bool| {

@@ -13,7 +13,7 @@ use crate::engine::port::Port;
 use crate::engine::record::Awaited;
 use crate::engine::trace;
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::node::{NO_ENTRY, Node};
+use crate::graph::node::Node;
 use crate::sync::lock;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -221,17 +221,10 @@ struct Ended<'a> {
 
 impl Ended<'_> {
     fn tell(&self) {
-        let ran_dry = self.waited.is_some() && {
-            // Who waits is woken before the engine has closed its books on the step: it takes a moment.
-            let still_open = |n: &Node| n.entry.load(std::sync::atomic::Ordering::Relaxed) != NO_ENTRY;
-            for _ in 0..2000 {
-                if !self.node.is_some_and(still_open) {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-            self.port.pressure.queued().0 == 0
-        };
+        // Who waits is woken before the engine has closed its books on the step: what is in between counts as
+        // done. In this order: a step is taken off the queue first, and then off what is closing.
+        let closing = self.port.counters.closing.load(Relaxed);
+        let ran_dry = self.waited.is_some() && self.port.pressure.queued().0 <= closing;
         let tables: Vec<Arc<Table>> = lock(&TABLES).iter().filter_map(Weak::upgrade).collect();
         for table in tables {
             table.note(self, ran_dry);

@@ -9,7 +9,7 @@ const [ruleTop, ruleEnd] = rule ? [rule.getAttribute("y1"), rule.getAttribute("y
 const names = [...svg.querySelectorAll("text.lane")];
 const cover = document.createElementNS(svg.namespaceURI, "rect");
 cover.setAttribute("width", LEFT - 2); cover.setAttribute("height", "100%"); cover.setAttribute("fill", "#fff");
-svg.append(cover, ...names, svg.querySelector("text:not([class])"));
+svg.append(cover, ...names, ...svg.querySelectorAll("text.legend, svg > text:not([class])"));
 const span = us => us >= 1e6 ? (us / 1e6).toFixed(2) + " s" : us >= 1e3 ? (us / 1e3).toFixed(2) + " ms" : us.toFixed(1) + " us";
 function layout() {
   const width = window.innerWidth - 30, scale = (width - LEFT - 12) / length, x = us => LEFT + (us - start) * scale;

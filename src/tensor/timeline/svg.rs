@@ -234,7 +234,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
     }
     let _ = writeln!(
         out,
-        "<text class=\"axis\" x=\"8\" y=\"{}\">hatched: the stream idles; red: the whole device idles; \
+        "<text class=\"axis legend\" x=\"8\" y=\"{}\">hatched: the stream idles; red: the whole device idles; \
          yellow: a task awaits (red: and the device ran dry); arrows: a stream waited for another</text>",
         bottom + 18.0
     );
