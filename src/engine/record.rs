@@ -86,7 +86,7 @@ pub struct RecordedAwait {
     /// Number of the recorded op whose value ended it.
     pub op: Option<usize>,
     /// The awaiting task, counted from 0 in the order of their first awaits that ended. Tasks are told apart
-    /// by their wakers.
+    /// by their wakers and names.
     pub task: usize,
     /// The task's name, where [`named`](crate::named) gave it one.
     pub name: Option<Arc<str>>,
@@ -131,8 +131,8 @@ struct Reel {
     since: Instant,
     steps: Vec<RecordedStep>,
     awaits: Vec<RecordedAwait>,
-    /// Tasks by what tells them apart.
-    tasks: HashMap<usize, usize>,
+    /// Tasks by what tells them apart: their wakers, and the names they go by.
+    tasks: HashMap<(usize, Option<Arc<str>>), usize>,
     /// The last op that was recorded at an address. Nodes come and go, so the location is compared too.
     numbers: HashMap<usize, (usize, &'static Location<'static>)>,
     ops: usize,
@@ -193,7 +193,7 @@ impl Tape {
         let (_, reels) = &mut *lock(&self.reels);
         for reel in reels.iter_mut().filter(|r| r.awaits.len() < STEPS_MAX) {
             let count = reel.tasks.len();
-            let task = *reel.tasks.entry(awaited.task).or_insert(count);
+            let task = *reel.tasks.entry((awaited.task, awaited.name.clone())).or_insert(count);
             let number = reel.numbers.get(&address(awaited.node)).filter(|n| n.1 == awaited.node.at);
             reel.awaits.push(RecordedAwait {
                 what: awaited.what,
