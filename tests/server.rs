@@ -131,7 +131,8 @@ fn both_kinds_of_body_are_answered_as_the_model_was_trained() {
         check_answer(&raw, probability);
         let body = json!({ "pixels": pixels }).to_string();
         let (status, from_json) = server.post("application/json; charset=utf-8", body.as_bytes());
-        assert_eq!((status, &from_json), (200, &raw));
+        assert_eq!((status, &from_json["digit"]), (200, &raw["digit"]));
+        check_answer(&from_json, probability);
         right += (raw["digit"] == *digit) as usize;
     }
     assert!(right * 20 >= cases.len() * 19, "{right} of {}", cases.len());
