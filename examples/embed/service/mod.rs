@@ -82,7 +82,10 @@ impl App {
                 vectors.push(vector.into());
             }
         }
-        if let (false, Ok(vectors)) = (vectors.is_empty(), stack(&vectors, 0).await) {
+        if vectors.is_empty() {
+            return;
+        }
+        if let Ok(vectors) = stack(&vectors, 0).await {
             let index = Index { passages: kept, vectors: vectors.into() };
             *self.index.write().unwrap_or_else(|p| p.into_inner()) = Some(Arc::new(index));
         }
