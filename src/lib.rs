@@ -24,6 +24,9 @@
 //! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]; reads: [`TensorFuture::to_vec`],
 //!   [`TensorFuture::item`], [`TensorFuture::display`].
 //! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`] for many.
+//! - In a service: [`serve::Batcher`] (many requests, few batches), [`completed`] (results as they complete),
+//!   [`deny_barriers`] (code that is to wait for nothing is held to it), [`barriers`] (where a program waits),
+//!   [`Trace`] (what ran and who waited, as a picture).
 //! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
 //!
 //! # The first thing to know
@@ -49,7 +52,7 @@
 //! # Executors
 //!
 //! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
-//! thread without one, `futures::executor::block_on(x.to_vec::<f32>())` waits in the plain way.
+//! plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async task only `.await` does.
 #![doc = ""]
 #![doc = include_str!("ARCHITECTURE.md")]
 

@@ -50,6 +50,9 @@ pub struct TensorFuture {
     waiting: Option<Box<Waiting>>,
 }
 
+/// This file, which is the caller's place where a poll is called through a `dyn Future`.
+pub(crate) const FILE: &str = file!();
+
 /// One await that has not ended.
 struct Waiting {
     id: Option<u32>,

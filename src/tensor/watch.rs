@@ -225,8 +225,7 @@ impl Ended<'_> {
         // done. In this order: a step is taken off the queue first, and then off what is closing.
         let closing = self.port.counters.closing.load(Relaxed);
         let ran_dry = self.waited.is_some() && self.port.pressure.queued().0 <= closing;
-        let tables: Vec<Arc<Table>> = lock(&TABLES).iter().filter_map(Weak::upgrade).collect();
-        for table in tables {
+        for table in lock(&TABLES).iter().filter_map(Weak::upgrade) {
             table.note(self, ran_dry);
         }
         if let (Some(node), Some((began, _))) = (self.node, self.waited)
@@ -300,8 +299,6 @@ fn is_foreign(site: At) -> bool {
     file.starts_with("/rustc/")
         || file.contains("/registry/src/")
         || file.contains("\\registry\\src\\")
-        || file == FUTURE_FILE
+        || file.contains("/git/checkouts/")
+        || file == super::future::FILE
 }
-
-/// The file of `TensorFuture`'s own poll, which is the caller's place where it is called as a `dyn Future`.
-const FUTURE_FILE: &str = "src/tensor/future.rs";

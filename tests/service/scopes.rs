@@ -196,3 +196,19 @@ fn an_await_that_is_denied_leaves_the_value_to_others() {
     gate.open();
     assert_eq!(block_on(other.to_vec::<f32>()).unwrap(), [1.0, 1.0]);
 }
+
+#[test]
+fn an_await_by_another_librarys_code_is_named_by_its_op() {
+    let device = Device::cpu_with(Default::default());
+    let line = line!() + 1;
+    let x = device.ones([2]) + 1.0;
+    let joined = block_on(deny_barriers(futures::future::join_all([x.clone()])));
+    check(joined.into_iter().next().unwrap().map(drop).unwrap_err(), "await", line);
+    let boxed: std::pin::Pin<Box<dyn Future<Output = futensor::Result<futensor::Tensor>>>> = Box::pin(x.clone());
+    check(block_on(deny_barriers(boxed)).map(drop).unwrap_err(), "await", line);
+    let raced = deny_barriers(async {
+        tokio::select! { result = x => (line!(), result.map(drop).unwrap_err()) }
+    });
+    let (line, error) = block_on(raced);
+    check(error, "await", line);
+}
