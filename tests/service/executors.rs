@@ -5,6 +5,17 @@ use futensor::{Device, TensorFuture, completed};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::time::Duration;
 
+#[test]
+fn what_tasks_hold_can_go_to_other_threads() {
+    fn check<T: Send + Sync + 'static>() {}
+    check::<futensor::Barriers>();
+    check::<futensor::Completed>();
+    check::<futensor::Scoped<TensorFuture>>();
+    check::<futensor::Trace>();
+    check::<futensor::serve::Answer>();
+    check::<futensor::serve::Batcher<Box<dyn Fn() + Send>>>();
+}
+
 fn work(device: &Device, i: usize) -> TensorFuture {
     (device.full([64, 64], i as f32).matmul(device.eye(64)) + 1.0).sum_all()
 }

@@ -204,7 +204,8 @@ fn an_await_by_another_librarys_code_is_named_by_its_op() {
     let x = device.ones([2]) + 1.0;
     let joined = block_on(deny_barriers(futures::future::join_all([x.clone()])));
     check(joined.into_iter().next().unwrap().map(drop).unwrap_err(), "await", line);
-    let boxed: std::pin::Pin<Box<dyn Future<Output = futensor::Result<futensor::Tensor>>>> = Box::pin(x.clone());
+    let boxed: std::pin::Pin<Box<dyn Future<Output = futensor::Result<futensor::Tensor>>>> =
+        Box::pin(x.clone());
     check(block_on(deny_barriers(boxed)).map(drop).unwrap_err(), "await", line);
     let raced = deny_barriers(async {
         tokio::select! { result = x => (line!(), result.map(drop).unwrap_err()) }

@@ -88,6 +88,12 @@ pub fn of_source(name: &str, text: &str) -> Vec<Passage> {
         let item = lines[k..].iter().map(|l| l.trim()).find(|l| !l.is_empty() && !l.starts_with("#["));
         let item = item.unwrap_or("").split(['{', ';']).next().unwrap_or("").trim();
         let title = if marker == "//! " { name } else { item };
+        // What users cannot call, they need not find.
+        let private =
+            ["pub(", "fn ", "struct ", "enum ", "impl", "const ", "static ", "trait ", "type ", "macro_rules"];
+        if marker == "/// " && private.iter().any(|p| item.starts_with(p)) {
+            continue;
+        }
         let doc: String = lines[from..k]
             .iter()
             .map(|l| l.trim_start().trim_start_matches(marker.trim_end()).trim_start().to_owned() + "\n")
