@@ -866,14 +866,17 @@ impl Machine {
         // SAFETY: pending in our books.
         let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
         for input in &inputs {
-            if input.completion.state().is_complete() || group.member(input).is_some() {
+            if group.member(input).is_some() {
                 continue;
             }
-            let Some(i) = input.entry() else { return false };
-            if matches!(self.entry(i).stage, Stage::Submitted(_)) {
-                continue;
-            }
-            if !self.try_include(i, first, group, entries, depth - 1) {
+            // The books, not the value, say what is there: one computed outside may be complete while the
+            // word of it, which unblocks this entry, is still on its way.
+            let there = match input.entry() {
+                None => input.completion.state().is_complete(),
+                Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => true,
+                Some(i) => self.try_include(i, first, group, entries, depth - 1),
+            };
+            if !there {
                 return false;
             }
         }
@@ -905,3 +908,7 @@ fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
     let ours = 2;
     counts.handles > 0 || state.has(DETACHED) || counts.links > ours + edges_inside
 }
+
+#[cfg(all(test, not(futensor_loom)))]
+#[path = "machine_tests.rs"]
+mod tests;
