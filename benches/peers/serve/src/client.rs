@@ -108,7 +108,8 @@ async fn run(address: SocketAddr, clients: usize, time: Duration, checks: bool) 
         let (mut due, mut lateness) = (begin, Vec::new());
         while due < end {
             tokio::time::sleep_until(due.into()).await;
-            let request = Request::builder().uri("/healthz").header("host", "load").body(Full::new(Bytes::new()))?;
+            let request =
+                Request::builder().uri("/healthz").header("host", "load").body(Full::new(Bytes::new()))?;
             sender.ready().await?;
             sender.send_request(request).await?.into_body().collect().await?;
             lateness.push(due.elapsed());

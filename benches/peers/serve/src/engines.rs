@@ -35,30 +35,32 @@ struct Text {
     text: String,
 }
 
-async fn embed(State(served): State<Arc<Served>>, Json(text): Json<Text>) -> Result<Json<Vec<f32>>, StatusCode> {
+async fn embed(
+    State(served): State<Arc<Served>>,
+    Json(text): Json<Text>,
+) -> Result<Json<Vec<f32>>, StatusCode> {
     let tokens = served.tokenizer.encode_fast(text.text, true).map_err(|_| StatusCode::BAD_REQUEST)?;
     let vector = (served.engine)(tokens.get_ids().to_vec()).await;
     vector.map(Json).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// Starts a server and says where it listens.
-pub async fn start(name: &str, folder: &Path) -> Outcome<SocketAddr> {
+#[allow(unused_variables)] // Of the builds with one engine.
+pub async fn start(name: &str, folder: &Path, nice: i32) -> Outcome<SocketAddr> {
     let mut tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
     // The file pads everything to 128 tokens.
     tokenizer.with_padding(None);
     let engine: Engine = match name {
         "none" => Box::new(|tokens| Box::pin(async move { Ok(vec![tokens.len() as f32; 384]) })),
         #[cfg(feature = "futensor")]
-        "futensor" => futensor_engine(folder).await?,
+        "futensor" => futensor_engine(folder, nice).await?,
         #[cfg(feature = "candle")]
         "candle-handler" | "candle-blocking" => candle_engine(folder, name == "candle-blocking")?,
         _ => return Err(format!("no engine is called {name} in this build").into()),
     };
     let served = Arc::new(Served { tokenizer, engine });
-    let router = Router::new()
-        .route("/embed", post(embed))
-        .route("/healthz", get(|| async { "ok" }))
-        .with_state(served);
+    let router =
+        Router::new().route("/embed", post(embed)).route("/healthz", get(|| async { "ok" })).with_state(served);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -66,9 +68,10 @@ pub async fn start(name: &str, folder: &Path) -> Outcome<SocketAddr> {
 }
 
 #[cfg(feature = "futensor")]
-async fn futensor_engine(folder: &Path) -> Outcome<Engine> {
+async fn futensor_engine(folder: &Path, nice: i32) -> Outcome<Engine> {
     use futensor::serve::{BatchOptions, Batcher, rows};
-    let bert = super::bert::Bert::load(&futensor::Device::cpu(), folder, futensor::DType::F32).await?;
+    let device = futensor::Device::cpu_with(futensor::CpuOptions::default().nice(nice));
+    let bert = super::bert::Bert::load(&device, folder, futensor::DType::F32).await?;
     let options = BatchOptions::default().batch_max(32).queue(1024);
     // As the example does: texts of about one length share batches.
     let length = |ids: &Vec<u32>| ids.len().next_power_of_two().max(16) as u64;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --features candle -- MODEL_FOLDER [--engines none,futensor,candle-handler,candle-blocking]
-//!     [--clients 1,16,128] [--seconds 5]
+//!     [--clients 1,16,128] [--seconds 5] [--nice 8]
 //! cargo run --release --no-default-features --features candle -- MODEL_FOLDER --engines candle-handler,candle-blocking
 //! ```
 //!
@@ -12,13 +12,15 @@
 //! gave alone, before the clock ran. Beside them `/healthz` is asked every 5 ms, at times fixed beforehand: what
 //! is shown is how late its answer came after the time at which it was due to be asked. `none` answers at once,
 //! with no model behind it: what HTTP, clients and machine cost by themselves. A second of warming up is not
-//! counted.
+//! counted. `--nice` is how far futensor's compute threads stand back (8 is its default); beside other work
+//! on the machine, `--nice 0` competes as candle does.
 
-mod client;
-mod engines;
 #[cfg(feature = "futensor")]
 #[path = "../../../../examples/embed/service/bert.rs"]
+#[allow(dead_code)]
 mod bert;
+mod client;
+mod engines;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,6 +32,7 @@ struct Arguments {
     engines: Vec<String>,
     clients: Vec<usize>,
     time: Duration,
+    nice: i32,
 }
 
 fn parse() -> Outcome<Arguments> {
@@ -39,6 +42,7 @@ fn parse() -> Outcome<Arguments> {
         engines: engines::NAMES.iter().map(|n| n.to_string()).collect(),
         clients: vec![1, 16, 128],
         time: Duration::from_secs(5),
+        nice: 8,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -46,6 +50,7 @@ fn parse() -> Outcome<Arguments> {
             "--engines" => arguments.engines = value()?.split(',').map(str::to_owned).collect(),
             "--clients" => arguments.clients = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
             "--seconds" => arguments.time = Duration::from_secs(value()?.parse()?),
+            "--nice" => arguments.nice = value()?.parse()?,
             _ => arguments.folder = word.into(),
         }
     }
@@ -72,9 +77,8 @@ fn main() -> Outcome<()> {
         "engine", "clients", "requests/s", "p50 ms", "p99 ms", "max ms", "healthz p99.9", "healthz max"
     );
     for name in &arguments.engines {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(cores).enable_all().build()?;
-        let address = runtime.block_on(engines::start(name, &arguments.folder))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores).enable_all().build()?;
+        let address = runtime.block_on(engines::start(name, &arguments.folder, arguments.nice))?;
         let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         for &clients in &arguments.clients {
             let seen = client.block_on(client::load(address, clients, arguments.time, name != "none"))?;
