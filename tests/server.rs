@@ -6,7 +6,6 @@
 #[path = "../examples/server/service/mod.rs"]
 #[allow(dead_code)] // The example's `main` uses the rest.
 mod service;
-#[allow(dead_code)]
 mod support;
 
 use futensor::{CpuOptions, Device, SimOptions};

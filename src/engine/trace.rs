@@ -91,6 +91,9 @@ pub(crate) use on::*;
 mod off {
     use super::*;
 
+    /// Stands for a span.
+    pub(crate) struct NoSpan;
+
     #[inline(always)]
     pub(crate) fn barriers_are_seen() -> bool {
         false
@@ -98,7 +101,9 @@ mod off {
     #[inline(always)]
     pub(crate) fn op(_: &Port, _: &Node) {}
     #[inline(always)]
-    pub(crate) fn step(_: &Port, _: &Step) {}
+    pub(crate) fn step(_: &Port, _: &Step) -> NoSpan {
+        NoSpan
+    }
     #[inline(always)]
     pub(crate) fn small(_: &Port, _: &Node, _: usize, _: bool) {}
     #[inline(always)]

@@ -3,6 +3,8 @@
 //!
 //! `FUTENSOR_SEED=7 cargo test --test service` runs one seed of the tests that have seeds.
 
+#![allow(clippy::async_yields_async)] // Handles are futures, and tasks hand them on.
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -70,12 +70,10 @@ impl Scale {
     fn bar(
         &self,
         out: &mut String,
-        class: &str,
+        (class, fill): (&str, &str),
         times: (f64, f64),
         y: f64,
-        fill: &str,
-        label: &str,
-        title: &str,
+        (label, title): (&str, &str),
     ) {
         let (x, width) = (self.x(times.0), ((times.1 - times.0) * self.pixels_per_us).max(0.8));
         let _ = writeln!(
@@ -199,7 +197,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
         }
         let main = step.ops.last().map_or("", |op| op.name.as_str());
         let fill = format!(" fill=\"{}\"", color(main));
-        scale.bar(&mut out, "step", (a, b), y, &fill, &label, &title);
+        scale.bar(&mut out, ("step", &fill), (a, b), y, (&label, &title));
     }
     for a in &trace.awaits {
         let Some(y) = row(&Lane::Task(a.task)) else { continue };
@@ -213,7 +211,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             a.site
         );
         let class = if a.ran_dry { "await dry" } else { "await" };
-        scale.bar(&mut out, class, times, y, "", &label, &title);
+        scale.bar(&mut out, (class, ""), times, y, (&label, &title));
     }
     for (from, to) in arrows(trace) {
         let (from, to) = (&trace.steps[from], &trace.steps[to]);
