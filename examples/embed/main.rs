@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves the
-//! weights; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, in plain
+//! weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, in plain
 //! tensor ops; sentences of about one length share batches.
 
 mod service;
