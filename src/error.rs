@@ -22,6 +22,8 @@ pub(crate) enum ErrorKind {
     DeviceLost,
     Shutdown,
     Source,
+    Barrier,
+    Refused,
 }
 
 /// Why a value could not be had.
@@ -149,6 +151,14 @@ impl Error {
     /// The future that was to bring the data failed.
     pub fn is_source(&self) -> bool {
         self.kind() == ErrorKind::Source
+    }
+    /// An await inside [`deny_barriers`](crate::deny_barriers).
+    pub fn is_barrier(&self) -> bool {
+        self.kind() == ErrorKind::Barrier
+    }
+    /// A queue was full, or closed, and took no more: try again later, or elsewhere.
+    pub fn is_refused(&self) -> bool {
+        self.kind() == ErrorKind::Refused
     }
 
     /// True where both are the same failure (the same root), not merely alike.

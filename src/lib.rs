@@ -26,6 +26,9 @@
 //! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]; reads: [`TensorFuture::to_vec`],
 //!   [`TensorFuture::item`], [`TensorFuture::display`].
 //! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`] for many.
+//! - In a service: [`serve::Batcher`] (many requests, few batches), [`completed`] (results as they complete),
+//!   [`deny_barriers`] (code that is to wait for nothing is held to it), [`barriers`] (where a program waits),
+//!   [`Trace`] (what ran and who waited, as a picture).
 //! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
 //!
 //! # The first thing to know
@@ -51,7 +54,7 @@
 //! # Executors
 //!
 //! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
-//! thread without one, `futures::executor::block_on(x.to_vec::<f32>())` waits in the plain way.
+//! plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async task only `.await` does.
 #![doc = ""]
 #![doc = include_str!("ARCHITECTURE.md")]
 
@@ -69,6 +72,8 @@ mod engine;
 mod graph;
 mod kernels;
 mod ops;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod tensor;
 
 pub mod data;
@@ -79,15 +84,19 @@ pub mod safetensors;
 mod train;
 
 pub use dtype::{DType, Element, Scalar};
-pub use engine::record::{Ran, RecordedOp, RecordedStep};
+pub use engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Trace};
 pub use error::{Error, Result};
 pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
 pub use graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 pub use shape::Shape;
 pub use tensor::attention::AttentionOptions;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
+pub use tensor::barriers::{BarrierReport, BarrierSite, Barriers, barriers};
 pub use tensor::benchmark::{Benchmark, Measured};
 pub use tensor::conv::ConvOptions;
+pub use tensor::block_on::block_on;
+#[cfg(feature = "serve")]
+pub use tensor::completed::{Completed, completed};
 pub use tensor::custom::{custom, custom_fn};
 pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
@@ -107,8 +116,10 @@ pub use tensor::pool::PoolOptions;
 pub use tensor::read::ToNdarray;
 pub use tensor::read::{Item, NonZero, Shown, ToVec};
 pub use tensor::record::Recording;
+pub use tensor::scope::{Scoped, allow_barriers, deny_barriers, named, tell_barriers};
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
 pub use train::{Batch, Trainer};
+pub use tensor::watch::Barrier;
 pub use view::{Parallel, View, ViewMut};

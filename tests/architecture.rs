@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, from the top; each may use itself and what is below.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("train", &["train"]),
+    ("serve", &["serve"]),
     ("optim", &["optim"]),
     ("nn", &["nn"]),
     ("data", &["data", "safetensors"]),

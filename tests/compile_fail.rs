@@ -66,6 +66,11 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "struct Mine; impl futensor::Operand for Mine { fn operand(&self) -> ! { loop {} } }",
         &["Sealed"],
     ),
+    (
+        "a_scope_that_nobody_awaits_is_warned_of",
+        "futensor::deny_barriers(&x);",
+        &["unused `Scoped` that must be used"],
+    ),
     ("an_error_is_not_made_up", "let e = futensor::Error {};", &["cannot"]),
 ];
 

@@ -2,7 +2,8 @@
 //!
 //! Nine parts of asynchronous computation, measured on the device that is found: a program that
 //! queues, a device that works, and barriers that are explicit. `--device cpu|cuda:0` names the
-//! device, `--quick` takes smaller counts, `--json FILE` writes the figures down.
+//! device, `--quick` takes smaller counts, `--json FILE` writes the figures down, `--trace FILE.html` draws
+//! where the time goes.
 //!
 //! How it measures: handles are held or detached, so that nothing may be skipped; ops are `x + i`, so
 //! that no two are the same; where ops are counted, `started + fused` has to say that all have run;
@@ -20,6 +21,7 @@ mod randn_mm;
 mod reads;
 mod report;
 mod setup;
+mod timeline;
 
 use report::Report;
 use setup::{Arguments, Outcome, Setup};
@@ -50,6 +52,10 @@ async fn job(arguments: Arguments) -> Outcome<()> {
         "8 cancellation" cancel;
         "9 heartbeat" heartbeat;
     );
+    if let Some(file) = &arguments.trace {
+        bar.set_message("a picture");
+        timeline::run(&setup, &mut report, file).await?;
+    }
     bar.finish_and_clear();
     print!("{report}");
     if let Some(file) = &arguments.json {

@@ -11,19 +11,22 @@ pub struct Arguments {
     device: Option<String>,
     quick: bool,
     pub json: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
 }
 
-const USAGE: &str = "usage: async_computation [--device cpu|cuda:N] [--quick] [--json FILE]";
+const USAGE: &str =
+    "usage: async_computation [--device cpu|cuda:N] [--quick] [--json FILE] [--trace FILE.html]";
 
 impl Arguments {
     pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let mut arguments = Arguments { device: None, quick: false, json: None };
+        let mut arguments = Arguments { device: None, quick: false, json: None, trace: None };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
             match word.as_str() {
                 "--device" => arguments.device = Some(value()?),
                 "--quick" => arguments.quick = true,
                 "--json" => arguments.json = Some(value()?.into()),
+                "--trace" => arguments.trace = Some(value()?.into()),
                 "--help" | "-h" => return Err(USAGE.into()),
                 _ => return Err(format!("{word} is not known\n{USAGE}")),
             }

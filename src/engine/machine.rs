@@ -336,6 +336,8 @@ impl Machine {
         let weight = step.nodes().map(|n| super::small::weight(n)).sum();
         // First the counters: removing an entry may end a waitall, and who has waited looks at them.
         self.port.pressure.finished_many(ended, weight);
+        let closing = &self.port.counters.closing;
+        let _ = closing.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(ended)));
         for &e in &step.entries {
             self.remove(e);
         }

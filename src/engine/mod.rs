@@ -12,3 +12,4 @@ pub(crate) mod run;
 pub(crate) mod simulation;
 pub(crate) mod small;
 pub(crate) mod step;
+pub(crate) mod trace;

@@ -55,6 +55,8 @@ pub(crate) struct Counters {
     pub barriers: AtomicU64,
     pub barrier_ns: AtomicU64,
     pub events: AtomicU64,
+    /// Ops of steps whose values are published and that are still counted as queued.
+    pub closing: AtomicUsize,
 }
 
 /// Errors of detached work since the last `waitall`.
@@ -151,6 +153,7 @@ impl Port {
                 return self.given(shape, dtype, at, Err(error));
             }
         }
+        super::trace::op(self, &node);
         self.pressure.enqueued(node.bytes());
         node.completion.set(QUEUED);
         let (handle, link) = NodeHandle::with_link(node);

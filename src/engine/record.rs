@@ -13,6 +13,7 @@ use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::panic::Location;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -68,8 +69,60 @@ pub struct RecordedStep {
     pub ran: Ran,
     /// Points of other streams that it waited for, as (stream, point).
     pub waits: Vec<(usize, u64)>,
+    /// When it began, since the recording began. A skipped op begins and ends at once.
+    pub began: Duration,
     /// When it ended, since the recording began.
     pub ended: Duration,
+}
+
+/// An await that has ended: of a value, a read, or a whole device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecordedAwait {
+    /// What was awaited: `await`, `to_vec`, `waitall`...
+    pub what: &'static str,
+    /// Where it was awaited.
+    pub site: &'static Location<'static>,
+    /// Number of the recorded op whose value ended it.
+    pub op: Option<usize>,
+    /// The awaiting task, counted from 0 in the order of their first awaits that ended. Tasks are told apart
+    /// by their wakers and names.
+    pub task: usize,
+    /// The task's name, where [`named`](crate::named) gave it one.
+    pub name: Option<Arc<str>>,
+    /// When it began to wait, since the recording began.
+    pub began: Duration,
+    /// When it ended.
+    pub ended: Duration,
+    /// Ops that were queued or running on the device when it began.
+    pub queued: usize,
+    /// The device had nothing left to do when it ended.
+    pub ran_dry: bool,
+}
+
+/// What a recording has seen.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Trace {
+    /// Name of the device.
+    pub device: String,
+    /// Its steps, in the order in which they ended.
+    pub steps: Vec<RecordedStep>,
+    /// The awaits that had to wait, in the order in which they ended.
+    pub awaits: Vec<RecordedAwait>,
+}
+
+/// An await as the awaiting poll sees it.
+pub(crate) struct Awaited<'a> {
+    pub what: &'static str,
+    pub site: &'static Location<'static>,
+    pub node: &'a Node,
+    /// What tells the task from others.
+    pub task: usize,
+    pub name: Option<Arc<str>>,
+    pub began: Instant,
+    pub queued: usize,
+    pub ran_dry: bool,
 }
 
 /// One recording under way.
@@ -77,6 +130,9 @@ struct Reel {
     id: usize,
     since: Instant,
     steps: Vec<RecordedStep>,
+    awaits: Vec<RecordedAwait>,
+    /// Tasks by what tells them apart: their wakers, and the names they go by.
+    tasks: HashMap<(usize, Option<Arc<str>>), usize>,
     /// The last op that was recorded at an address. Nodes come and go, so the location is compared too.
     numbers: HashMap<usize, (usize, &'static Location<'static>)>,
     ops: usize,
@@ -102,6 +158,8 @@ impl Tape {
             id: *next,
             since: Instant::now(),
             steps: Vec::new(),
+            awaits: Vec::new(),
+            tasks: HashMap::new(),
             numbers: HashMap::new(),
             ops: 0,
         });
@@ -110,11 +168,11 @@ impl Tape {
     }
 
     /// Ends a recording.
-    pub fn stop(&self, id: usize) -> Vec<RecordedStep> {
+    pub fn stop(&self, id: usize) -> (Vec<RecordedStep>, Vec<RecordedAwait>) {
         let (_, reels) = &mut *lock(&self.reels);
         let found = reels.iter().position(|r| r.id == id).map(|i| reels.swap_remove(i));
         self.open.store(reels.len(), Relaxed);
-        found.map_or_else(Vec::new, |reel| reel.steps)
+        found.map_or_else(Default::default, |reel| (reel.steps, reel.awaits))
     }
 
     /// True while somebody records.
@@ -123,12 +181,40 @@ impl Tape {
         self.open.load(Relaxed) != 0
     }
 
+    /// The time, where somebody records: taken as work begins.
+    #[inline]
+    pub fn now(&self) -> Option<Instant> {
+        self.is_on().then(Instant::now)
+    }
+
+    /// An await that had to wait has ended.
+    #[cold]
+    pub fn awaited(&self, awaited: Awaited<'_>) {
+        let (_, reels) = &mut *lock(&self.reels);
+        for reel in reels.iter_mut().filter(|r| r.awaits.len() < STEPS_MAX) {
+            let count = reel.tasks.len();
+            let task = *reel.tasks.entry((awaited.task, awaited.name.clone())).or_insert(count);
+            let number = reel.numbers.get(&address(awaited.node)).filter(|n| n.1 == awaited.node.at);
+            reel.awaits.push(RecordedAwait {
+                what: awaited.what,
+                site: awaited.site,
+                op: number.map(|n| n.0),
+                task,
+                name: awaited.name.clone(),
+                began: awaited.began.saturating_duration_since(reel.since),
+                ended: reel.since.elapsed(),
+                queued: awaited.queued,
+                ran_dry: awaited.ran_dry,
+            });
+        }
+    }
+
     /// A submitted step is about to be published.
     ///
     /// # Safety
     /// The caller is the one that runs the step: nobody else lets its nodes' inputs go meanwhile.
     #[cold]
-    pub unsafe fn step(&self, step: &Step) {
+    pub unsafe fn step(&self, step: &Step, began: Option<Instant>) {
         let written = |i: usize| match &step.work {
             Work::Group { group, written, .. } => i >= group.members.len() || written.contains(&(i as u8)),
             Work::Node(_) => true,
@@ -138,7 +224,7 @@ impl Tape {
         let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
         let ran = Ran::Stream { stream: stream as usize, point };
         // SAFETY: the caller's promise.
-        unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits) };
+        unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits, began) };
     }
 
     /// A small step is about to be published; its last node is written out.
@@ -146,11 +232,17 @@ impl Tape {
     /// # Safety
     /// The caller has claimed all of them.
     #[cold]
-    pub unsafe fn small<'a>(&self, temporaries: impl Iterator<Item = &'a Node>, last: &'a Node, by_poll: bool) {
+    pub unsafe fn small<'a>(
+        &self,
+        temporaries: impl Iterator<Item = &'a Node>,
+        last: &'a Node,
+        by_poll: bool,
+        began: Option<Instant>,
+    ) {
         let nodes = temporaries.map(|n| (n, false)).chain([(last, true)]);
         let ran = if by_poll { Ran::Poll } else { Ran::TakeUp };
         // SAFETY: the caller's promise.
-        unsafe { self.add(nodes, ran, Vec::new()) };
+        unsafe { self.add(nodes, ran, Vec::new(), began) };
     }
 
     /// A node that was never run is being freed.
@@ -160,7 +252,7 @@ impl Tape {
     #[cold]
     pub unsafe fn skip(&self, node: &Node) {
         // SAFETY: the caller's promise.
-        unsafe { self.add([(node, false)].into_iter(), Ran::Skipped, Vec::new()) };
+        unsafe { self.add([(node, false)].into_iter(), Ran::Skipped, Vec::new(), None) };
     }
 
     /// # Safety
@@ -170,6 +262,7 @@ impl Tape {
         nodes: impl Iterator<Item = (&'a Node, bool)>,
         ran: Ran,
         waits: Vec<(usize, u64)>,
+        began: Option<Instant>,
     ) {
         let nodes: Vec<(&Node, bool)> = nodes.filter(|(n, _)| !matches!(n.op, Op::Marker)).collect();
         if nodes.is_empty() {
@@ -180,7 +273,8 @@ impl Tape {
             // SAFETY: the caller's promise.
             let ops = nodes.iter().map(|&(node, written)| unsafe { reel.op(node, written) }).collect();
             let ended = reel.since.elapsed();
-            reel.steps.push(RecordedStep { ops, ran, waits: waits.clone(), ended });
+            let began = began.map_or(ended, |began| began.saturating_duration_since(reel.since)).min(ended);
+            reel.steps.push(RecordedStep { ops, ran, waits: waits.clone(), began, ended });
         }
     }
 }

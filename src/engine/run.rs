@@ -7,11 +7,15 @@ use super::port::Port;
 use super::step::{Step, Work};
 use crate::backend::host::{Host, Results, run_group, run_node};
 use crate::graph::node::{Inputs, NodeLink, Op, free};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
 pub(crate) fn run(step: &Step, port: &Port, host: &Host<'_>) {
+    let _span = super::trace::step(port, step);
+    let began = port.tape.now();
     let results = compute(step, host);
-    publish(step, results, port);
+    publish(step, results, port, began);
 }
 
 /// The values that a step makes.
@@ -37,11 +41,13 @@ pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
 }
 
 /// Completes a step's nodes with their results, and lets go of what they were made from.
-pub(crate) fn publish(step: &Step, results: Results, port: &Port) {
+/// `began` is when it began, where somebody records.
+pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<Instant>) {
     if port.tape.is_on() {
         // SAFETY: we run the step.
-        unsafe { port.tape.step(step) };
+        unsafe { port.tape.step(step, began) };
     }
+    port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut freed = Inputs::new();
     let mut results = results.into_iter();
     let mut complete = |node: &NodeLink, written: bool| {

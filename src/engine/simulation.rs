@@ -213,7 +213,7 @@ impl SimDriver {
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
             let results: Results = (0..count).filter_map(|_| error.clone().map(Err)).collect();
-            super::run::publish(&step, results, world.port);
+            super::run::publish(&step, results, world.port, None);
         } else {
             super::run::run(&step, world.port, &host);
         }

@@ -15,6 +15,7 @@ use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
 use smallvec::SmallVec;
+use std::time::Instant;
 
 /// Most ancestors that are run for the sake of one node.
 const DEPTH: u32 = 8;
@@ -104,7 +105,13 @@ impl Bench<'_> {
         let node = held.node();
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
+        let mut began = self.port.tape.now();
         if let Some(value) = run_tiny(node, inputs, self.host) {
+            if self.port.tape.is_on() {
+                // SAFETY: the node is claimed by us.
+                unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
+            }
+            super::trace::small(self.port, node, 0, self.look_again);
             // SAFETY: as above.
             tally.freed.extend(unsafe { node.let_go() });
             self.port.count_small(1, 0);
@@ -117,6 +124,7 @@ impl Bench<'_> {
         let result = if node.op.is_elementwise() && !fill {
             match self.gather(node, depth, &mut group, tally) {
                 Ok(()) => {
+                    began = self.port.tape.now();
                     let last = (group.members.len() - 1) as u8;
                     let mut results = run_group(&group, &[last], None, |_| false, self.host);
                     results.pop().unwrap_or_else(|| unreachable!("one result was asked for"))
@@ -138,9 +146,10 @@ impl Bench<'_> {
                 self.unclaim(held, &group);
                 return false;
             }
+            began = self.port.tape.now();
             run_node(node, inputs, |i| is_last_reader(&inputs[i]), self.host)
         };
-        let freed = self.publish(node, &group, result, tally);
+        let freed = self.publish(node, &group, result, began, tally);
         // The group borrows the temporaries that are freed now.
         drop(group);
         tally.freed.extend(freed);
@@ -225,13 +234,15 @@ impl Bench<'_> {
         node: &Node,
         group: &Group<&Node>,
         result: Result<Value, Error>,
+        began: Option<Instant>,
         tally: &mut Tally,
     ) -> Inputs {
         if self.port.tape.is_on() {
             let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
             // SAFETY: all are claimed by us.
-            unsafe { self.port.tape.small(temporaries, node, self.look_again) };
+            unsafe { self.port.tape.small(temporaries, node, self.look_again, began) };
         }
+        super::trace::small(self.port, node, group.members.len().saturating_sub(1), self.look_again);
         let mut freed = Inputs::new();
         let mut ended = 1;
         let mut weight = weight(node);

@@ -2,6 +2,7 @@
 
 use super::build::At;
 use super::future::TensorFuture;
+use super::watch;
 use crate::completion::AWAITED;
 use crate::dtype::DType;
 use crate::engine::port::{self, ErrorLog, Port};
@@ -37,21 +38,31 @@ fn result_of(log: ErrorLog) -> Result<()> {
 #[derive(Debug)]
 pub struct WaitAll {
     port: &'static Port,
+    at: At,
     marker: Option<TensorFuture>,
 }
 
 impl WaitAll {
     pub(crate) fn on(port: &'static Port, at: At) -> WaitAll {
-        WaitAll { port, marker: marker(port, at) }
+        WaitAll { port, at, marker: marker(port, at) }
+    }
+}
+
+impl WaitAll {
+    /// Ends when the point is reached, or with the error of a scope that denies the wait.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut self.marker {
+            Some(marker) => marker.poll_await(cx, "waitall", self.at),
+            None if watch::is_on() => Poll::Ready(watch::at_once(self.port, "waitall", self.at, cx)),
+            None => Poll::Ready(Ok(())),
+        }
     }
 }
 
 impl Future for WaitAll {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        if let Some(marker) = &mut self.marker {
-            std::task::ready!(marker.poll_done(cx));
-        }
+        std::task::ready!(self.poll_end(cx))?;
         Poll::Ready(result_of(self.port.take_log()))
     }
 }
@@ -59,7 +70,11 @@ impl Future for WaitAll {
 /// The future of [`waitall`]: joins every device.
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
-pub struct WaitEverything(Vec<WaitAll>);
+pub struct WaitEverything {
+    devices: Vec<WaitAll>,
+    /// Of these, how many have come to their end.
+    ended: usize,
+}
 
 /// Waits until everything that was enqueued on any device before this call is done.
 ///
@@ -75,20 +90,19 @@ pub struct WaitEverything(Vec<WaitAll>);
 #[track_caller]
 pub fn waitall() -> WaitEverything {
     let at = std::panic::Location::caller();
-    WaitEverything(port::all().into_iter().map(|port| WaitAll::on(port, at)).collect())
+    WaitEverything { devices: port::all().into_iter().map(|port| WaitAll::on(port, at)).collect(), ended: 0 }
 }
 
 impl Future for WaitEverything {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        for all in &mut self.0 {
-            if let Some(marker) = &mut all.marker {
-                std::task::ready!(marker.poll_done(cx));
-                all.marker = None;
-            }
+        while self.ended < self.devices.len() {
+            let ended = self.ended;
+            std::task::ready!(self.devices[ended].poll_end(cx))?;
+            self.ended += 1;
         }
         let mut log = ErrorLog::default();
-        for all in &self.0 {
+        for all in &self.devices {
             let one = all.port.take_log();
             log.kept.extend(one.kept);
             log.more += one.more;

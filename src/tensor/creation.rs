@@ -363,7 +363,7 @@ impl Future for Arrival {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
         let Arrival { from, bell, to, at, reading } = &mut *self;
         if let Some(reading) = reading {
-            let read = std::task::ready!(reading.poll(cx));
+            let read = std::task::ready!(reading.poll_arrival(cx));
             return Poll::Ready(read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
         }
         let node = &from.node;
@@ -388,7 +388,7 @@ impl Future for Arrival {
             return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
         }
         let mut read = read::to_memory(from, to, at);
-        let polled = read.poll(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        let polled = read.poll_arrival(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
         *reading = Some(read);
         polled
     }

@@ -15,6 +15,7 @@ use crate::shape::Shape;
 use crate::view::Serial;
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -52,10 +53,15 @@ pub struct TensorFuture {
     pub(crate) tape: Option<TapeHandle>,
 }
 
+/// This file, which is the caller's place where a poll is called through a `dyn Future`.
+pub(crate) const FILE: &str = file!();
+
 /// One await that has not ended.
 struct Waiting {
     id: Option<u32>,
     since: Instant,
+    /// Ops in the device's queue when the wait began, where somebody looks on.
+    queued: Option<usize>,
 }
 
 /// The device's port, from a node.
@@ -165,11 +171,33 @@ impl TensorFuture {
     /// Dropping the future gives up the wait; the handle keeps the value.
     #[track_caller]
     pub fn wait_to_read(&self) -> Wait {
-        Wait(self.clone())
+        Wait(self.clone(), Location::caller())
     }
 
-    /// Waits for the value: ready once the node is complete.
+    /// Since when this handle waits, where it does.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        self.waiting.as_ref().map(|w| w.since)
+    }
+
+    /// How deep the queue was when the wait began, where that was noted.
+    pub(crate) fn queued_then(&self) -> Option<usize> {
+        self.waiting.as_ref().and_then(|w| w.queued)
+    }
+
+    /// Notes how deep the queue was, for the report at the end of the wait.
+    pub(crate) fn note_queued(&mut self, queued: usize) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.queued = Some(queued);
+        }
+    }
+
+    /// Waits for the value, for the engine: ready once the node is complete.
     pub(crate) fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_ended(cx, false)
+    }
+
+    /// Waits for the value; counted as a barrier where a user waits.
+    pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>, counted: bool) -> Poll<()> {
         let node = &self.node;
         if node.completion.state().is_complete() || self.run_inline() {
             if !budget::spend(self.node.cost_ns) {
@@ -177,9 +205,9 @@ impl TensorFuture {
                 return Poll::Pending;
             }
             let counters = &self.port().counters;
-            counters.barriers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            counters.barriers.fetch_add(counted as u64, std::sync::atomic::Ordering::Relaxed);
             if let Some(waiting) = self.waiting.take() {
-                let waited = waiting.since.elapsed().as_nanos() as u64;
+                let waited = if counted { waiting.since.elapsed().as_nanos() as u64 } else { 0 };
                 counters.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
                 if let Some(id) = waiting.id {
                     self.node.completion.deregister(id);
@@ -188,10 +216,12 @@ impl TensorFuture {
             return Poll::Ready(());
         }
         budget::rest();
-        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now() }));
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
         let before = node.completion.set(AWAITED);
         if node.completion.register(&mut waiting.id, cx.waker()) {
-            return self.poll_done(cx);
+            return self.poll_ended(cx, counted);
         }
         if !before.has(AWAITED) && before.phase() == Phase::Pending {
             // It may be held back: not any more.
@@ -260,8 +290,10 @@ impl Drop for TensorFuture {
 
 impl Future for TensorFuture {
     type Output = Result<Tensor>;
+    // The caller is the line of the `.await`.
+    #[track_caller]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
-        self.poll_done(cx).map(|()| self.outcome())
+        self.poll_await(cx, "await", Location::caller()).map(|waited| waited.and_then(|()| self.outcome()))
     }
 }
 
@@ -296,14 +328,16 @@ impl fmt::Display for TensorFuture {
 /// The future of [`TensorFuture::wait_to_read`].
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
-pub struct Wait(TensorFuture);
+pub struct Wait(TensorFuture, &'static Location<'static>);
 
 impl Future for Wait {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.0.poll_done(cx).map(|()| match self.0.node.error() {
+        let site = self.1;
+        let waited = std::task::ready!(self.0.poll_await(cx, "wait_to_read", site));
+        Poll::Ready(waited.and_then(|()| match self.0.node.error() {
             None => Ok(()),
             Some(error) => Err(error.clone()),
-        })
+        }))
     }
 }

@@ -3,9 +3,13 @@
 mod activations;
 pub(crate) mod attention;
 pub(crate) mod barrier;
+pub(crate) mod barriers;
 pub(crate) mod benchmark;
+pub(crate) mod block_on;
 mod budget;
 mod build;
+#[cfg(feature = "serve")]
+pub(crate) mod completed;
 pub(crate) mod conv;
 pub(crate) mod creation;
 pub(crate) mod custom;
@@ -28,8 +32,11 @@ pub(crate) mod pool;
 mod products;
 pub(crate) mod read;
 pub(crate) mod record;
+pub(crate) mod scope;
 pub(crate) mod simulated;
 mod stats;
 #[allow(clippy::module_inception)]
 pub(crate) mod tensor;
+pub(crate) mod timeline;
 pub(crate) mod views;
+pub(crate) mod watch;

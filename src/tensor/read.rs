@@ -57,6 +57,7 @@ where
 /// A queued read, and where its result will be.
 #[derive(Debug)]
 pub(crate) struct Reading<R> {
+    name: &'static str,
     step: TensorFuture,
     taken: Arc<Mutex<Option<R>>>,
 }
@@ -71,11 +72,21 @@ impl<R: Send + 'static> Reading<R> {
         let taken = Arc::new(Mutex::new(None));
         let sink = Slot { name, at, taken: taken.clone(), take };
         let rule = || Ok(Meta { shape: ().into(), dtype: DType::Bool });
-        Reading { step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
+        Reading { name, step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
+        ready!(self.step.poll_await(cx, self.name, self.step.node.at))?;
+        self.taken()
+    }
+
+    /// For the engine: nobody waits, so it counts as no barrier.
+    pub(crate) fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
         ready!(self.step.poll_done(cx));
+        self.taken()
+    }
+
+    fn taken(&self) -> Poll<Result<R>> {
         if let Some(error) = self.step.node.error() {
             return Poll::Ready(Err(error.clone()));
         }
@@ -132,7 +143,7 @@ fn with_view<R>(x: &TensorFuture, look: impl FnOnce(View<'_>) -> R) -> Option<R>
 
 enum How<R> {
     /// Wait for the value, then copy in the poll.
-    Few(TensorFuture),
+    Few(TensorFuture, &'static str, build::At),
     /// Wait for a step that copies.
     Step(Reading<R>),
     Wrong(Option<Error>),
@@ -171,15 +182,15 @@ impl<T: Element> How<Vec<T>> {
             return How::Wrong(Some(Error::new(ErrorKind::DType, name, text, at)));
         }
         if x.node.bytes() <= COPIED_BY_POLL && x.port().host {
-            return How::Few(x.clone());
+            return How::Few(x.clone(), name, at);
         }
         How::Step(Reading::queue(name, x, at, elements::<T>))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<T>>> {
         match self {
-            How::Few(x) => {
-                ready!(x.poll_done(cx));
+            How::Few(x, name, at) => {
+                ready!(x.poll_await(cx, name, at))?;
                 if let Some(error) = x.node.error() {
                     return Poll::Ready(Err(error.clone()));
                 }
@@ -205,9 +216,9 @@ impl<T: Element> Future for ToVec<T> {
 impl<T: Element> Future for Item<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        if let How::Few(x) = &mut self.0 {
+        if let How::Few(x, name, at) = &mut self.0 {
             // The one element, without a vector for it.
-            ready!(x.poll_done(cx));
+            ready!(x.poll_await(cx, name, at))?;
             if let Some(error) = x.node.error() {
                 return Poll::Ready(Err(error.clone()));
             }

@@ -1,8 +1,9 @@
 //! `Recording`: what a device ran, from now until one asks.
 
 use super::device::Device;
+use super::watch::Watcher;
 use crate::engine::port::Port;
-use crate::engine::record::RecordedStep;
+use crate::engine::record::{RecordedStep, Trace};
 
 /// A recording of what a device runs, fuses and skips: the dependency graph as the engine saw it.
 ///
@@ -28,20 +29,27 @@ use crate::engine::record::RecordedStep;
 pub struct Recording {
     port: &'static Port,
     id: usize,
+    _watcher: Watcher,
 }
 
 impl Device {
     /// Records from now on which steps this device runs, fuses and skips, on which stream and for which
     /// line of the program. While nobody records it costs one relaxed load a step.
     pub fn record(&self) -> Recording {
-        Recording { port: self.port, id: self.port.tape.start() }
+        Recording { port: self.port, id: self.port.tape.start(), _watcher: Watcher::new() }
     }
 }
 
 impl Recording {
     /// Ends the recording: its steps, in the order in which they ended.
     pub fn finish(self) -> Vec<RecordedStep> {
-        self.port.tape.stop(self.id)
+        self.finish_trace().steps
+    }
+
+    /// Ends the recording: its steps, and the awaits that had to wait. See [`Trace`] for pictures of it.
+    pub fn finish_trace(self) -> Trace {
+        let (steps, awaits) = self.port.tape.stop(self.id);
+        Trace { device: self.port.name.clone(), steps, awaits }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::graph::value::Value;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 
@@ -119,6 +120,7 @@ impl Shared {
         // Staging is of no more use; a landing's is read below.
         drop(cargo);
         let Some(step) = step else { return };
+        self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
         for (node, &entry) in step.nodes().zip(&step.entries) {
             let made = lock(&self.table).get(entry as usize).cloned().flatten();
             if !node.completion.begin_writing() {

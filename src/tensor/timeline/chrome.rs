@@ -1,0 +1,84 @@
+//! A trace in Chrome's trace event format (the "JSON Object Format" of its specification): complete events
+//! for steps and awaits, flow events for waits across streams, metadata for the lanes' names.
+
+use super::{Lane, arrows, await_title, lanes, micros, step_title};
+use crate::engine::record::{Ran, Trace};
+use std::fmt::Write;
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c < ' ' => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+pub(super) fn json(trace: &Trace) -> String {
+    let lanes = lanes(trace);
+    // Skipped ops have a lane of their own, after all others.
+    let skipped = lanes.len();
+    let tid = |lane: Option<Lane>| lane.and_then(|l| lanes.binary_search(&l).ok()).unwrap_or(skipped);
+    let mut events = vec![format!(
+        r#"{{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}}"#,
+        quoted(&format!("device {}", trace.device))
+    )];
+    let titles = lanes.iter().map(|l| l.title(trace)).chain([String::from("skipped")]);
+    for (k, title) in titles.enumerate() {
+        let title = quoted(&title);
+        events
+            .push(format!(r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_name","args":{{"name":{title}}}}}"#));
+        events.push(format!(
+            r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_sort_index","args":{{"sort_index":{k}}}}}"#
+        ));
+    }
+    for step in &trace.steps {
+        let at = step.ops.last().map_or_else(String::new, |op| op.location.to_string());
+        let shape = step.ops.last().map_or_else(String::new, |op| format!("{} {}", op.dtype, op.shape));
+        let state = if step.ran == Ran::Skipped { "skipped" } else { "ran" };
+        events.push(format!(
+            r#"{{"ph":"X","pid":1,"tid":{},"cat":"{state}","name":{},"ts":{:.3},"dur":{:.3},"args":{{"line":{},"value":{},"ops":{}}}}}"#,
+            tid(Lane::of(step)),
+            quoted(&step_title(step)),
+            micros(step.began),
+            micros(step.ended - step.began),
+            quoted(&at),
+            quoted(&shape),
+            step.ops.len(),
+        ));
+    }
+    for a in &trace.awaits {
+        events.push(format!(
+            r#"{{"ph":"X","pid":1,"tid":{},"cat":"await","name":{},"ts":{:.3},"dur":{:.3},"args":{{"line":{},"queued":{},"ran_dry":{}}}}}"#,
+            tid(Some(Lane::Task(a.task))),
+            quoted(&await_title(a)),
+            micros(a.began),
+            micros(a.ended.saturating_sub(a.began)),
+            quoted(&a.site.to_string()),
+            a.queued,
+            a.ran_dry,
+        ));
+    }
+    for (id, (from, to)) in arrows(trace).into_iter().enumerate() {
+        let (from, to) = (&trace.steps[from], &trace.steps[to]);
+        events.push(format!(
+            r#"{{"ph":"s","pid":1,"tid":{},"id":{id},"cat":"wait","name":"wait","ts":{:.3}}}"#,
+            tid(Lane::of(from)),
+            micros(from.ended),
+        ));
+        events.push(format!(
+            r#"{{"ph":"f","bp":"e","pid":1,"tid":{},"id":{id},"cat":"wait","name":"wait","ts":{:.3}}}"#,
+            tid(Lane::of(to)),
+            micros(to.began),
+        ));
+    }
+    format!("{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ms\"}}\n", events.join(",\n"))
+}

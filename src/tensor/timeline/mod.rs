@@ -1,0 +1,196 @@
+//! Pictures of a [`Trace`]: Chrome's (and Perfetto's) JSON, and a timeline as SVG or as a page of its own.
+//!
+//! Lanes are the device's streams, the small steps that the engine or a poll ran on the spot, and one lane
+//! for each awaiting task. This file sorts a trace into lanes; `chrome` and `svg` write them down. Neither
+//! knows the engine: they see what was recorded, and only that.
+
+mod chrome;
+mod svg;
+
+use crate::engine::record::{Ran, RecordedAwait, RecordedStep, Trace};
+use std::collections::{BTreeSet, HashMap};
+use std::panic::Location;
+use std::time::Duration;
+
+impl Trace {
+    /// The trace in Chrome's trace event format, which Perfetto and `chrome://tracing` open.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{CpuOptions, Device};
+    /// let device = Device::cpu_with(CpuOptions::default());
+    /// let recording = device.record();
+    /// (device.ones([300, 300]).exp() + 1.0).await?;
+    /// let json = recording.finish_trace().to_chrome_json();
+    /// assert!(json.starts_with("{\"traceEvents\":[") && json.contains("exp"));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn to_chrome_json(&self) -> String {
+        chrome::json(self)
+    }
+
+    /// The trace as a picture: a lane a stream and one for each awaiting task, idle stretches hatched, arrows
+    /// where a stream waited for another. `width` in pixels.
+    pub fn to_svg(&self, width: usize) -> String {
+        svg::svg(self, width)
+    }
+
+    /// The picture as a page that needs nothing else: the wheel zooms, dragging moves, pointing names.
+    pub fn to_html(&self) -> String {
+        svg::page(self)
+    }
+
+    /// Stretches in which the device ran nothing at all, between its first step and its last.
+    pub fn idle(&self) -> Vec<(Duration, Duration)> {
+        let mut spans: Vec<(Duration, Duration)> =
+            self.steps.iter().filter(|s| s.ran != Ran::Skipped).map(|s| (s.began, s.ended)).collect();
+        spans.sort();
+        let mut idle = Vec::new();
+        let mut until = spans.first().map_or(Duration::ZERO, |s| s.0);
+        for (began, ended) in spans {
+            if began > until {
+                idle.push((until, began));
+            }
+            until = until.max(ended);
+        }
+        idle
+    }
+}
+
+/// A row of the picture.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Lane {
+    Stream(usize),
+    TakeUp,
+    Poll,
+    Task(usize),
+}
+
+impl Lane {
+    fn of(step: &RecordedStep) -> Option<Lane> {
+        match step.ran {
+            Ran::Stream { stream, .. } => Some(Lane::Stream(stream)),
+            Ran::TakeUp => Some(Lane::TakeUp),
+            Ran::Poll => Some(Lane::Poll),
+            Ran::Skipped => None,
+        }
+    }
+
+    fn title(&self, trace: &Trace) -> String {
+        match self {
+            Lane::Stream(stream) => format!("stream {stream}"),
+            Lane::TakeUp => "engine, small steps".into(),
+            Lane::Poll => "polls, small steps".into(),
+            Lane::Task(task) => {
+                let name = trace.awaits.iter().filter(|a| a.task == *task).find_map(|a| a.name.as_deref());
+                name.map_or_else(|| format!("task {task}"), str::to_owned)
+            }
+        }
+    }
+}
+
+/// The lanes of a trace, from the top.
+fn lanes(trace: &Trace) -> Vec<Lane> {
+    let steps = trace.steps.iter().filter_map(Lane::of);
+    let tasks = trace.awaits.iter().map(|a| Lane::Task(a.task));
+    steps.chain(tasks).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// File name and line.
+fn place(at: &Location<'_>) -> String {
+    let file = at.file().rsplit(['/', '\\']).next().unwrap_or(at.file());
+    format!("{file}:{}", at.line())
+}
+
+/// What a step is called: its ops, and the line of the last.
+fn step_title(step: &RecordedStep) -> String {
+    let names: Vec<&str> = step.ops.iter().map(|op| op.name.as_str()).collect();
+    let mut text = names.join(" + ");
+    if names.len() > 6 {
+        text = format!("{} ... {} ({} ops)", names[0], names[names.len() - 1], names.len());
+    }
+    step.ops.last().map_or(text.clone(), |op| format!("{text}  {}", place(op.location)))
+}
+
+fn await_title(a: &RecordedAwait) -> String {
+    format!("{}  {}", a.what, place(a.site))
+}
+
+/// Pairs of steps, by index: the second waited for the first, on another stream.
+fn arrows(trace: &Trace) -> Vec<(usize, usize)> {
+    let mut at: HashMap<(usize, u64), usize> = HashMap::new();
+    for (i, step) in trace.steps.iter().enumerate() {
+        if let Ran::Stream { stream, point } = step.ran {
+            at.insert((stream, point), i);
+        }
+    }
+    let mut arrows = Vec::new();
+    for (i, step) in trace.steps.iter().enumerate() {
+        arrows.extend(step.waits.iter().filter_map(|wait| at.get(wait)).map(|&from| (from, i)));
+    }
+    arrows
+}
+
+fn micros(d: Duration) -> f64 {
+    d.as_nanos() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CpuOptions, Device, Trace, named};
+
+    async fn trace() -> Trace {
+        let device = Device::cpu_with(CpuOptions::default().threads(2).streams(3).inline(false));
+        let (a, b) = (device.randn([300, 300]), device.randn([300, 300]));
+        device.waitall().await.unwrap();
+        let recording = device.record();
+        let joined = a.matmul(&a) + b.matmul(&b).exp();
+        named("the <one> who waits", joined.sum_all().item::<f32>()).await.unwrap();
+        (joined + 1.0).wait_to_read().await.unwrap();
+        recording.finish_trace()
+    }
+
+    #[tokio::test]
+    async fn chrome_json_is_json_and_names_lanes_ops_and_awaits() {
+        let trace = trace().await;
+        let json: serde_json::Value = serde_json::from_str(&trace.to_chrome_json()).unwrap();
+        let events = json["traceEvents"].as_array().unwrap();
+        let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
+        let named =
+            |name: &str| of("M").iter().any(|e| e["args"]["name"].as_str().is_some_and(|n| n.contains(name)));
+        assert!(named("stream 0") && named("the <one> who waits"), "{json:#}");
+        let spans = of("X");
+        assert_eq!(spans.len(), trace.steps.len() + trace.awaits.len());
+        assert!(spans.iter().all(|e| e["dur"].as_f64().unwrap() >= 0.0 && e["args"]["line"].is_string()));
+        assert!(spans.iter().filter(|e| e["name"].as_str().unwrap().contains("matmul")).count() >= 2);
+        // Each wait of one stream for another is a flow with two ends.
+        let waits: usize = trace.steps.iter().map(|s| s.waits.len()).sum();
+        assert_eq!((of("s").len(), of("f").len()), (super::arrows(&trace).len(), super::arrows(&trace).len()));
+        assert!(super::arrows(&trace).len() <= waits);
+    }
+
+    #[tokio::test]
+    async fn the_picture_has_each_lane_and_text_that_is_escaped() {
+        let trace = trace().await;
+        let svg = trace.to_svg(1200);
+        assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
+        assert!(svg.contains("the &lt;one&gt; who waits") && !svg.contains("<one>"));
+        for lane in super::lanes(&trace) {
+            let title = lane.title(&trace).replace('<', "&lt;").replace('>', "&gt;");
+            assert!(svg.contains(&title), "{title}");
+        }
+        assert!(svg.matches("class=\"step\"").count() >= trace.steps.len());
+        assert!(trace.to_html().contains("<script>"));
+    }
+
+    #[tokio::test]
+    async fn awaits_are_recorded_with_their_line_and_the_op_that_ended_them() {
+        let trace = trace().await;
+        let read = trace.awaits.iter().find(|a| a.what == "item").expect("the read had to wait");
+        assert!(read.site.file().ends_with("timeline/mod.rs"));
+        assert!(read.ended >= read.began && read.queued > 0);
+        let ops: Vec<_> = trace.steps.iter().flat_map(|s| &s.ops).collect();
+        assert_eq!(ops[read.op.expect("its op was recorded")].name, "sum");
+        assert!(trace.steps.iter().all(|s| s.ended >= s.began));
+    }
+}

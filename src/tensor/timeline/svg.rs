@@ -1,0 +1,252 @@
+//! A trace as a picture: SVG, alone or inside a page that zooms.
+//!
+//! Every element carries its times as attributes, so that the page's script (`page.js`) lays the same
+//! elements out anew at another scale; without a script the picture stands as it is.
+
+use super::{Lane, arrows, await_title, lanes, micros, step_title};
+use crate::engine::record::Trace;
+use std::fmt::Write;
+
+const LEFT: f64 = 150.0;
+const TOP: f64 = 46.0;
+const ROW: f64 = 26.0;
+const BAR: f64 = 19.0;
+
+const STYLE: &str = "\
+text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#222}\
+.lane{fill:#555}.axis{fill:#888;font-size:10px}.rule{stroke:#e3e3e3}\
+.step rect{stroke:#fff;stroke-width:.6}.step text,.await text{pointer-events:none}\
+.step:hover rect,.await:hover rect{stroke:#000;stroke-width:1}\
+.await rect{fill:#fff6dd;stroke:#c8930a}.await.dry rect{fill:#ffe3df;stroke:#c33}\
+.gap{fill:url(#hatch)}.idle{fill:#d33;fill-opacity:.10}\
+.arrow{fill:none;stroke:#333;stroke-opacity:.65}.head{fill:#333}";
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A color for an op's name: the same everywhere, by a hash (FNV-1a) of the name.
+fn color(name: &str) -> String {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3));
+    format!("hsl({},58%,{}%)", hash % 360, 70 + hash / 360 % 12)
+}
+
+fn span(us: f64) -> String {
+    match us {
+        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
+        us if us >= 1e3 => format!("{:.2} ms", us / 1e3),
+        us => format!("{us:.1} us"),
+    }
+}
+
+/// A round distance between marks on the axis, so that about ten fit.
+fn tick(total: f64) -> f64 {
+    let rough = (total / 10.0).max(1e-3);
+    let power = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|&t| t >= rough).unwrap_or(10.0 * power)
+}
+
+/// What fits into so many pixels.
+fn fitting(text: &str, pixels: f64) -> String {
+    let room = ((pixels - 6.0) / 6.7).floor().max(0.0) as usize;
+    if text.chars().count() <= room {
+        text.to_owned()
+    } else if room < 4 {
+        String::new()
+    } else {
+        text.chars().take(room - 1).chain(['…']).collect()
+    }
+}
+
+struct Scale {
+    from: f64,
+    pixels_per_us: f64,
+}
+
+impl Scale {
+    fn x(&self, us: f64) -> f64 {
+        LEFT + (us - self.from) * self.pixels_per_us
+    }
+    fn bar(
+        &self,
+        out: &mut String,
+        (class, fill): (&str, &str),
+        times: (f64, f64),
+        y: f64,
+        (label, title): (&str, &str),
+    ) {
+        let (x, width) = (self.x(times.0), ((times.1 - times.0) * self.pixels_per_us).max(0.8));
+        let _ = writeln!(
+            out,
+            "<g class=\"{class}\" data-a=\"{:.3}\" data-b=\"{:.3}\" data-l=\"{}\"><title>{}</title>\
+             <rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" rx=\"2\"{fill}/>\
+             <text x=\"{:.2}\" y=\"{}\">{}</text></g>",
+            times.0,
+            times.1,
+            escaped(label),
+            escaped(title),
+            x + 3.0,
+            y + 13.5,
+            escaped(&fitting(label, width)),
+        );
+    }
+}
+
+pub(super) fn svg(trace: &Trace, width: usize) -> String {
+    let lanes = lanes(trace);
+    let row = |lane: &Lane| lanes.binary_search(lane).ok().map(|k| TOP + k as f64 * ROW);
+    let times = trace.steps.iter().map(|s| (micros(s.began), micros(s.ended)));
+    let times = times.chain(trace.awaits.iter().map(|a| (micros(a.began), micros(a.ended))));
+    let (from, to) = times.fold((f64::MAX, 0f64), |(from, to), (a, b)| (from.min(a), to.max(b)));
+    let (from, to) = if from > to { (0.0, 1.0) } else { (from, to.max(from + 1e-3)) };
+    let width = width.max(400) as f64;
+    let scale = Scale { from, pixels_per_us: (width - LEFT - 12.0) / (to - from) };
+    let height = TOP + lanes.len() as f64 * ROW + 30.0;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         data-from=\"{from:.3}\" data-to=\"{to:.3}\">\n<style>{STYLE}</style>\n\
+         <defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
+         <rect width=\"6\" height=\"6\" fill=\"#fafafa\"/><rect width=\"1.2\" height=\"6\" fill=\"#ddd\"/></pattern>\
+         <marker id=\"head\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\">\
+         <path class=\"head\" d=\"M0 0 6 3 0 6z\"/></marker></defs>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+    );
+
+    let idle = trace.idle();
+    let idle_us: f64 = idle.iter().map(|(a, b)| micros(*b - *a)).sum();
+    let _ = writeln!(
+        out,
+        "<text x=\"8\" y=\"15\">device {}: {} steps in {}, idle for {} of it; {} awaits that waited</text>",
+        escaped(&trace.device),
+        trace.steps.len(),
+        span(to - from),
+        span(idle_us),
+        trace.awaits.len()
+    );
+
+    // The axis.
+    let bottom = TOP + lanes.len() as f64 * ROW;
+    out += "<g id=\"axis\">\n";
+    let step = tick(to - from);
+    let mut at = 0.0;
+    while at <= to - from {
+        let x = scale.x(from + at);
+        let _ = writeln!(
+            out,
+            "<line class=\"rule\" x1=\"{x:.2}\" x2=\"{x:.2}\" y1=\"{}\" y2=\"{bottom}\"/>\
+             <text class=\"axis\" x=\"{:.2}\" y=\"{}\">{}</text>",
+            TOP - 8.0,
+            x + 2.0,
+            TOP - 10.0,
+            span(at)
+        );
+        at += step;
+    }
+    out += "</g>\n";
+
+    // Where nothing at all ran, through the lanes of the device; and where a stream ran nothing.
+    let device_rows = lanes.iter().filter(|l| !matches!(l, Lane::Task(_))).count() as f64;
+    let flat = |out: &mut String, class: &str, a: f64, b: f64, y: f64, height: f64, title: &str| {
+        let _ = writeln!(
+            out,
+            "<rect class=\"{class}\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" x=\"{:.2}\" y=\"{y}\" width=\"{:.2}\" \
+             height=\"{height}\"><title>{}</title></rect>",
+            scale.x(a),
+            (b - a) * scale.pixels_per_us,
+            escaped(title)
+        );
+    };
+    for lane in lanes.iter().filter(|l| matches!(l, Lane::Stream(_))) {
+        let y = row(lane).unwrap_or(TOP);
+        let mut own: Vec<_> = trace
+            .steps
+            .iter()
+            .filter(|s| Lane::of(s).as_ref() == Some(lane))
+            .map(|s| (s.began, s.ended))
+            .collect();
+        own.sort();
+        for pair in own.windows(2).filter(|pair| pair[1].0 > pair[0].1) {
+            let (a, b) = (micros(pair[0].1), micros(pair[1].0));
+            flat(&mut out, "gap", a, b, y, BAR, &format!("the stream idles for {}", span(b - a)));
+        }
+    }
+    for (a, b) in idle {
+        let (a, b) = (micros(a), micros(b));
+        let title = format!("the device idles for {}", span(b - a));
+        flat(&mut out, "idle", a, b, TOP - 3.0, device_rows * ROW, &title);
+    }
+
+    for (k, lane) in lanes.iter().enumerate() {
+        let title = lane.title(trace);
+        let y = TOP + k as f64 * ROW + 13.5;
+        let _ = writeln!(
+            out,
+            "<text class=\"lane\" x=\"8\" y=\"{y}\"><title>{}</title>{}</text>",
+            escaped(&title),
+            escaped(&fitting(&title, LEFT))
+        );
+    }
+    for step in &trace.steps {
+        let Some(y) = Lane::of(step).and_then(|lane| row(&lane)) else { continue };
+        let (a, b) = (micros(step.began), micros(step.ended));
+        let label = step_title(step);
+        let mut title = format!("{label}\n{}", span(b - a));
+        for op in &step.ops {
+            let written = if op.written { "" } else { ", fused away" };
+            let _ = write!(title, "\n{} {} {}{written}  {}", op.name, op.dtype, op.shape, op.location);
+        }
+        let main = step.ops.last().map_or("", |op| op.name.as_str());
+        let fill = format!(" fill=\"{}\"", color(main));
+        scale.bar(&mut out, ("step", &fill), (a, b), y, (&label, &title));
+    }
+    for a in &trace.awaits {
+        let Some(y) = row(&Lane::Task(a.task)) else { continue };
+        let times = (micros(a.began), micros(a.ended));
+        let label = await_title(a);
+        let dry = if a.ran_dry { "\nthe device ran dry" } else { "" };
+        let title = format!(
+            "{label}\nwaited {}\n{} ops were queued or running{dry}\n{}",
+            span(times.1 - times.0),
+            a.queued,
+            a.site
+        );
+        let class = if a.ran_dry { "await dry" } else { "await" };
+        scale.bar(&mut out, (class, ""), times, y, (&label, &title));
+    }
+    for (from, to) in arrows(trace) {
+        let (from, to) = (&trace.steps[from], &trace.steps[to]);
+        let (Some(y1), Some(y2)) = (Lane::of(from).and_then(|l| row(&l)), Lane::of(to).and_then(|l| row(&l)))
+        else {
+            continue;
+        };
+        let (a, b) = (micros(from.ended), micros(to.began));
+        let (x1, x2) = (scale.x(a), scale.x(b));
+        let (y1, y2) = (y1 + BAR / 2.0, y2 + BAR / 2.0);
+        let _ = writeln!(
+            out,
+            "<path class=\"arrow\" marker-end=\"url(#head)\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" data-y=\"{y1} {y2}\" \
+             d=\"M{x1:.2} {y1}C{:.2} {y1} {:.2} {y2} {x2:.2} {y2}\"/>",
+            x1 + 14.0,
+            x2 - 14.0,
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<text class=\"axis legend\" x=\"8\" y=\"{}\">hatched: the stream idles; red: the whole device idles; \
+         yellow: a task awaits (red: and the device ran dry); arrows: a stream waited for another</text>",
+        bottom + 18.0
+    );
+    out += "</svg>\n";
+    out
+}
+
+pub(super) fn page(trace: &Trace) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>futensor: {}</title>\n\
+         <style>body{{margin:12px;background:#fff}}svg{{cursor:grab;user-select:none}}</style>\n{}\
+         <script>\n{}</script></html>\n",
+        escaped(&trace.device),
+        svg(trace, 1500),
+        include_str!("page.js"),
+    )
+}

@@ -1,0 +1,362 @@
+//! The batcher's promises, one at a time: by hand on the simulated device, and with the real timer.
+
+use crate::support::{Counter, Gate, Kind};
+use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
+use futensor::{Device, Refusal, SimOptions, Simulation, TensorFuture, custom_fn};
+use futures::executor::block_on;
+use futures::poll;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tower::{Service, ServiceExt};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Sizes of the batches that a function was given.
+type Sizes = Arc<Mutex<Vec<usize>>>;
+
+/// Doubles each number, [n, 1] at a time, and notes the sizes of its batches.
+pub fn doubling(
+    device: &Device,
+    sizes: &Sizes,
+) -> impl Fn(Vec<f32>) -> Vec<TensorFuture> + Send + Sync + 'static {
+    let (device, sizes) = (device.clone(), sizes.clone());
+    move |requests| {
+        sizes.lock().unwrap().push(requests.len());
+        let n = requests.len();
+        rows(&(device.from_vec(requests, [n, 1]) * 2.0))
+    }
+}
+
+struct Hand {
+    device: Device,
+    simulation: Simulation,
+    timer: ManualTimer,
+    sizes: Sizes,
+    batcher: Batcher<f32>,
+}
+
+fn by_hand(options: BatchOptions) -> Hand {
+    let (device, simulation) = Device::simulated(SimOptions::new(1));
+    let (timer, sizes) = (ManualTimer::new(), Sizes::default());
+    let batcher = Batcher::new(options.timer(timer.clone()), doubling(&device, &sizes));
+    Hand { device, simulation, timer, sizes, batcher }
+}
+
+impl Hand {
+    fn sizes(&self) -> Vec<usize> {
+        self.sizes.lock().unwrap().clone()
+    }
+    /// Lets everything happen, what the end of batches lets through included.
+    fn settle(&self) {
+        while self.simulation.run() + self.timer.advance(Duration::ZERO) > 0 {}
+    }
+    fn value(&self, answer: Answer) -> f32 {
+        let tensor = self.simulation.block_on(answer).expect("it ends").unwrap();
+        assert_eq!(tensor.dims(), [1]);
+        self.simulation.block_on(tensor.item::<f32>()).expect("it ends").unwrap()
+    }
+}
+
+#[test]
+fn a_full_batch_goes_at_once_and_each_gets_its_own_row() {
+    let hand = by_hand(BatchOptions::default().batch_max(3).eager(false));
+    let answers: Vec<Answer> = (0..7).map(|i| hand.batcher.submit(i as f32)).collect();
+    assert_eq!(hand.sizes(), [3, 3]);
+    hand.timer.advance(2 * MS);
+    hand.settle();
+    assert_eq!(hand.sizes(), [3, 3, 1]);
+    // In any order of asking.
+    for (i, answer) in answers.into_iter().enumerate().rev() {
+        assert_eq!(hand.value(answer), 2.0 * i as f32);
+    }
+    let stats = hand.batcher.stats();
+    assert_eq!((stats.requests, stats.answered, stats.batches, stats.in_flight), (7, 7, 3, 0));
+    assert_eq!(stats.sizes, [1, 0, 2]);
+}
+
+#[test]
+fn a_batch_that_is_not_full_goes_after_the_delay_of_its_oldest() {
+    let hand = by_hand(BatchOptions::default().eager(false).delay(5 * MS));
+    let first = hand.batcher.submit(1.0);
+    hand.timer.advance(3 * MS);
+    let second = hand.batcher.submit(2.0);
+    hand.timer.advance(MS);
+    assert_eq!(hand.sizes(), [0; 0]);
+    hand.timer.advance(MS);
+    assert_eq!(hand.sizes(), [2]);
+    assert_eq!((hand.value(first), hand.value(second)), (2.0, 4.0));
+    let stats = hand.batcher.stats();
+    assert_eq!((stats.queued_worst, stats.queued_total), (5 * MS, 7 * MS));
+}
+
+#[test]
+fn whoever_finds_nothing_under_way_goes_at_once() {
+    let hand = by_hand(BatchOptions::default().in_flight(1));
+    let first = hand.batcher.submit(1.0);
+    let rest = [hand.batcher.submit(2.0), hand.batcher.submit(3.0)];
+    assert_eq!(hand.sizes(), [1]);
+    hand.settle();
+    // The end of the first let the others go, without any time passing, and before anybody looked.
+    assert_eq!(hand.sizes(), [1, 2]);
+    assert_eq!(hand.value(first), 2.0);
+    for (answer, want) in rest.into_iter().zip([4.0, 6.0]) {
+        assert_eq!(hand.value(answer), want);
+    }
+}
+
+#[test]
+fn no_more_batches_are_under_way_than_may_be_and_answers_nobody_polls_hold_up_nobody() {
+    let hand = by_hand(BatchOptions::default().batch_max(2).in_flight(2));
+    let mut answers: Vec<Answer> = (0..12).map(|i| hand.batcher.submit(i as f32)).collect();
+    assert_eq!(hand.sizes(), [1, 2]);
+    hand.timer.advance(10 * MS);
+    assert_eq!(hand.sizes(), [1, 2], "time alone starts no third");
+    let last = answers.pop().unwrap();
+    hand.settle();
+    assert_eq!(hand.value(last), 22.0);
+    let stats = hand.batcher.stats();
+    assert_eq!((stats.waiting, stats.in_flight, stats.running), (0, 0, 11));
+    for (i, answer) in answers.into_iter().enumerate() {
+        assert_eq!(hand.value(answer), 2.0 * i as f32);
+    }
+}
+
+#[test]
+fn a_request_that_leaves_the_queue_is_in_no_batch() {
+    let hand = by_hand(BatchOptions::default().eager(false));
+    let answers: Vec<Answer> = (0..3).map(|i| hand.batcher.submit(i as f32)).collect();
+    let mut answers = answers.into_iter();
+    let (first, _) = (answers.next().unwrap(), drop(answers.next()));
+    assert_eq!(hand.batcher.stats().waiting, 2);
+    hand.timer.advance(2 * MS);
+    assert_eq!(hand.sizes(), [2]);
+    assert_eq!((hand.value(first), hand.value(answers.next().unwrap())), (0.0, 4.0));
+    assert_eq!(hand.batcher.stats().left_waiting, 1);
+    // And where all leave, there is no batch.
+    drop(hand.batcher.submit(9.0));
+    hand.timer.advance(10 * MS);
+    assert_eq!(hand.sizes(), [2]);
+}
+
+#[test]
+fn work_that_only_a_gone_request_wanted_is_skipped() {
+    let hand = by_hand(BatchOptions::default().batch_max(2).eager(false));
+    let (a, b) = (hand.batcher.submit(1.0), hand.batcher.submit(2.0));
+    assert_eq!(hand.sizes(), [2]);
+    drop(a);
+    assert_eq!(hand.value(b), 4.0);
+    hand.settle();
+    let one = hand.device.stats();
+    assert_eq!(one.skipped, 2, "its row, which is a slice without its first dimension: {one:?}");
+    // Where all are gone, nothing of the batch runs.
+    let gone = (hand.batcher.submit(1.0), hand.batcher.submit(2.0));
+    drop(gone);
+    hand.settle();
+    let both = hand.device.stats();
+    assert_eq!((both.started, both.fused), (one.started, one.fused), "{both:?}");
+    let stats = hand.batcher.stats();
+    assert_eq!((stats.left_running, stats.running, stats.in_flight), (3, 0, 0));
+}
+
+#[test]
+fn an_error_fails_its_batch_only() {
+    let (device, simulation) = Device::simulated(SimOptions::new(1));
+    let own = device.clone();
+    let batcher = Batcher::new(BatchOptions::default().batch_max(2).eager(false), move |requests: Vec<u32>| {
+        let x = own.ones([requests.len(), 2]);
+        match requests[0] {
+            0 => rows(&custom_fn("broken", &[&x], crate::support::same_meta, |_| Err(Refusal::kernel("no")))),
+            1 => rows(&x.matmul(own.ones([3]))),
+            2 => panic!("on purpose: {}", requests[1]),
+            3 => rows(&x)[..1].to_vec(),
+            _ => rows(&x),
+        }
+    });
+    let answers: Vec<Answer> = (0..5).flat_map(|i| [batcher.submit(i), batcher.submit(i)]).collect();
+    let results: Vec<_> = answers.into_iter().map(|a| simulation.block_on(a).expect("it ends")).collect();
+    let error = |i: usize| {
+        let (a, b) = (results[2 * i].as_ref().unwrap_err(), results[2 * i + 1].as_ref().unwrap_err());
+        assert!(a.same_root(b));
+        a
+    };
+    assert!(error(0).is_kernel() && error(0).op() == "broken");
+    assert!(results[2].is_err() && results[3].is_err());
+    assert!(error(2).is_kernel() && error(2).message() == "the batch's function panicked: on purpose: 2");
+    assert!(error(3).is_argument() && error(3).message().contains("2 requests came back with 1 values"));
+    assert!(results[8].is_ok() && results[9].is_ok());
+    let stats = batcher.stats();
+    assert_eq!((stats.failed, stats.answered, stats.in_flight), (8, 2, 0));
+}
+
+#[test]
+fn a_row_of_its_own_may_fail_alone() {
+    let device = Kind::Cpu.device();
+    let own = device.clone();
+    let batcher = Batcher::new(BatchOptions::default().batch_max(3).eager(false), move |requests: Vec<f32>| {
+        let row = |x: f32| own.full([2], x).matmul(own.ones([if x == 1.0 { 3 } else { 2 }]));
+        requests.into_iter().map(row).collect()
+    });
+    let answers: Vec<Answer> = (0..3).map(|i| batcher.submit(i as f32)).collect();
+    let results: Vec<bool> = answers.into_iter().map(|a| block_on(a).is_ok()).collect();
+    assert_eq!(results, [true, false, true]);
+}
+
+#[test]
+fn a_full_queue_refuses_and_makes_poll_ready_wait_its_turn() {
+    let hand = by_hand(BatchOptions::default().queue(2).eager(false));
+    let held = [hand.batcher.submit(1.0), hand.batcher.submit(2.0)];
+    assert_eq!(hand.batcher.try_submit(3.0).map(drop), Err(3.0));
+    let error = block_on(hand.batcher.submit(3.0)).unwrap_err();
+    assert!(error.is_refused() && error.message() == "the queue is full", "{error}");
+    let (mut first, mut second) = (hand.batcher.clone(), hand.batcher.clone());
+    block_on(async {
+        assert!(poll!(first.ready()).is_pending());
+        assert!(poll!(second.ready()).is_pending());
+        // One place comes free: it is that of who asked first, and of nobody who comes later.
+        let [gone, kept] = held;
+        drop(gone);
+        assert_eq!(hand.batcher.try_submit(9.0).map(drop), Err(9.0));
+        assert!(poll!(second.ready()).is_pending());
+        let answer = first.ready().await.unwrap().call(5.0);
+        hand.timer.advance(2 * MS);
+        assert_eq!(hand.sizes(), [2]);
+        assert_eq!((hand.value(kept), hand.value(answer)), (4.0, 10.0));
+        second.ready().await.unwrap();
+        // A place that is not used goes back.
+        drop(second);
+        let both = [hand.batcher.try_submit(1.0), hand.batcher.try_submit(1.0)];
+        assert!(both.iter().all(Result::is_ok));
+    });
+    assert_eq!(hand.batcher.stats().refused, 3);
+}
+
+#[test]
+fn a_closed_batcher_ends_what_it_has_and_takes_no_more() {
+    let hand = by_hand(BatchOptions::default().eager(false).queue(1));
+    let answer = hand.batcher.submit(1.0);
+    let mut waits = hand.batcher.clone();
+    block_on(async { assert!(poll!(waits.ready()).is_pending()) });
+    hand.batcher.close();
+    assert_eq!(hand.sizes(), [1]);
+    assert_eq!(hand.value(answer), 2.0);
+    assert!(block_on(hand.batcher.submit(1.0)).unwrap_err().is_refused());
+    assert!(block_on(waits.ready()).map(drop).unwrap_err().is_refused());
+    assert!(hand.batcher.try_submit(1.0).is_err());
+}
+
+#[test]
+fn batches_are_of_one_key_and_the_oldest_goes_first() {
+    let (device, simulation) = Device::simulated(SimOptions::new(3));
+    let (timer, seen) = (ManualTimer::new(), Arc::new(Mutex::new(Vec::new())));
+    let (own, notes) = (device.clone(), seen.clone());
+    let options = BatchOptions::default().batch_max(3).eager(false).in_flight(8).timer(timer.clone());
+    let batcher = Batcher::grouped(
+        options,
+        |r: &u64| r / 10,
+        move |requests: Vec<u64>| {
+            notes.lock().unwrap().push(requests.clone());
+            requests.iter().map(|&r| own.full([1], r as f32)).collect()
+        },
+    );
+    let mut answers: Vec<(u64, Answer)> = Vec::new();
+    for r in [11, 21, 12, 31, 22, 13, 32] {
+        answers.push((r, batcher.submit(r)));
+        timer.advance(Duration::from_micros(100));
+    }
+    assert_eq!(*seen.lock().unwrap(), [vec![11, 12, 13]], "a full key goes though an older one waits");
+    timer.advance(2 * MS);
+    assert_eq!(seen.lock().unwrap()[1..], [vec![21, 22], vec![31, 32]]);
+    for (r, answer) in answers {
+        let tensor = simulation.block_on(answer).expect("it ends").unwrap();
+        assert_eq!(simulation.block_on(tensor.item::<f32>()).unwrap().unwrap(), r as f32);
+    }
+}
+
+#[test]
+fn the_real_timer_needs_no_runtime() {
+    let device = Kind::Cpu.device();
+    let sizes = Sizes::default();
+    let options = BatchOptions::default().eager(false).delay(3 * MS);
+    let batcher = Batcher::new(options, doubling(&device, &sizes));
+    let threads: Vec<_> = (0..3)
+        .map(|i| {
+            let batcher = batcher.clone();
+            std::thread::spawn(move || {
+                let tensor = futensor::block_on(batcher.submit(i as f32)).unwrap();
+                futensor::block_on(tensor.item::<f32>()).unwrap()
+            })
+        })
+        .collect();
+    for (i, thread) in threads.into_iter().enumerate() {
+        assert_eq!(thread.join().unwrap(), 2.0 * i as f32);
+    }
+    assert_eq!(sizes.lock().unwrap().iter().sum::<usize>(), 3);
+    // All handles go while one waits: its answer keeps what it needs.
+    let answer = batcher.submit(7.0);
+    drop(batcher);
+    assert_eq!(block_on(async { answer.await.unwrap().item::<f32>().await.unwrap() }), 14.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn towers_layers_go_around_it() {
+    let device = Kind::Cpu.device();
+    let options = BatchOptions::default().batch_max(8).queue(16);
+    let batcher = Batcher::new(options, doubling(&device, &Sizes::default()));
+    let service = tower::ServiceBuilder::new()
+        .concurrency_limit(12)
+        .timeout(Duration::from_secs(50))
+        .service(batcher.clone());
+    let tasks: Vec<_> = (0..200)
+        .map(|i| {
+            let service = service.clone();
+            tokio::spawn(async move {
+                let tensor = service.oneshot(i as f32).await.unwrap();
+                assert_eq!(tensor.item::<f32>().await.unwrap(), 2.0 * i as f32);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let stats = batcher.stats();
+    assert_eq!((stats.answered, stats.waiting, stats.running), (200, 0, 0), "{stats:?}");
+    assert_eq!(stats.sizes.iter().enumerate().map(|(k, n)| (k as u64 + 1) * n).sum::<u64>(), 200);
+}
+
+#[test]
+fn an_answer_is_a_barrier_and_names_the_line_of_its_request() {
+    let device = Kind::Cpu.device();
+    let batcher = Batcher::new(BatchOptions::default(), doubling(&device, &Sizes::default()));
+    let line = line!() + 1;
+    let answer = batcher.submit(1.0);
+    let error = block_on(futensor::deny_barriers(answer)).unwrap_err();
+    assert!(error.is_barrier() && error.op() == "answer");
+    assert_eq!((error.location().line(), error.location().file().ends_with("batcher.rs")), (line, true));
+}
+
+#[test]
+fn a_stuck_batch_is_left_behind_by_its_deadline() {
+    let device = Kind::Cpu.device();
+    let (gate, counter) = (Arc::new(Gate::new()), Counter::new());
+    let (door, counted, own) = (gate.clone(), counter.clone(), device.clone());
+    let options = BatchOptions::default().in_flight(2);
+    let batcher = Batcher::new(options, move |requests: Vec<bool>| {
+        let x = own.ones([requests.len(), 2]);
+        let stuck = || (0..12).fold(door.op(&x), |x, _| counted.op(&x));
+        rows(&if requests[0] { stuck() } else { x + 1.0 })
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let stuck = batcher.submit(true);
+        gate.wait_entered(1);
+        assert!(tokio::time::timeout(MS, stuck).await.is_err());
+        // The executor is free, and so is the rest of the device.
+        let next = batcher.submit(false).await.unwrap();
+        assert_eq!(next.to_vec::<f32>().await.unwrap(), [2.0, 2.0]);
+    });
+    gate.open();
+    block_on(device.waitall()).unwrap();
+    // What would have come after the stuck step was wanted by nobody; only what was submitted already ran.
+    assert!(counter.runs() < 8, "{} of 12", counter.runs());
+    assert_eq!(batcher.stats().left_running, 1);
+}
