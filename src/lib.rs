@@ -93,10 +93,10 @@ pub use tensor::attention::AttentionOptions;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
 pub use tensor::barriers::{BarrierReport, BarrierSite, Barriers, barriers};
 pub use tensor::benchmark::{Benchmark, Measured};
-pub use tensor::conv::ConvOptions;
 pub use tensor::block_on::block_on;
 #[cfg(feature = "serve")]
 pub use tensor::completed::{Completed, completed};
+pub use tensor::conv::ConvOptions;
 pub use tensor::custom::{custom, custom_fn};
 pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
@@ -120,6 +120,6 @@ pub use tensor::scope::{Scoped, allow_barriers, deny_barriers, named, tell_barri
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
-pub use train::{Batch, Trainer};
 pub use tensor::watch::Barrier;
+pub use train::{Batch, Trainer};
 pub use view::{Parallel, View, ViewMut};

@@ -388,7 +388,8 @@ impl Future for Arrival {
             return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
         }
         let mut read = read::to_memory(from, to, at);
-        let polled = read.poll_arrival(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        let polled =
+            read.poll_arrival(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
         *reading = Some(read);
         polled
     }
