@@ -174,7 +174,8 @@ impl Layout {
                 if s != step {
                     return false;
                 }
-                step *= n as isize;
+                // Sizes of a value without elements may be any.
+                step = step.wrapping_mul(n as isize);
             }
         }
         true

@@ -42,7 +42,7 @@ impl<'a> View<'a> {
 
     /// How many elements there are.
     pub fn numel(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
     }
 
     /// True where elements lie row by row without gaps.
@@ -56,7 +56,7 @@ impl<'a> View<'a> {
                 if s != step {
                     return false;
                 }
-                step *= n as isize;
+                step = step.wrapping_mul(n as isize);
             }
         }
         true
@@ -123,7 +123,7 @@ impl ViewMut<'_> {
 
     /// How many elements there are.
     pub fn numel(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
     }
 
     /// Fills all elements from an iterator, in row-major order; false (and nothing is promised of the

@@ -462,7 +462,7 @@ fn browser() -> Option<PathBuf> {
     named.or_else(|| folders.iter().flat_map(|f| names.map(|n| f.join(n))).find(|p| p.is_file()))
 }
 
-/// A seven and a one, as strokes on the page's canvas.
+/// A seven and a zero, as strokes on the page's canvas.
 const SEVEN: &str = "70,60;110,60;150,60;200,60;185,100;165,140;145,180;130,230|100,150;140,148;185,146";
 const ZERO: &str =
     "140,40;110,55;90,90;82,140;90,190;110,225;140,240;170,225;190,190;198,140;190,90;170,55;140,40";

@@ -36,7 +36,8 @@ impl Operation for Cat {
                 let text = format!("types differ: {} and {}", first.dtype, meta.dtype);
                 return Err(Refusal::dtype(text));
             }
-            out.shape.dims_mut()[dim] += meta.shape[dim];
+            let size = &mut out.shape.dims_mut()[dim];
+            *size = size.saturating_add(meta.shape[dim]);
         }
         Ok(out)
     }

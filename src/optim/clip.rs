@@ -1,5 +1,6 @@
 //! Clipping of gradients.
 
+use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 
 /// Scales gradients down so that their common 2-norm is at most `norm_max`; gives them, and the norm they had.
@@ -16,16 +17,27 @@ use crate::tensor::future::TensorFuture;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// # Panics
-/// With no gradients at all, since there is no device for the norm.
+/// The norm of no gradients at all is 0, on the CPU.
 #[track_caller]
 pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorFuture>, TensorFuture) {
-    let squares = gradients.iter().map(|g| g.square().sum_all());
-    let norm = squares.reduce(|a, b| a + b).expect("at least one gradient").sqrt();
+    // Loops, not closures: errors name the caller's line.
+    let mut sum: Option<TensorFuture> = None;
+    for g in gradients {
+        let square = g.square().sum_all();
+        sum = Some(match sum {
+            Some(sum) => sum + square,
+            None => square,
+        });
+    }
+    let Some(sum) = sum else { return (Vec::new(), Device::cpu().zeros(())) };
+    let norm = sum.sqrt();
     // As PyTorch: never up, and a norm of 0 is no division by it.
     let scale = (norm_max / (&norm + 1e-6)).minimum(1.0);
-    let scaled = |g: &TensorFuture| (g * &scale).to_dtype(g.dtype());
-    (gradients.iter().map(scaled).collect(), norm)
+    let mut scaled = Vec::with_capacity(gradients.len());
+    for g in gradients {
+        scaled.push((g * &scale).to_dtype(g.dtype()));
+    }
+    (scaled, norm)
 }
 
 /// Limits each element of the gradients to `-limit..=limit`.
@@ -39,5 +51,9 @@ pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorF
 /// ```
 #[track_caller]
 pub fn clip_grad_value(gradients: &[TensorFuture], limit: f64) -> Vec<TensorFuture> {
-    gradients.iter().map(|g| g.clamp(-limit, limit)).collect()
+    let mut clipped = Vec::with_capacity(gradients.len());
+    for g in gradients {
+        clipped.push(g.clamp(-limit, limit));
+    }
+    clipped
 }

@@ -216,7 +216,7 @@ impl<R: Send + 'static> Batcher<R> {
     ) -> Batcher<R> {
         let timer = options.timer.clone().unwrap_or_else(|| ThreadTimer::of_the_process());
         let limits = QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
-        let stats = BatchStats { sizes: vec![0; options.batch_max], ..BatchStats::default() };
+        let stats = BatchStats { sizes: Vec::new(), ..BatchStats::default() };
         let shared = Arc::new(Shared {
             timer,
             key: Box::new(key),
@@ -429,6 +429,9 @@ impl<R: Send + 'static> Shared<R> {
         stats.waiting = self.waiting.load(SeqCst);
         stats.running += batch.len();
         stats.batches += 1;
+        if stats.sizes.len() < batch.len() {
+            stats.sizes.resize(batch.len(), 0);
+        }
         stats.sizes[batch.len() - 1] += 1;
         stats.queued_total += total;
         stats.queued_worst = stats.queued_worst.max(worst);

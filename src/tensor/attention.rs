@@ -96,7 +96,7 @@ fn blocked(
         }
         batch = batch.broadcast(&lead(mask))?;
     }
-    let scores = batch.numel().saturating_mul(rows * keys).saturating_mul(q.dtype().size());
+    let scores = batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
     if !q.port().host || scores < BLOCKED_FROM || batch.rank() > 14 {
         return None;
     }

@@ -1,5 +1,6 @@
 //! From a call to a queued node: checks, metadata, failed values.
 
+use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::record;
 use crate::dtype::{DType, Scalar};
@@ -27,9 +28,15 @@ pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at
     TensorFuture::new(port.enqueue(node))
 }
 
-/// Refuses a value whose bytes no address space holds, even where it would need none (a constant, a
-/// view): whatever is made from it would.
-fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
+/// As many dimensions as PyTorch allows; views and kernels count them in a byte.
+const RANK_MAX: usize = 64;
+
+/// Refuses a value of too many dimensions, and one whose bytes no address space holds, even where it would
+/// need none (a constant, a view): whatever is made from it would.
+pub(crate) fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
+    if shape.rank() > RANK_MAX {
+        return Err(Refusal::shape(format!("{} dimensions are more than {RANK_MAX}", shape.rank())));
+    }
     if shape.numel().saturating_mul(dtype.size()) <= isize::MAX as usize {
         return Ok(());
     }
@@ -145,6 +152,12 @@ pub(crate) fn reduce(
     };
     let reduction = crate::graph::node::Reduction { op, dims: gone.clone() };
     apply(Op::Reduce(Box::new(reduction)), &[x], rule, at)
+}
+
+/// A failed value of a function that was given no operand at all: on the CPU, since it has to be somewhere.
+pub(crate) fn of_nothing(op: &str, at: At) -> TensorFuture {
+    let error = Error::new(ErrorKind::Argument, op, "needs at least one tensor", at);
+    failed(Device::cpu().port, Meta::new([0], DType::F32), error, at)
 }
 
 pub(crate) fn dim_refusal(dim: isize, shape: &Shape) -> Refusal {

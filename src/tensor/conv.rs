@@ -106,7 +106,8 @@ pub(super) fn pair(
     neutral: usize,
 ) -> Result<[usize; 2], Refusal> {
     let of = |d: isize| match usize::try_from(d) {
-        Ok(n) if d >= least => Ok(n),
+        // Beyond any memory, and products of two of these do not overflow.
+        Ok(n) if d >= least && n <= i32::MAX as usize => Ok(n),
         _ => Err(Refusal::argument(format!("{what} of {d}"))),
     };
     match (given, spatial) {

@@ -118,7 +118,8 @@ impl Device {
         } else {
             ((to - from) / by).ceil() as i128
         };
-        build::create(self.port, Op::Arange { start, step }, (len as usize).into(), dtype, at)
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        build::create(self.port, Op::Arange { start, step }, len.into(), dtype, at)
     }
 
     /// `n` numbers from `start` to `end`, both included, evenly spaced; float32.
@@ -281,6 +282,9 @@ fn adopt<T: Element>(
     if data.len() != shape.numel() {
         let text = format!("{} elements do not fit {shape}", data.len());
         return Err(Error::new(ErrorKind::Shape, op, text, at));
+    }
+    if let Err(refusal) = build::fits(shape, T::DTYPE) {
+        return Err(Error::new(refusal.kind, op, refusal.message, at));
     }
     let bytes = std::mem::size_of_val(&data[..]);
     let received = |storage| Ok(gpu::received(port, Value::contiguous(storage), shape, T::DTYPE));

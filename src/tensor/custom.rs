@@ -4,17 +4,17 @@ use super::build;
 use super::future::TensorFuture;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::ops::custom::Closures;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
 /// Queues an op of your own on tensors of one device.
 ///
-/// # Panics
-/// With no inputs at all, since there is no device for the result.
+/// # Errors
+/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with no inputs at
+/// all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
-    assert!(!inputs.is_empty(), "a custom op needs at least one input");
-    build::custom(Arc::new(op), inputs, Location::caller())
+    own(Arc::new(op), inputs, Location::caller())
 }
 
 /// Queues an op of your own that is two closures: its shape rule, and its CPU kernel. It runs on the
@@ -38,8 +38,9 @@ pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// # Panics
-/// With no inputs at all, since there is no device for the result.
+/// # Errors
+/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with no inputs at
+/// all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom_fn(
     name: &str,
@@ -47,6 +48,14 @@ pub fn custom_fn(
     infer: impl Fn(&[&Meta]) -> Result<Meta, Refusal> + Send + Sync + 'static,
     run: impl Fn(&mut CpuRun<'_>) -> Result<(), Refusal> + Send + Sync + 'static,
 ) -> TensorFuture {
-    assert!(!inputs.is_empty(), "a custom op needs at least one input");
-    build::custom(Arc::new(Closures { name: name.into(), infer, run }), inputs, Location::caller())
+    own(Arc::new(Closures { name: name.into(), infer, run }), inputs, Location::caller())
+}
+
+fn own(op: Arc<dyn Operation>, inputs: &[&TensorFuture], at: build::At) -> TensorFuture {
+    let Some(first) = inputs.first() else { return build::of_nothing(op.name(), at) };
+    // The user's rule: its panic is this value's error, as in the kernel.
+    match catch_unwind(AssertUnwindSafe(|| build::custom(op.clone(), inputs, at))) {
+        Ok(value) => value,
+        Err(_) => build::refused(op.name(), first, Refusal::kernel("the shape rule panicked"), at),
+    }
 }

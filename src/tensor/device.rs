@@ -407,9 +407,20 @@ impl Device {
         self.port.pressure.try_admit().then(|| Permit::on(self.port))
     }
 
-    /// The orderly end: waits for everything that was enqueued before, then refuses what comes after and
-    /// lets the threads end. Values that are there stay readable... on the host side only: reads queue an
-    /// op where they copy, so take what you need first.
+    /// The orderly end: waits for everything that was enqueued before, refuses what comes after, and lets the
+    /// threads end. Handles stay valid, and what they know (shape, error, whether they are ready) can be asked;
+    /// but a read is an op of its own where it copies more than a few bytes, or from a GPU, and is refused
+    /// then. So read what you need first.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// let x = device.ones([2]) + 1.0;
+    /// device.shutdown().await?;
+    /// assert!(x.is_ready());                                             // what came before is done
+    /// assert!((&x + 1.0).await.unwrap_err().is_shutdown());               // what comes after is refused
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     ///
     /// A program that returns from `main` without it leaves queued work unrun.
     ///

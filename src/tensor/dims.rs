@@ -99,7 +99,7 @@ index_from!(i32, i64, isize, usize);
 
 fn inclusive(start: isize, last: isize) -> Index {
     // -1 is the last position: nothing comes after it.
-    Index::Span { start, end: if last == -1 { None } else { Some(last + 1) }, step: 1 }
+    Index::Span { start, end: if last == -1 { None } else { last.checked_add(1) }, step: 1 }
 }
 
 impl From<RangeFull> for Index {
@@ -140,7 +140,8 @@ tuples! {
 
 /// What an index takes of a dimension of size `n`: first position, how many, distance.
 pub(crate) fn resolve(index: Index, n: usize) -> Option<(usize, usize, isize)> {
-    let size = n as isize;
+    // A failed value may have any shape.
+    let size = isize::try_from(n).unwrap_or(isize::MAX);
     match index {
         Index::At(i) => {
             let i = if i < 0 { i + size } else { i };

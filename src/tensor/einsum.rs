@@ -4,6 +4,7 @@ use super::build::{self, At};
 use super::dims::Index;
 use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
+use crate::shape::Shape;
 use smallvec::SmallVec;
 use std::panic::Location;
 
@@ -31,11 +32,14 @@ const ELLIPSIS: Label = 0x8000_0000;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// # Panics
-/// With no tensors at all, since there is no device for a failed value.
+/// # Errors
+/// Where the equation does not fit its operands; an argument error with no tensors at all (on
+/// [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFuture {
-    assert!(!operands.is_empty(), "einsum needs at least one tensor");
+    if operands.is_empty() {
+        return build::of_nothing("einsum", Location::caller());
+    }
     let operands: Vec<&TensorFuture> = operands.iter().map(|x| x.as_ref()).collect();
     match plan(equation, &operands) {
         Ok(plan) => plan.run(&operands),
@@ -160,7 +164,7 @@ impl Named {
             order.extend([a, b]);
             let mut shape: Vec<usize> = order[..order.len() - 2].iter().map(|&d| x.dims()[d]).collect();
             let lead = shape.len();
-            shape.push(n * n);
+            shape.push(n.saturating_mul(n));
             x = x.permute(&order[..]).reshape(&shape[..]);
             // Each element of the diagonal is one row and one column after the last.
             let span = Index::Span { start: 0, end: None, step: n as isize + 1 };
@@ -188,7 +192,7 @@ impl Named {
     fn grouped(&self, groups: [&[Label]; 3], sizes: &[(Label, usize)]) -> TensorFuture {
         let order: Vec<isize> = groups.iter().flat_map(|g| g.iter()).map(|&l| self.at(l) as isize).collect();
         let full: Vec<usize> = groups.iter().flat_map(|g| g.iter()).map(|&l| size(sizes, l)).collect();
-        let merged = groups.map(|g| g.iter().map(|&l| size(sizes, l)).product::<usize>());
+        let merged = groups.map(|g| g.iter().map(|&l| size(sizes, l)).collect::<Shape>().numel());
         self.x.permute(&order[..]).expand(&full[..]).reshape(merged)
     }
 

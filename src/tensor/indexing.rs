@@ -98,7 +98,7 @@ impl TensorFuture {
         // The indexed dimensions together as one, at their place.
         let order: Vec<usize> = others[..lead].iter().chain(&dims).chain(&others[lead..]).copied().collect();
         let sizes = |of: &[usize]| -> Vec<usize> { of.iter().map(|&d| self.dims()[d]).collect() };
-        let many: usize = sizes(&dims).iter().product();
+        let many = Shape::from(sizes(&dims)).numel();
         let merged = [&sizes(&others[..lead])[..], &[many], &sizes(&others[lead..])].concat();
         let rest = rest.expand(shape.dims()).reshape(-1);
         let out = [&sizes(&others[..lead])[..], shape.dims(), &sizes(&others[lead..])].concat();
@@ -155,7 +155,9 @@ impl TensorFuture {
         let checked =
             self.shape().dim(dim).ok_or_else(|| build::dim_refusal(dim, self.shape())).and_then(|d| {
                 let n = self.dims()[d] as isize;
-                match sizes.iter().all(|&s| s >= 0) && sizes.iter().sum::<isize>() == n {
+                match sizes.iter().all(|&s| s >= 0)
+                    && sizes.iter().map(|&s| s as i128).sum::<i128>() == n as i128
+                {
                     true => Ok(()),
                     false => Err(Refusal::argument(format!("{sizes:?} do not add up to {n}"))),
                 }
@@ -192,7 +194,7 @@ impl TensorFuture {
         match ends {
             Err(refusal) => build::refused("flatten", self, refusal, at),
             Ok((a, b)) => {
-                let one: usize = self.dims()[a..=b].iter().product();
+                let one = Shape::from(&self.dims()[a..=b]).numel();
                 let shape = [&self.dims()[..a], &[one], &self.dims()[b + 1..]].concat();
                 self.reshape(&shape[..])
             }

@@ -3,12 +3,11 @@
 use super::build::{self, custom};
 use super::dims::Dims;
 use super::future::TensorFuture;
-use super::views::cat;
-use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
 use crate::ops::arrange::Arrange;
 use crate::ops::pick::Pick;
 use crate::ops::rows::{LogSumExp, Norm, Softmax};
+use crate::shape::Shape;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -28,18 +27,41 @@ impl TensorFuture {
     }
 
     /// The logarithm of [`softmax`](Self::softmax).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().zeros([2, 1]);
+    /// assert_eq!(x.log_softmax(-1).to_vec::<f32>().await?, [0.0; 2]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn log_softmax(&self, dim: isize) -> TensorFuture {
         custom(Arc::new(Softmax { dim, log: true }), &[self], Location::caller())
     }
 
     /// `log sum e^x` over dimensions, which go.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().full([2, 3], 5.0);
+    /// assert_eq!(x.logsumexp(0).dims(), [3]);
+    /// let all = x.logsumexp([0, 1]).item::<f32>().await?;
+    /// assert!((all - (5.0 + 6f32.ln())).abs() < 1e-5);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn logsumexp(&self, dims: impl Dims) -> TensorFuture {
         self.logsumexp_over(&dims.dims(), false, Location::caller())
     }
 
     /// As [`logsumexp`](Self::logsumexp), with the dimensions kept at size 1.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().zeros([2, 3]);
+    /// assert_eq!(x.logsumexp_keepdim(0).dims(), [1, 3]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn logsumexp_keepdim(&self, dims: impl Dims) -> TensorFuture {
         self.logsumexp_over(&dims.dims(), true, Location::caller())
@@ -62,7 +84,7 @@ impl TensorFuture {
         let kept: Vec<usize> = (0..self.rank()).filter(|d| !gone.contains(d)).collect();
         let order: Vec<usize> = kept.iter().chain(&gone).copied().collect();
         let mut shape: Vec<usize> = kept.iter().map(|&d| self.dims()[d]).collect();
-        shape.push(gone.iter().map(|&d| self.dims()[d]).product());
+        shape.push(gone.iter().map(|&d| self.dims()[d]).collect::<Shape>().numel());
         let x = self.permute(&order[..]).reshape(&shape[..]);
         let y = custom(Arc::new(LogSumExp { dim: -1, keepdim: false }), &[&x], at);
         if !keepdim {
@@ -75,6 +97,15 @@ impl TensorFuture {
 
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimensions, as many as `weight`
     /// has; the variance is the biased one (Ba et al. 2016, arXiv:1607.06450).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// let y = x.layer_norm(&device.full([2], 10.0), &device.ones([2]), 0.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [-9.0, 11.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn layer_norm(&self, weight: &TensorFuture, bias: &TensorFuture, eps: f64) -> TensorFuture {
         let op = Norm { trailing: weight.rank(), eps, weight: true, bias: true, centred: true };
@@ -82,6 +113,14 @@ impl TensorFuture {
     }
 
     /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions without weight and bias.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// assert_eq!(x.layer_norm_plain(1, 0.0).to_vec::<f32>().await?, [-1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn layer_norm_plain(&self, trailing: usize, eps: f64) -> TensorFuture {
         let op = Norm { trailing, eps, weight: false, bias: false, centred: true };
@@ -90,6 +129,14 @@ impl TensorFuture {
 
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimensions, as many as `weight` has (Zhang and
     /// Sennrich 2019, arXiv:1910.07467).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.full([1, 4], 3.0);
+    /// assert_eq!(x.rms_norm(&device.full([4], 2.0), 0.0).to_vec::<f32>().await?, [2.0; 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn rms_norm(&self, weight: &TensorFuture, eps: f64) -> TensorFuture {
         let op = Norm { trailing: weight.rank(), eps, weight: true, bias: false, centred: false };
@@ -97,6 +144,13 @@ impl TensorFuture {
     }
 
     /// [`rms_norm`](Self::rms_norm) over the last `trailing` dimensions without a weight.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().full([1, 4], 3.0);
+    /// assert_eq!(x.rms_norm_plain(1, 0.0).to_vec::<f32>().await?, [1.0; 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn rms_norm_plain(&self, trailing: usize, eps: f64) -> TensorFuture {
         let op = Norm { trailing, eps, weight: false, bias: false, centred: false };
@@ -125,12 +179,31 @@ impl TensorFuture {
     }
 
     /// Whole slices along `dim`, for a row of indices.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.arange(0, 6, 1).reshape([3, 2]);
+    /// let rows = x.index_select(0, device.from_vec(vec![2i64, 0], [2]));
+    /// assert_eq!(rows.to_vec::<i64>().await?, [4, 5, 0, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn index_select(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
         custom(Arc::new(Pick::IndexSelect { dim }), &[self, index.as_ref()], Location::caller())
     }
 
     /// Rows of this table `[n, width]`, for indices of any shape.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let table = device.arange(0, 6, 1).reshape([3, 2]);
+    /// let words = device.from_vec(vec![2i64, 0, 2], [1, 3]);
+    /// assert_eq!(table.embedding(&words).dims(), [1, 3, 2]);
+    /// assert_eq!(table.embedding(&words).to_vec::<i64>().await?, [4, 5, 0, 1, 4, 5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn embedding(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
         custom(Arc::new(Pick::Embedding), &[self, index.as_ref()], Location::caller())
@@ -138,6 +211,15 @@ impl TensorFuture {
 
     /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so the sums
     /// are the same every time.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let index = device.from_vec(vec![1i64, 1, 0], [3]);
+    /// let sums = device.zeros([2]).scatter_add(0, &index, device.from_vec(vec![1.0f32, 2.0, 4.0], [3]));
+    /// assert_eq!(sums.to_vec::<f32>().await?, [4.0, 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn scatter_add(
         &self,
@@ -150,6 +232,13 @@ impl TensorFuture {
     }
 
     /// For each of these class numbers a row of `classes` zeros with a one; int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let classes = futensor::Device::cpu().from_vec(vec![2i64, 0], [2]);
+    /// assert_eq!(classes.one_hot(3).to_vec::<i64>().await?, [0, 0, 1, 1, 0, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> TensorFuture {
         custom(Arc::new(Pick::OneHot { classes }), &[self], Location::caller())
@@ -159,6 +248,13 @@ impl TensorFuture {
 /// Order.
 impl TensorFuture {
     /// The elements along `dim` in order. Stable; NaN counts as largest.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![3, 1, 2], [3]);
+    /// assert_eq!(x.sort(0, true).to_vec::<i32>().await?, [3, 2, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn sort(&self, dim: isize, descending: bool) -> TensorFuture {
         if self.rank() == 0 && matches!(dim, 0 | -1) {
@@ -186,6 +282,15 @@ impl TensorFuture {
     }
 
     /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![3, 1, 2], [3]);
+    /// let (values, positions) = x.topk(2, 0, true);
+    /// assert_eq!(values.to_vec::<i32>().await?, [3, 2]);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [0, 2]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn topk(&self, k: usize, dim: isize, largest: bool) -> (TensorFuture, TensorFuture) {
         let at = Location::caller();
@@ -194,48 +299,85 @@ impl TensorFuture {
     }
 
     /// Running sums along `dim`; integers and bool are added in int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(1, 4, 1);
+    /// assert_eq!(x.cumsum(0).to_vec::<i64>().await?, [1, 3, 6]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn cumsum(&self, dim: isize) -> TensorFuture {
         custom(Arc::new(Arrange::CumSum { dim }), &[self], Location::caller())
     }
 
     /// The elements on and below a diagonal of the last two dimensions, zeros above.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2, 2]);
+    /// assert_eq!(x.tril(0).to_vec::<f32>().await?, [1.0, 0.0, 1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn tril(&self, diagonal: i64) -> TensorFuture {
         custom(Arc::new(Arrange::Triangle { diagonal, upper: false }), &[self], Location::caller())
     }
 
     /// The elements on and above a diagonal of the last two dimensions, zeros below.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2, 2]);
+    /// assert_eq!(x.triu(1).to_vec::<f32>().await?, [0.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn triu(&self, diagonal: i64) -> TensorFuture {
         custom(Arc::new(Arrange::Triangle { diagonal, upper: true }), &[self], Location::caller())
     }
 
     /// Shifted along dimensions; what leaves at one end comes back at the other.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 4, 1);
+    /// assert_eq!(x.roll(1, 0).to_vec::<i64>().await?, [3, 0, 1, 2]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn roll(&self, shifts: impl Dims, dims: impl Dims) -> TensorFuture {
         let at = Location::caller();
         let (by, dims) = (shifts.dims(), dims.dims());
         if by.len() != dims.len() {
             let text = format!("{} shifts for {} dimensions", by.len(), dims.len());
-            return build::apply(
-                Op::Custom(Arc::new(Arrange::Roll { shifts: Vec::new() })),
-                &[self],
-                || Err(Refusal::argument(text)),
-                at,
-            );
+            return build::refused("roll", self, Refusal::argument(text), at);
         }
         let shifts = dims.iter().zip(&by).map(|(&d, &b)| (d, b as i64)).collect();
         custom(Arc::new(Arrange::Roll { shifts }), &[self], at)
     }
 
     /// The elements along dimensions in reverse; a view.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 3, 1);
+    /// assert_eq!(x.flip(0).to_vec::<i64>().await?, [2, 1, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn flip(&self, dims: impl Dims) -> TensorFuture {
         self.reversed(&dims.dims(), Location::caller())
     }
 
     /// `value` where `mask` (bool, broadcast) is true.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 3, 1);
+    /// assert_eq!(x.masked_fill(x.gt(0), 9).to_vec::<i64>().await?, [0, 9, 9]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn masked_fill(
         &self,
@@ -246,52 +388,92 @@ impl TensorFuture {
     }
 
     /// Repeated as often along each dimension, as PyTorch's `repeat`: new dimensions come in front.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 2, 1);
+    /// assert_eq!(x.repeat([2, 2]).to_vec::<i64>().await?, [0, 1, 0, 1, 0, 1, 0, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn repeat(&self, times: impl Dims) -> TensorFuture {
-        let times = times.dims();
-        if times.len() < self.rank() {
-            let text = format!("{} counts for shape {}", times.len(), self.shape());
-            return build::apply(Op::Cast, &[self], || Err(Refusal::shape(text)), Location::caller());
-        }
-        let lead = times.len().saturating_sub(self.rank());
-        let mut x = self.clone();
-        for _ in 0..lead {
-            x = x.unsqueeze(0);
-        }
+        let (times, at) = (times.dims(), Location::caller());
+        let refuse = |refusal| build::refused("repeat", self, refusal, at);
+        let Some(lead) = times.len().checked_sub(self.rank()) else {
+            return refuse(Refusal::shape(format!("{} counts for shape {}", times.len(), self.shape())));
+        };
+        // Each dimension that is repeated gets one in front of it, of that size and no stride.
+        let (mut apart, mut repeated, mut shape) = (Vec::new(), Vec::new(), Vec::new());
         for (d, &n) in times.iter().enumerate() {
-            match usize::try_from(n) {
-                Ok(1) => {}
-                Ok(0) => x = x.narrow(d as isize, 0, 0),
-                Ok(n) => x = cat(&vec![x; n], d as isize),
-                Err(_) => {
-                    let rule = || Err(Refusal::argument(format!("cannot repeat {n} times")));
-                    return build::apply(Op::Cast, &[self], rule, Location::caller());
-                }
+            let Ok(n) = usize::try_from(n) else {
+                return refuse(Refusal::argument(format!("cannot repeat {n} times")));
+            };
+            let own = if d < lead { 1 } else { self.dims()[d - lead] };
+            if n != 1 && own != 1 {
+                apart.push(1);
+                repeated.push(n);
             }
+            apart.push(own);
+            repeated.push(if own == 1 { n } else { own });
+            shape.push(own.saturating_mul(n));
         }
-        x
+        let shape: Shape = shape.into_iter().collect();
+        if let Err(refusal) = build::fits(&shape, self.dtype()) {
+            return refuse(refusal);
+        }
+        self.reshape(apart).expand(repeated).reshape(shape.dims())
     }
 
     /// Consecutive parts of `size` along `dim`, the last one shorter where it does not divide; views.
     ///
-    /// # Panics
-    /// Where `size` is 0 or `dim` is out of range: there is no number of parts to return.
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let parts = futensor::Device::cpu().arange(0, 5, 1).split(2, 0);
+    /// assert_eq!(parts.len(), 3);
+    /// assert_eq!(parts[2].to_vec::<i64>().await?, [4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Where `size` is 0 or `dim` is out of range: one failed value, since there is no number of parts.
     #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Vec<TensorFuture> {
-        let d = self.shape().dim(dim).expect("the dimension is in range");
-        assert!(size > 0, "parts have at least one element");
+        self.parts("split", dim, size, |_| size)
+    }
+
+    /// Parts of a size that may depend on how many elements there are; `asked` is not 0.
+    #[track_caller]
+    fn parts(
+        &self,
+        name: &str,
+        dim: isize,
+        asked: usize,
+        size: impl FnOnce(usize) -> usize,
+    ) -> Vec<TensorFuture> {
+        let at = Location::caller();
+        let refuse = |refusal| vec![build::refused(name, self, refusal, at)];
+        let Some(d) = self.shape().dim(dim) else { return refuse(build::dim_refusal(dim, self.shape())) };
+        if asked == 0 {
+            return refuse(Refusal::argument("there is at least one part, of at least one element"));
+        }
         let n = self.dims()[d];
+        let size = size(n);
         (0..n.div_ceil(size).max(1)).map(|i| self.narrow(dim, i * size, size.min(n - i * size))).collect()
     }
 
     /// At most `chunks` parts along `dim`, as PyTorch's `chunk`; views.
     ///
-    /// # Panics
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let parts = futensor::Device::cpu().arange(0, 5, 1).chunk(2, 0);
+    /// assert_eq!(parts[0].to_vec::<i64>().await?, [0, 1, 2]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
     /// As [`split`](Self::split).
     #[track_caller]
     pub fn chunk(&self, chunks: usize, dim: isize) -> Vec<TensorFuture> {
-        let d = self.shape().dim(dim).expect("the dimension is in range");
-        assert!(chunks > 0, "there is at least one part");
-        self.split(self.dims()[d].div_ceil(chunks).max(1), dim)
+        self.parts("chunk", dim, chunks, |n| n.div_ceil(chunks).max(1))
     }
 }

@@ -28,9 +28,16 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
     if !counts.len().is_multiple_of(2) || counts.len() / 2 > x.rank() {
         return Err(Refusal::argument(format!("{counts:?} are not pairs for the dimensions of {}", x.shape())));
     }
+    // Far beyond any memory; below, sums of these do not overflow.
+    if let Some(count) = counts.iter().find(|c| c.unsigned_abs() > isize::MAX as usize / 4) {
+        return Err(Refusal::argument(format!("a count of {count}")));
+    }
     let mut out = Vec::new();
     for (i, pair) in counts.chunks(2).enumerate() {
         let d = x.rank() - 1 - i;
+        if x.dims()[d] > isize::MAX as usize / 4 {
+            return Err(Refusal::shape(format!("dimension {d} of {} is larger than any memory", x.shape())));
+        }
         if (x.dims()[d] as isize)
             .checked_add(pair[0])
             .and_then(|n| n.checked_add(pair[1]))

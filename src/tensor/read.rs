@@ -325,8 +325,9 @@ impl TensorFuture {
 
 /// The text of a value: only the elements that are shown are looked at.
 fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
-    let window = display::window(shape);
-    let mut offsets = vec![0isize];
+    // Of a value without elements nothing is shown, however large its other sizes are.
+    let window = if shape.numel() == 0 { Default::default() } else { display::window(shape) };
+    let mut offsets = if shape.numel() == 0 { Vec::new() } else { vec![0isize] };
     for (ranges, &stride) in window.iter().zip(view.strides) {
         let steps: Vec<isize> = ranges.iter().flat_map(|r| r.clone()).map(|i| i as isize * stride).collect();
         offsets = offsets.iter().flat_map(|o| steps.iter().map(move |s| o + s)).collect();

@@ -316,11 +316,13 @@ impl TensorFuture {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// # Panics
-/// With no tensors at all, since there is no device for a failed value.
+/// # Errors
+/// A shape error where other sizes differ; an argument error with no tensors at all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
-    assert!(!tensors.is_empty(), "cat needs at least one tensor");
+    if tensors.is_empty() {
+        return build::of_nothing("cat", Location::caller());
+    }
     joined(tensors.iter().map(|t| t.as_ref().clone()).collect(), dim, Location::caller())
 }
 
@@ -347,16 +349,22 @@ fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
 /// assert_eq!(x.dims(), [2, 2]);
 /// ```
 ///
-/// # Panics
-/// With no tensors at all, since there is no device for a failed value.
+/// # Errors
+/// A shape error where they differ; an argument error with no tensors at all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
-    assert!(!tensors.is_empty(), "stack needs at least one tensor");
-    let first = tensors[0].as_ref();
+    let at = Location::caller();
+    let Some(first) = tensors.first().map(|t| t.as_ref()) else { return build::of_nothing("stack", at) };
     if let Some(other) = tensors.iter().find(|t| t.as_ref().shape() != first.shape()) {
         let text = format!("shapes differ: {} and {}", first.shape(), other.as_ref().shape());
-        let rule = || Err(Refusal::shape(text));
-        return build::apply(Op::View(ViewOp::Reshape), &[first], rule, Location::caller());
+        return build::refused("stack", first, Refusal::shape(text), at);
     }
-    joined(tensors.iter().map(|t| t.as_ref().unsqueeze(dim)).collect(), dim, Location::caller())
+    if !(-(first.rank() as isize) - 1..=first.rank() as isize).contains(&dim) {
+        return build::refused("stack", first, build::dim_refusal(dim, first.shape()), at);
+    }
+    let mut rows = Vec::with_capacity(tensors.len());
+    for t in tensors {
+        rows.push(t.as_ref().unsqueeze(dim));
+    }
+    joined(rows, dim, at)
 }

@@ -1,0 +1,288 @@
+//! Nonsense for arguments: every op on every kind of value, with sizes, dimensions and indices that nobody means.
+//! Each call gives values that come, or that fail with a clear error: none panics, none hangs.
+
+#![allow(clippy::reversed_empty_ranges)]
+
+use futensor::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+type Call = (&'static str, Box<dyn Fn(&TensorFuture) -> Vec<TensorFuture>>);
+
+macro_rules! calls {
+    ($($name:expr => |$x:ident| $e:expr),* $(,)?) => {
+        vec![$(($name, Box::new(|$x: &TensorFuture| -> Vec<TensorFuture> { $e }) as Box<_>)),*]
+    };
+}
+
+fn none() -> [TensorFuture; 0] {
+    []
+}
+
+fn calls() -> Vec<Call> {
+    calls![
+      "neg" => |x| vec![-x], "abs" => |x| vec![x.abs()], "sqrt" => |x| vec![x.sqrt()], "exp" => |x| vec![x.exp()],
+      "add1" => |x| vec![x + 1.0], "addself" => |x| vec![x + x], "add t" => |x| vec![x + x.transpose(0, -1)],
+      "div0" => |x| vec![x / 0], "div0f" => |x| vec![x / 0.0], "rem0" => |x| vec![x.remainder(0)], "fmod0" => |x| vec![x.fmod(0)], "fmod -1" => |x| vec![x.fmod(-1)], "rem -1" => |x| vec![x.remainder(-1)],
+      "pow-1" => |x| vec![x.pow(-1)], "pow 0.5" => |x| vec![x.pow(0.5)], "pow big" => |x| vec![x.pow(1000)],
+      "min/-1" => |x| vec![x.device().full_dtype((), i64::MIN, x.dtype()) / -1, x.device().full_dtype((), i64::MIN, x.dtype()).abs(), -x.device().full_dtype((), i64::MIN, x.dtype()), x.device().full_dtype((), i64::MAX, x.dtype()) + 1, x.device().full_dtype((), i64::MAX, x.dtype()) * 2],
+      "logical" => |x| vec![x.logical_and(x), x.logical_or(1), x.logical_xor(0.5), x.logical_not()],
+      "bitwise" => |x| vec![x.bitwise_and(x), x.bitwise_or(1), x.bitwise_not()],
+      "bitwise f" => |x| vec![x.bitwise_and(0.5)],
+      "clamp rev" => |x| vec![x.clamp(5, -5)], "clamp nan" => |x| vec![x.clamp(f64::NAN, f64::INFINITY)],
+      "clampmin" => |x| vec![x.clamp_min(1e300), x.clamp_max(-1e300)],
+      "elu nan" => |x| vec![x.elu(f64::NAN), x.leaky_relu(f64::INFINITY)],
+      "sums" => |x| vec![x.sum_all(), x.mean_all(), x.prod_all(), x.any_all(), x.all_all()],
+      "largest" => |x| vec![x.max_all()], "largest" => |x| vec![x.min_all()], "largest" => |x| vec![x.argmax_all(), x.argmin_all()],
+      "along the first" => |x| vec![x.sum(0), x.sum_keepdim(-1), x.mean(0), x.prod(0)], "along none" => |x| vec![x.sum(()), x.max(())], "sum[0,0]" => |x| vec![x.sum([0,0])], "sum99" => |x| vec![x.sum(99)], "sum -99" => |x| vec![x.sum(-99)], "sum big" => |x| vec![x.sum(isize::MAX), x.sum(isize::MIN), x.sum(usize::MAX)],
+      "along the first" => |x| vec![x.max(0), x.argmax(0), x.argmin(-1), x.min(-1)], "argmax big" => |x| vec![x.argmax(isize::MIN), x.argmax(isize::MAX), x.argmax_keepdim(7)],
+      "variances" => |x| vec![x.var(0, 1.0), x.var_all(f64::NAN), x.std_all(1e9), x.std(-1, -3.0), x.var_keepdim([0,0], 1.0), x.var((), 1.0)],
+      "norms" => |x| vec![x.norm_all(2.0), x.norm(0.0, 0), x.norm(f64::INFINITY, -1), x.norm(f64::NEG_INFINITY, 0), x.norm_all(f64::NAN), x.norm(-1.0, 99), x.norm(f64::INFINITY, ())],
+      "logsumexp" => |x| vec![x.logsumexp(0), x.logsumexp(()), x.logsumexp([0,0]), x.logsumexp(isize::MIN), x.logsumexp_keepdim([0, 1])],
+      "softmax" => |x| vec![x.softmax(0), x.softmax(-1), x.log_softmax(5), x.softmax(isize::MIN)],
+      "ln" => |x| vec![x.layer_norm_plain(1, 1e-5), x.layer_norm_plain(0, 1e-5), x.layer_norm_plain(99, 1e-5), x.layer_norm_plain(usize::MAX, 1e-5), x.layer_norm_plain(1, f64::NAN), x.layer_norm(x, x, 0.0), x.rms_norm(x, 0.0), x.rms_norm_plain(usize::MAX, 0.0)],
+      "bn" => |x| vec![x.batch_norm(x, x, None, None, 0.0), x.batch_norm_train(Some(x), None, 0.0).0, x.batch_norm_train(None, None, f64::NAN).1],
+      "gather self" => |x| vec![x.gather(0, x), x.gather(-1, x), x.gather(99, x), x.gather(isize::MIN, x)],
+      "gather oob" => |x| vec![x.gather(0, x.device().full(x.shape(), i64::MAX)), x.gather(0, x.device().full(x.shape(), -1)), x.gather(0, x.device().full(x.shape(), i64::MIN))],
+      "index_select" => |x| vec![x.index_select(0, x), x.index_select(0, x.device().full([2], 99)), x.index_select(9, x.device().full([2], 0)), x.index_select(0, x.device().zeros_dtype([0], DType::I64)), x.index_select(0, x.device().full((), 0))],
+      "embedding" => |x| vec![x.embedding(x), x.embedding(x.device().full([2,2], 0)), x.embedding(x.device().full([2], -1))],
+      "scatter_add" => |x| vec![x.scatter_add(0, x, x), x.scatter_add(0, x.device().full(x.shape(), 0), x), x.scatter_add(0, x.device().full(x.shape(), 77), x), x.scatter_add(-7, x, x)],
+      "one_hot" => |x| vec![x.one_hot(0), x.one_hot(3), x.one_hot(usize::MAX)],
+      "sort" => |x| vec![x.sort(0, true), x.argsort(-1, false), x.sort(99, false), x.sort(isize::MIN, false), x.sort(0,false)],
+      "topk" => |x| { let mut v = vec![]; for k in [0, 1, 99, usize::MAX] { let (a,b) = x.topk(k, 0, true); v.push(a); v.push(b); let (a,b) = x.topk(k, 77, false); v.push(a); v.push(b);} v },
+      "cumsum" => |x| vec![x.cumsum(0), x.cumsum(-1), x.cumsum(9), x.cumsum(isize::MIN)],
+      "tril" => |x| vec![x.tril(0), x.triu(i64::MAX), x.tril(i64::MIN), x.triu(i64::MIN), x.tril(i64::MAX)],
+      "roll" => |x| vec![x.roll(1, 0), x.roll(isize::MIN, 0), x.roll(isize::MAX, -1), x.roll([1,2], 0), x.roll([1,2],[0,0]), x.roll(1, 99), x.roll((), ())],
+      "flip" => |x| vec![x.flip(0), x.flip([0,0]), x.flip(()), x.flip(99), x.flip(isize::MIN)],
+      "masked_fill" => |x| vec![x.masked_fill(x, 1), x.masked_fill(x.gt(0), f64::NAN), x.masked_fill(x.device().ones_dtype([7,1,1], DType::Bool), 1e300)],
+      "repeat" => |x| vec![x.repeat(2), x.repeat([2,2,2]), x.repeat(()), x.repeat(0), x.repeat([-1,-1,-1])],
+      "repeat big" => |x| vec![x.repeat([usize::MAX/2, 1, 1])], "repeat big2" => |x| vec![x.repeat([1usize<<33, 1<<33, 1])],
+      "split 0" => |x| x.split(0, 0), "split 99" => |x| x.split(1, 99), "split" => |x| x.split(2, 0), "split max" => |x| x.split(usize::MAX, 0),
+      "chunk 0" => |x| x.chunk(0, 0), "chunk 99" => |x| x.chunk(2, 99), "chunk" => |x| x.chunk(2, 0), "chunk max" => |x| x.chunk(usize::MAX, 0),
+      "splitsizes" => |x| x.split_with_sizes([1,1], 0), "splitsizes -" => |x| x.split_with_sizes([-1,3], 0), "splitsizes big" => |x| x.split_with_sizes([isize::MAX, isize::MAX], 0), "splitsizes dim" => |x| x.split_with_sizes([1], 9), "splitsizes ()" => |x| x.split_with_sizes((), 0),
+      "reshape" => |x| vec![x.reshape(-1), x.reshape([-1,-1]), x.reshape([-1, 0]), x.reshape([0,-1]), x.reshape(()), x.reshape([isize::MAX, isize::MAX]), x.reshape([-2, -3]), x.reshape(isize::MIN), x.reshape([1;70]), x.reshape([0usize, 1<<62, 1<<62])],
+      "transpose" => |x| vec![x.transpose(0, 1), x.transpose(9,0), x.transpose(isize::MIN, 0), x.t(), x.permute(()), x.permute([0,0]), x.permute([1,0]), x.permute([0, -1, 5])],
+      "unsqueeze" => |x| vec![x.unsqueeze(0), x.unsqueeze(-1), x.unsqueeze(99), x.unsqueeze(isize::MIN), x.unsqueeze(isize::MAX)],
+      "squeeze" => |x| vec![x.squeeze(()), x.squeeze(0), x.squeeze(99), x.squeeze(isize::MIN), x.squeeze([0,0])],
+      "expand" => |x| vec![x.expand([3, 2, 3]), x.expand(()), x.expand([-1, -1]), x.expand([-1,-1,-1,-1]), x.expand(isize::MIN), x.expand([1<<20, 2, 3]), x.expand([1isize<<61, 1<<61, 1, 1])],
+      "expand+1" => |x| vec![&x.expand([1isize<<40, 2, 3]) + 1.0],
+      "expand big+1" => |x| vec![&x.expand([1isize<<61, 1<<61, 2, 3]) + 1.0],
+      "narrow" => |x| vec![x.narrow(0,0,1), x.narrow(0, usize::MAX, 2), x.narrow(9,0,0), x.narrow(0,0,0), x.narrow(isize::MIN,0,0)],
+      "i" => |x| vec![x.i(0), x.i(-1), x.i(99), x.i(isize::MIN), x.i(..), x.i(1..), x.i(5..1), x.i(isize::MIN..isize::MAX), x.i(..=5), x.i((0,0,0,0,0,0)), x.i(Index::ALL.step(0)), x.i(Index::ALL.step(isize::MIN)), x.i(Index::ALL.step(isize::MAX)), x.i(Index::ALL.step(-1))],
+      "i ..=max" => |x| vec![x.i(..=isize::MAX)], "i usize max" => |x| vec![x.i(usize::MAX)],
+      "take" => |x| vec![x.take(x), x.take(x.device().full([2,1], 0)), x.take(x.device().full((), 1i64 << 40))],
+      "index" => |x| vec![x.index(&[]), x.index(&[Some(x)]), x.index(&[None, None, None, None]), x.index(&[Some(&x.device().full((), 0))]), x.index(&[Some(&x.device().full([0], 0))]), x.index(&[Some(&x.device().full([2], i64::MIN))]), x.index(&[Some(&x.device().full([2], i64::MAX)), Some(&x.device().full([3], 0))])],
+      "flatten" => |x| vec![x.flatten(0,-1), x.flatten(-1, 0), x.flatten(5,6), x.flatten(isize::MIN, isize::MIN)],
+      "pad" => |x| vec![x.pad([1,1], 0.0), x.pad([-1,-1], 0), x.pad([1], 0), x.pad([1,1,1,1,1,1,1,1], 0), x.pad((), 0), x.pad([-5, 5], 7), x.pad([1,1], f64::NAN)],
+      "pad big" => |x| vec![x.pad([isize::MAX, 0], 0)], "pad big2" => |x| vec![x.pad([isize::MAX, isize::MIN], 0)], "pad big3" => |x| vec![x.pad([isize::MIN, isize::MAX], 0)],"pad big4" => |x| vec![x.pad([isize::MAX-9, 0, isize::MAX -9, 0], 0)],
+      "padmode" => |x| vec![x.pad_mode([1,1], PadMode::Reflect), x.pad_mode([9,9], PadMode::Circular), x.pad_mode([1,1], PadMode::Replicate), x.pad_mode([-1,0], PadMode::Reflect)],
+      "padmode big" => |x| vec![x.pad_mode([isize::MAX - 10, 0], PadMode::Replicate)], "padmode min" => |x| vec![x.pad_mode([isize::MIN, isize::MAX], PadMode::Replicate)],
+      "dropout" => |x| vec![x.dropout(0.0), x.dropout(1.0), x.dropout(2.0), x.dropout(f64::NAN), x.dropout(0.3)],
+      "matmul" => |x| vec![x.matmul(x), x.matmul(x.t()), x.bmm(x), x.matmul(x.device().ones([3])), x.matmul(x.device().ones([3, 0])), x.matmul(x.device().ones([0,0]))],
+      "addmm" => |x| vec![x.addmm(x, x.t(), 1.0, f64::NAN)],
+      "sdpa" => |x| vec![x.scaled_dot_product_attention(x, x, AttentionOptions::default()), x.scaled_dot_product_attention(x, x, AttentionOptions::default().causal(true).mask(x)), x.scaled_dot_product_attention(x, x, AttentionOptions::default().dropout(5.0)), x.scaled_dot_product_attention(x, x, AttentionOptions::default().mask(x.device().zeros_dtype([3], DType::Bool)))],
+      "conv" => |x| vec![x.conv1d(x, None, ()), x.conv2d(x, None, ()), x.conv1d(x, Some(x), ConvOptions::default().stride(0)), x.conv2d(x, None, ConvOptions::default().groups(0)), x.conv2d(x, None, ConvOptions::default().padding(isize::MAX)), x.conv2d(x, None, ConvOptions::default().dilation(isize::MAX)), x.conv2d(x, None, ConvOptions::default().stride([1,2,3])), x.conv_transpose1d(x, None, ()), x.conv_transpose2d(x, None, ConvOptions::default().stride(usize::MAX/2))],
+      "pool" => |x| vec![x.max_pool2d(1), x.max_pool2d(0), x.max_pool2d(usize::MAX), x.avg_pool2d(2), x.avg_pool2d(PoolOptions::new(2).stride(0)), x.avg_pool2d(PoolOptions::new(2).divisor(0)), x.max_pool2d(PoolOptions::new(()))],
+      "pool big" => |x| vec![x.max_pool2d(PoolOptions::new(isize::MAX).padding(isize::MAX/2))], "pool dil" => |x| vec![x.max_pool2d(PoolOptions::new(isize::MAX).dilation(isize::MAX))], "pool ceil" => |x| vec![x.max_pool2d(PoolOptions::new(1).stride(isize::MAX).ceil(true))],
+      "einsum" => |x| vec![einsum("ij,jk->ik", &[x, x]), einsum("", &[x]), einsum("->", &[x]), einsum("ij,", &[x]), einsum("ii", &[x]), einsum("...->...", &[x]), einsum("ij->ijj", &[x]), einsum("é", &[x]), einsum("ij->ik", &[x]), einsum("...i...", &[x]), einsum("i j -> j i", &[x]), einsum("ij->ji->ij", &[x])],
+      "einsum empty" => |x| {let _ = x; vec![einsum("ij->ij", &none())]},
+      "cat empty" => |x| {let _ = x; vec![cat(&none(), 0)]},
+      "stack empty" => |x| {let _ = x; vec![stack(&none(), 0)]},
+      "cat" => |x| vec![cat(&[x, x], 0), cat(&[x], -1), cat(&[x, x], 99), cat(&[x, x], isize::MIN), cat(&[x, &x.device().ones([0])], 0), cat(&[x, &Device::cpu().ones(x.shape())], 0), stack(&[x,x], -1), stack(&[x,x], 99), stack(&[x,x], isize::MIN), stack(&[x, &Device::cpu().ones(x.shape())], 0)],
+      "loss" => |x| vec![x.mse_loss(x, ()), x.mse_loss(x.sum_all(), ()), x.cross_entropy(x, ()), x.nll_loss(x, ()), x.bce_with_logits(x, ()), x.cross_entropy(x.device().full([2], 99), ()), x.cross_entropy(x.device().full([2], -100), ()), x.cross_entropy(x.device().full([2], 0), LossOptions::default().label_smoothing(5.0)), x.cross_entropy(x.device().full([2], 0), LossOptions::default().weight(x)), x.nll_loss(x.device().full([2], -1), ())],
+      "slice_assign" => |x| vec![x.clone().slice_assign(0, x), x.clone().slice_assign(99, x), x.clone().slice_assign((0,0,0,0,0), x), x.clone().slice_assign(.., x), x.clone().slice_assign(Index::ALL.step(0), x), x.clone().slice_assign(0, &x.device().ones([9]))],
+      "where" => |x| vec![x.where_cond(1, 2), x.gt(0).where_cond(x, f64::NAN), x.where_cond(x, x)],
+      "cast" => |x| [DType::F32,DType::F64,DType::F16,DType::BF16,DType::I32,DType::I64,DType::U8,DType::Bool].iter().map(|&t| x.to_dtype(t)).collect(),
+      "grad" => |x| { let x = x.requires_grad(); grad((&x * &x).sum_all(), &[&x]) }, "grad empty" => |x| grad(x.sum_all(), &none()), "grad nonscalar" => |x| grad(x, &[x]), "grad up" => |x| { let x = x.requires_grad(); grad_with(&x * 2.0, &[&x], GradOptions::default().upstream(&x.device().ones([77])))},
+      "checkpoint" => |x| vec![checkpoint(|x| x[0].exp(), &[x])], "custom0" => |x| { let _ = x; vec![custom_fn("none", &[], |_| Ok(Meta::new([2], DType::F32)), |_| Ok(()))]},
+      "a kernel that fails" => |x| vec![custom_fn("pan", &[x], |_| Ok(Meta::new([2], DType::F32)), |_| panic!("in run")), custom_fn("ref", &[x], |_| Ok(Meta::new([2], DType::F32)), |_| Err(Refusal::argument("no")))], "a rule that panics" => |x| vec![custom_fn("pan", &[x], |_| panic!("in infer"), |_| Ok(()))], "custom huge" => |x| vec![custom_fn("pan", &[x], |_| Ok(Meta::new([usize::MAX, usize::MAX], DType::F32)), |_| Ok(()))],
+      "todev" => |x| vec![x.to_device(&Device::cpu()), x + Device::cpu().ones([1]), x.matmul(Device::cpu().ones([3, 3]))],
+      "clip" => |x| optim::clip_grad_norm(&[x.clone()], 1.0).0, "clip empty" => |x| {let _ = x; let (v, n) = optim::clip_grad_norm(&[], 1.0); let mut v = v; v.push(n); v},"clip nan" => |x| optim::clip_grad_value(&[x.clone()], f64::NAN), "clip neg" => |x| optim::clip_grad_value(&[x.clone()], -1.0),
+    ]
+}
+
+/// Calls that are meant to fail inside a kernel.
+const FAILING_KERNELS: &[&str] = &["a kernel that fails", "a rule that panics"];
+
+/// Calls whose results would need memory, or need none; others look at every element, which takes its time.
+const TRIED_ON_LARGE: &[&str] = &[
+    "neg",
+    "exp",
+    "add1",
+    "cast",
+    "sort",
+    "cumsum",
+    "repeat",
+    "reshape",
+    "transpose",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "narrow",
+    "i",
+    "flatten",
+    "pad",
+    "cat",
+];
+
+/// What is wrong with a call on a value, if anything.
+fn wrong(
+    runtime: &tokio::runtime::Runtime,
+    name: &str,
+    call: &dyn Fn(&TensorFuture) -> Vec<TensorFuture>,
+    x: &TensorFuture,
+) -> Vec<String> {
+    let Ok(values) = catch_unwind(AssertUnwindSafe(|| call(x))) else { return vec!["the call panics".into()] };
+    let mut found = Vec::new();
+    for (i, y) in values.iter().enumerate() {
+        let limit = Duration::from_secs(20);
+        let wait = || runtime.block_on(async { tokio::time::timeout(limit, y.wait_to_read()).await });
+        let Ok(ended) = catch_unwind(AssertUnwindSafe(wait)) else {
+            found.push(format!("{i} panics when it is awaited"));
+            continue;
+        };
+        match ended {
+            Err(_) => found.push(format!("{i} hangs")),
+            Ok(Err(error)) if error.is_kernel() && !FAILING_KERNELS.contains(&name) => {
+                found.push(format!("{i} fails in its kernel: {error}"));
+            }
+            Ok(Err(error))
+                if error.message().is_empty() || !error.location().file().ends_with("nonsense.rs") =>
+            {
+                found.push(format!("{i} has an error that does not say where: {error}"));
+            }
+            Ok(Err(_)) => {}
+            Ok(Ok(())) if y.numel() < 10_000 => {
+                let read = || {
+                    runtime.block_on(async {
+                        y.display().await?;
+                        y.to_dtype(DType::F64).to_vec::<f64>().await
+                    })
+                };
+                match catch_unwind(AssertUnwindSafe(read)) {
+                    Ok(Ok(read)) if read.len() == y.numel() => {}
+                    Ok(read) => found.push(format!("{i} cannot be read: {read:?}")),
+                    Err(_) => found.push(format!("{i} panics when it is read")),
+                }
+            }
+            Ok(Ok(())) => {}
+        }
+    }
+    found
+}
+
+fn try_all(calls: &[Call], values: &[(String, TensorFuture)]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut found = String::new();
+    for (name, call) in calls {
+        for (of, x) in values {
+            for what in wrong(&runtime, name, call, x) {
+                found += &format!("{name} of {of}: {what}\n");
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found}");
+}
+
+fn device() -> Device {
+    Device::cpu_with(CpuOptions::default().bytes_max(1 << 26).threads(2))
+}
+
+#[test]
+fn nonsense_gives_values_or_errors_and_never_panics_or_hangs() {
+    let device = device();
+    let types =
+        [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::Bool];
+    let shapes: [&[usize]; 9] =
+        [&[], &[0], &[3], &[1, 1], &[2, 3], &[3, 3], &[2, 0, 3], &[2, 2, 3, 3], &[1, 2, 1, 3]];
+    let mut values = Vec::new();
+    for dtype in types {
+        for shape in shapes {
+            let n: usize = shape.iter().product();
+            let x = (device.arange(0, n as i64, 1) - 1).to_dtype(dtype).reshape(shape);
+            values.push((format!("{dtype} {shape:?}"), x));
+        }
+    }
+    values.push(("NaN".into(), device.full([2, 3], f64::NAN)));
+    values.push(("infinity".into(), device.full([2, 3], f64::INFINITY)));
+    values.push(("9 dimensions".into(), device.ones([1; 9])));
+    values.push(("64 dimensions".into(), device.ones([1; 64])));
+    values.push(("300 dimensions".into(), device.ones([1; 300])));
+    values.push(("a failed value".into(), device.ones([2]) + device.ones([3])));
+    values.push(("nothing of large sizes".into(), device.zeros([0, 1 << 20, 4])));
+    try_all(&calls(), &values);
+}
+
+#[test]
+fn values_larger_than_memory_are_refused_or_never_written() {
+    let device = device();
+    let values = [
+        ("a constant of 2^40".to_string(), device.zeros([1usize << 40])),
+        ("a constant of 2^64".to_string(), device.zeros([1usize << 62, 4])),
+        ("a constant of the largest sizes".to_string(), device.zeros([usize::MAX, usize::MAX, 2])),
+    ];
+    let calls: Vec<Call> = calls().into_iter().filter(|(name, _)| TRIED_ON_LARGE.contains(name)).collect();
+    assert!(calls.len() >= TRIED_ON_LARGE.len());
+    try_all(&calls, &values);
+}
+
+#[test]
+fn a_value_without_elements_is_shown_whatever_its_sizes() {
+    let x = device().zeros([0, 1 << 60]);
+    assert_eq!(block_on(x.to_vec::<f32>()).unwrap(), [0.0; 0]);
+    assert!(block_on(x.display()).unwrap().starts_with("tensor([]"));
+}
+
+#[test]
+fn the_norm_of_no_gradients_is_nothing() {
+    let (clipped, norm) = optim::clip_grad_norm(&[], 1.0);
+    assert!(clipped.is_empty());
+    assert_eq!(block_on(norm.item::<f32>()).unwrap(), 0.0);
+}
+
+#[test]
+fn functions_of_no_tensors_fail_and_say_what_they_need() {
+    for (name, value) in
+        [("cat", cat(&none(), 0)), ("stack", stack(&none(), 0)), ("einsum", einsum("ij->ij", &none()))]
+    {
+        let error = value.error().expect("it failed at once");
+        assert!(error.is_argument() && error.op() == name, "{error}");
+        assert_eq!(error.message(), "needs at least one tensor");
+    }
+}
+
+#[test]
+fn parts_of_no_size_or_of_no_dimension_are_one_failed_value() {
+    let x = Device::cpu().ones([4, 2]);
+    for (name, parts) in [
+        ("split", x.split(0, 0)),
+        ("split", x.split(1, 2)),
+        ("chunk", x.chunk(0, 0)),
+        ("chunk", x.chunk(2, -3)),
+    ] {
+        assert_eq!(parts.len(), 1, "{name}");
+        let error = parts[0].error().expect("it failed at once");
+        assert_eq!(error.op(), name, "{error}");
+    }
+}
+
+#[test]
+fn a_repeated_value_is_one_copy_and_its_mistakes_name_repeat() {
+    let device = device();
+    let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
+    let y = block_on(x.repeat([2, 1, 2]).to_vec::<i32>()).unwrap();
+    assert_eq!(y, [1, 2, 1, 2, 3, 4, 3, 4, 1, 2, 1, 2, 3, 4, 3, 4]);
+    assert_eq!(x.repeat([0, 2]).dims(), [0, 4]);
+    for wrong in [x.repeat(2), x.repeat([-1, 1]), x.repeat([usize::MAX / 2, 2])] {
+        assert_eq!(wrong.error().unwrap().op(), "repeat", "{:?}", wrong.error());
+    }
+}
+
+#[test]
+fn ranges_that_are_longer_than_any_memory_are_refused() {
+    let device = device();
+    for range in [device.arange(0.0, 1e30, 1.0), device.arange(i64::MIN, i64::MAX, 1)] {
+        assert!(range.error().is_some_and(|e| e.is_out_of_memory()), "{:?}", range);
+    }
+    assert_eq!(device.arange(0, 4, 1).i(1..=isize::MAX).dims(), [3]);
+}
