@@ -209,7 +209,7 @@ fn nonsense_gives_values_or_errors_and_never_panics_or_hangs() {
     values.push(("64 dimensions".into(), device.ones([1; 64])));
     values.push(("300 dimensions".into(), device.ones([1; 300])));
     values.push(("a failed value".into(), device.ones([2]) + device.ones([3])));
-    values.push(("nothing of large sizes".into(), device.zeros([0, 1 << 20, 4])));
+    values.push(("nothing of large sizes".into(), device.zeros([0, 1 << 10, 4])));
     try_all(&calls(), &values);
 }
 
