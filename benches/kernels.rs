@@ -238,7 +238,8 @@ fn check(runtime: &tokio::runtime::Runtime, y: &TensorFuture, want: impl Fn(usiz
 
 fn main() {
     ledger::run("kernels", |group, ledger| {
-        let device = Device::cpu_with(CpuOptions::default());
+        // Ceilings run at this priority too.
+        let device = Device::cpu_with(CpuOptions::default().nice(0));
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let bench =
             Bench { group, ledger, runtime: ledger::runtime(), ceilings: RefCell::new(Ceilings::new(threads)) };
