@@ -8,7 +8,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::blocks;
 use crate::sync::{AtomicU64, Ordering, fence};
+use std::alloc::Layout;
 use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull};
 
 /// What happens to a value when its last handle goes.
@@ -21,9 +23,43 @@ pub(crate) trait Observed: Sized {
 const LINK: u64 = 1 << 32;
 const HANDLES: u64 = LINK - 1;
 
+/// The counts come first. Whoever makes ops of a value counts it up and its readers look at the value, on
+/// another core: a value that is worth it keeps what they look at out of the first line.
+#[repr(C)]
 pub(crate) struct Inner<T> {
     counts: AtomicU64,
     value: T,
+}
+
+impl<T> Inner<T> {
+    /// Loom follows what a `Box` allocates.
+    const IN_BLOCK: bool = cfg!(not(futensor_loom)) && blocks::fits(Layout::new::<Inner<T>>());
+
+    #[inline]
+    fn allocate(inner: Inner<T>) -> NonNull<Inner<T>> {
+        if !Self::IN_BLOCK {
+            return NonNull::from(Box::leak(Box::new(inner)));
+        }
+        let block = blocks::take().cast::<Inner<T>>();
+        // SAFETY: a block has room for it, and is ours.
+        unsafe { block.write(inner) };
+        block
+    }
+
+    /// # Safety
+    /// It came from `allocate`, and no owner is left.
+    #[inline]
+    unsafe fn free(this: NonNull<Inner<T>>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if Self::IN_BLOCK {
+                this.drop_in_place();
+                blocks::give(this.cast());
+            } else {
+                drop(Box::from_raw(this.as_ptr()));
+            }
+        }
+    }
 }
 
 /// An owner that observes.
@@ -57,15 +93,23 @@ fn counts_of<T>(inner: &Inner<T>) -> Counts {
 impl<T: Observed> Handle<T> {
     /// A new value with one handle and, beside it, one link (for the queue).
     pub fn with_link(value: T) -> (Handle<T>, Link<T>) {
-        let inner = Box::new(Inner { counts: AtomicU64::new(LINK + 1), value });
-        let ptr = NonNull::from(Box::leak(inner));
+        let ptr = Inner::allocate(Inner { counts: AtomicU64::new(LINK + 1), value });
         (Handle(ptr, PhantomData), Link(ptr, PhantomData))
     }
 
     /// A new value with one handle.
     pub fn new(value: T) -> Handle<T> {
-        let inner = Box::new(Inner { counts: AtomicU64::new(1), value });
-        Handle(NonNull::from(Box::leak(inner)), PhantomData)
+        Handle(Inner::allocate(Inner { counts: AtomicU64::new(1), value }), PhantomData)
+    }
+
+    /// Both counts, at one moment.
+    pub fn counts(&self) -> Counts {
+        counts_of(self.inner())
+    }
+
+    /// The address, as an identity.
+    pub fn address(&self) -> usize {
+        self.0.as_ptr() as usize
     }
 
     /// A link beside this handle.
@@ -167,8 +211,8 @@ impl<T> Drop for Link<T> {
         if self.inner().counts.fetch_sub(LINK, Ordering::Release) == LINK {
             // What every other owner did comes before the value goes.
             fence(Ordering::Acquire);
-            // SAFETY: no owner is left, the pointer came from a `Box`.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            // SAFETY: no owner is left.
+            unsafe { Inner::free(self.0) };
         }
     }
 }

@@ -58,6 +58,7 @@
 #![doc = ""]
 #![doc = include_str!("ARCHITECTURE.md")]
 
+mod blocks;
 mod completion;
 mod counted;
 mod dtype;

@@ -17,7 +17,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("backend", &["backend"]),
     ("kernels", &["kernels"]),
     ("graph", &["graph"]),
-    ("ground", &["op", "dtype", "shape", "error", "sync", "view", "counted", "completion"]),
+    ("ground", &["op", "dtype", "shape", "error", "sync", "view", "blocks", "counted", "completion"]),
 ];
 
 /// Where unsafe code may be.
@@ -40,6 +40,7 @@ const UNSAFE: &[&str] = &[
     "backend/cuda/tests.rs",
     "backend/cuda/upload.rs",
     "backend/host.rs",
+    "blocks.rs",
     "completion.rs",
     "counted.rs",
     "engine/cuda/look.rs",

@@ -424,7 +424,8 @@ pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Opt
     if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
         return None;
     }
-    let operand = |i: usize, on: DType| -> Option<From> {
+    let mut repeated = [[0u64; INLINE_BYTES / 8]; 2];
+    let mut operand = |i: usize, on: DType| -> Option<From> {
         let input: &Node = &inputs[i];
         let value = input.value()?;
         if input.dtype != on {
@@ -432,6 +433,17 @@ pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Opt
         }
         if input.numel() == 1 {
             return Some(From::Same(first(value, on)));
+        }
+        // A constant is one element, repeated by strides of 0. It is written out here, since there is no loop
+        // over two lone elements, and the way through a program costs ten times as much (5,000 instructions).
+        let constant = value.placed.as_ref().is_some_and(|p| p.strides.iter().all(|&s| s == 0));
+        if constant && n * on.size() <= INLINE_BYTES {
+            let (from, to) = (first(value, on), repeated[i].as_mut_ptr().cast::<u8>());
+            for k in 0..n {
+                // SAFETY: the value has its element, and there is room for n of them.
+                unsafe { std::ptr::copy_nonoverlapping(from, to.add(k * on.size()), on.size()) };
+            }
+            return Some(From::Each(to));
         }
         let plain = value.placed.is_none() && input.shape == node.shape;
         plain.then(|| From::Each(first(value, on)))

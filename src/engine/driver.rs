@@ -46,6 +46,8 @@ pub(crate) struct Manner {
 const LOOKS_AT_ONCE: usize = 64;
 /// How long the engine leaves fresh small steps to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
+/// How often in a row, where each time another one has come and no more than that one is queued.
+const LEAVE_AT_MOST: u32 = 8;
 
 /// What the lock guards.
 struct Desk {
@@ -185,6 +187,7 @@ impl Driver for CpuDriver {
     }
 
     fn trim(&self) -> usize {
+        crate::blocks::trim();
         self.memory.trim()
     }
 
@@ -248,11 +251,16 @@ impl Shared {
                 last = Instant::now();
                 continue;
             }
-            if did || self.crew.help() {
+            // Who has looked at something goes on to `idle` all the same: taking each node as it comes would have
+            // this core and the caller's fight for it, and for the head of the intake.
+            if self.crew.help() {
                 last = Instant::now();
                 continue;
             }
-            if !self.idle(me, last) {
+            if did {
+                last = Instant::now();
+            }
+            if !self.idle(me, &mut last) {
                 return;
             }
             if last.elapsed() > self.manner.linger {
@@ -400,7 +408,7 @@ impl Shared {
     }
 
     /// Stays awake for a moment, then sleeps. False where the thread is to end.
-    fn idle(&self, me: usize, last: Instant) -> bool {
+    fn idle(&self, me: usize, last: &mut Instant) -> bool {
         let attendance = &self.port.attendance;
         let something = |attends: bool| {
             self.runnable.load(SeqCst) > 0
@@ -413,8 +421,11 @@ impl Shared {
                 return true;
             }
             if attends && !self.port.intake.is_empty() {
-                self.leave_to_poll();
-                return true;
+                if self.leave_to_poll() {
+                    return true;
+                }
+                // Polls keep up. They push, so somebody has to stay awake, or they would have to wake us.
+                *last = Instant::now();
             }
             let held = attends && self.deadline.load(Relaxed) != u64::MAX;
             if !held && last.elapsed() > self.manner.linger {
@@ -440,15 +451,26 @@ impl Shared {
         true
     }
 
-    /// A poll may be about to claim what has just come in.
-    fn leave_to_poll(&self) {
+    /// A poll may be about to claim what has just come in: leaves it alone for a moment, and longer where
+    /// polls are seen to keep up. True where there is something to look at then.
+    fn leave_to_poll(&self) -> bool {
         if !self.port.inline {
-            return;
+            return true;
         }
-        let from = Instant::now();
-        while from.elapsed() < LEAVE_TO_POLL {
-            std::hint::spin_loop();
+        for _ in 0..LEAVE_AT_MOST {
+            let came = self.port.pressure.came();
+            let from = Instant::now();
+            while from.elapsed() < LEAVE_TO_POLL {
+                std::hint::spin_loop();
+            }
+            if self.port.intake.is_empty() {
+                return false;
+            }
+            if self.port.pressure.came() == came || self.port.pressure.queued().0 > 1 {
+                return true;
+            }
         }
+        true
     }
 
     /// Ends this thread where the device has been abandoned and has nothing left to do.

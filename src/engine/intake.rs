@@ -47,8 +47,29 @@ impl<T: Linked> Intake<T> {
         self.head.load(Ordering::SeqCst).is_null()
     }
 
+    /// Takes back what was pushed last, if that is the value at this address; else nothing happens.
+    ///
+    /// # Safety
+    /// The value is alive, and until this returns nobody but the caller can push it. So if it is at the
+    /// head it has been there since before this began, and what it says about the one before is still so.
+    pub unsafe fn take_back(&self, address: usize) -> Option<Link<T>> {
+        let raw = address as *mut Inner<T>;
+        if self.head.load(Ordering::Acquire) != raw {
+            return None;
+        }
+        // SAFETY: the caller's promise: it is alive.
+        let before = unsafe { peek::<T>(raw) }.next().load(Ordering::Relaxed);
+        self.head.compare_exchange(raw, before, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        // SAFETY: the count that was given to the intake is now ours.
+        Some(unsafe { Link::from_raw(raw) })
+    }
+
     /// Takes everything that is in.
     pub fn take(&self) -> Batch<T> {
+        if self.head.load(Ordering::Relaxed).is_null() {
+            // A swap would take the line from the callers for nothing. What is pushed later is seen later.
+            return Batch::empty();
+        }
         let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
         let mut oldest = null_mut();
         while !newest.is_null() {
@@ -222,6 +243,34 @@ mod loom_tests {
             seen.extend(intake.take().map(|l| l.0));
             let ones: Vec<usize> = seen.iter().copied().filter(|n| *n < 10).collect();
             assert_eq!((ones, seen.len()), (vec![1, 2], 3));
+        });
+    }
+
+    #[test]
+    fn what_is_taken_back_beside_a_taker_and_a_pusher_is_seen_once() {
+        loom::model(|| {
+            let intake = Arc::new(Intake::new());
+            let (taker, pusher) = (intake.clone(), intake.clone());
+            intake.push(item(1));
+            let threads = [
+                loom::thread::spawn(move || taker.take().map(|l| l.0).collect::<Vec<_>>()),
+                loom::thread::spawn(move || {
+                    pusher.push(item(2));
+                    Vec::new()
+                }),
+            ];
+            let mine = item(3);
+            let (address, keep) = (mine.address(), mine.clone());
+            intake.push(mine);
+            // SAFETY: `keep` keeps it, and it is pushed once.
+            let mut seen: Vec<usize> = unsafe { intake.take_back(address) }.into_iter().map(|l| l.0).collect();
+            drop(keep);
+            for thread in threads {
+                seen.extend(thread.join().unwrap());
+            }
+            seen.extend(intake.take().map(|l| l.0));
+            seen.sort();
+            assert_eq!(seen, [1, 2, 3]);
         });
     }
 

@@ -12,13 +12,13 @@ use super::pressure::Pressure;
 use super::record::Tape;
 use crate::backend::cpu::memory::Memory;
 use crate::completion::{DETACHED, Phase, QUEUED};
-use crate::counted::Inner;
+use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
 use crate::graph::value::Value;
 use crate::shape::Shape;
-use crate::sync::{AtomicPtr, Mutex, lock};
+use crate::sync::{Apart, AtomicPtr, Mutex, lock};
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
@@ -75,9 +75,12 @@ pub(crate) struct Port {
     pub inline: bool,
     /// Values lie in host memory, and a step can run on any thread.
     pub host: bool,
-    pub intake: Intake<Node>,
-    pub attendance: Attendance,
-    pub counters: Counters,
+    /// Written at each op by whoever calls it.
+    pub intake: Apart<Intake<Node>>,
+    /// Looked at at each op, written when a worker comes or goes.
+    pub attendance: Apart<Attendance>,
+    /// Written at each op by whoever runs it.
+    pub counters: Apart<Counters>,
     pub pressure: Pressure,
     pub memory: Arc<Memory>,
     pub driver: Box<dyn Driver>,
@@ -125,9 +128,9 @@ impl Port {
             name,
             inline,
             host,
-            intake: Intake::new(),
-            attendance: Attendance::new(),
-            counters: Counters::default(),
+            intake: Apart(Intake::new()),
+            attendance: Apart(Attendance::new()),
+            counters: Apart::default(),
             pressure,
             memory,
             driver,
@@ -179,6 +182,22 @@ impl Port {
     pub fn look(&'static self, node: NodeLink) {
         if !node.completion.set(QUEUED).has(QUEUED) {
             self.push(node);
+        }
+    }
+
+    /// Takes a complete node back that the engine was asked to look at and has not come to. For the one
+    /// who has the only handle on it, and has seen it complete.
+    ///
+    /// An awaited loop then never leaves its core: without this the engine fetches every node from it, only
+    /// to find it done, and the caller fetches the memory back.
+    pub fn take_back(&'static self, node: &NodeHandle) {
+        let mine = Counts { handles: 1, links: 1 };
+        if node.completion.state().has(QUEUED) && node.counts() == mine {
+            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it from there;
+            // and nobody but an owner pushes. (A waker that asks for a look holds a link.)
+            if let Some(link) = unsafe { self.intake.take_back(node.address()) } {
+                link.completion.clear(QUEUED);
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! permit is given to one waiter after the other, in the order of asking, and only while what is
 //! queued is below its limit. Knows nothing of nodes.
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -21,11 +21,21 @@ pub(crate) struct QueueLimits {
 }
 
 pub(crate) struct Pressure {
-    ops: AtomicUsize,
-    bytes: AtomicUsize,
+    /// What has come, written by callers.
+    came: Apart<Count>,
+    /// What has come to an end, written by whoever runs it. One counter for both would go back and forth
+    /// between two cores at each op.
+    ended: Apart<Count>,
     limits: QueueLimits,
     waiting: AtomicBool,
     waiters: Mutex<Waiters>,
+}
+
+/// Since the beginning; wraps around.
+#[derive(Default)]
+struct Count {
+    ops: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -49,8 +59,8 @@ pub(crate) enum Turn {
 impl Pressure {
     pub fn new(limits: QueueLimits) -> Pressure {
         Pressure {
-            ops: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            came: Apart::default(),
+            ended: Apart::default(),
             limits,
             waiting: AtomicBool::new(false),
             waiters: Mutex::new(Waiters::default()),
@@ -59,7 +69,16 @@ impl Pressure {
 
     /// Ops and bytes that are queued or running.
     pub fn queued(&self) -> (usize, usize) {
-        (self.ops.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+        // What has ended first: who sees the end of an op sees, after it, that it came.
+        let (ops, bytes) = (self.ended.ops.load(Ordering::SeqCst), self.ended.bytes.load(Ordering::SeqCst));
+        let came = &self.came;
+        let ops = came.ops.load(Ordering::SeqCst).wrapping_sub(ops);
+        (ops, came.bytes.load(Ordering::SeqCst).wrapping_sub(bytes))
+    }
+
+    /// Ops that have ever come; wraps around.
+    pub fn came(&self) -> usize {
+        self.came.ops.load(Ordering::Relaxed)
     }
 
     /// What a result of this many bytes weighs.
@@ -68,10 +87,10 @@ impl Pressure {
     }
 
     pub fn enqueued(&self, bytes: usize) {
-        self.ops.fetch_add(1, Ordering::Relaxed);
+        self.came.ops.fetch_add(1, Ordering::Relaxed);
         let weight = Pressure::weight(bytes);
         if weight > 0 {
-            self.bytes.fetch_add(weight, Ordering::Relaxed);
+            self.came.bytes.fetch_add(weight, Ordering::Relaxed);
         }
     }
 
@@ -83,18 +102,18 @@ impl Pressure {
 
     pub fn finished_many(&self, ops: usize, weight: usize) {
         if weight > 0 {
-            self.bytes.fetch_sub(weight, Ordering::Relaxed);
+            self.ended.bytes.fetch_add(weight, Ordering::Release);
         }
         // SeqCst: in one order with `waiting`, see `wait`.
-        self.ops.fetch_sub(ops, Ordering::SeqCst);
+        self.ended.ops.fetch_add(ops, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
     fn is_below(&self) -> bool {
-        self.ops.load(Ordering::SeqCst) <= self.limits.ops_max
-            && self.bytes.load(Ordering::SeqCst) <= self.limits.bytes_max
+        let (ops, bytes) = self.queued();
+        ops <= self.limits.ops_max && bytes <= self.limits.bytes_max
     }
 
     #[cold]

@@ -186,22 +186,26 @@ pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 /// No entry in the engine's books.
 pub(crate) const NO_ENTRY: u32 = u32::MAX;
 
+/// In this order in memory: the counts of the owner and what only the engine and the caller look at lie in
+/// the first line, what a reader of the value looks at in the next ones. A caller that makes op after op of one value
+/// counts it up at each, and would else take the line away from the core that reads the value.
+#[repr(C)]
 pub(crate) struct Node {
-    pub op: Op,
-    pub shape: Shape,
-    pub dtype: DType,
-    pub home: &'static dyn Home,
-    pub at: &'static Location<'static>,
-    /// Estimated time on one thread of a CPU, in nanoseconds.
-    pub cost_ns: u32,
-    /// The value or the error, and who waits for it.
-    pub completion: Completion<Result<Value, Error>>,
-    /// What it is made from. Let go by the writer of the value.
-    inputs: UnsafeCell<Inputs>,
     /// The next node in the intake, while it is in there.
     pub next: AtomicPtr<Inner<Node>>,
+    pub home: &'static dyn Home,
+    pub at: &'static Location<'static>,
     /// The engine's note: where it stands in its books. Only the engine's thread reads or writes it.
     pub entry: AtomicU32,
+    /// Estimated time on one thread of a CPU, in nanoseconds.
+    pub cost_ns: u32,
+    /// What it is made from. Let go by the writer of the value.
+    inputs: UnsafeCell<Inputs>,
+    /// The value or the error, and who waits for it.
+    pub completion: Completion<Result<Value, Error>>,
+    pub dtype: DType,
+    pub shape: Shape,
+    pub op: Op,
 }
 
 // SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the

@@ -249,6 +249,7 @@ impl TensorFuture {
             port.counters.inline.fetch_add(tally.started, std::sync::atomic::Ordering::Relaxed);
         }
         if done {
+            port.take_back(node);
             return true;
         }
         // The engine may be writing it at this very moment: that takes less than a hand-over.

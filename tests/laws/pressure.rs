@@ -21,7 +21,8 @@ pub fn add(laws: &mut Laws) {
         one_released_permit_wakes_one_of_many_waiters
         try_admit_refuses_while_the_device_is_full
         a_permit_that_nobody_takes_goes_to_the_next
-        queueing_far_ahead_costs_no_device_memory);
+        queueing_far_ahead_costs_no_device_memory
+        a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back);
 }
 
 struct Wakes(AtomicUsize);
@@ -228,4 +229,28 @@ fn queueing_far_ahead_costs_no_device_memory(kind: Kind) {
     assert_eq!(block_on(sum.item::<f32>()).unwrap(), 250.0 * (1 << 18) as f32);
     let peak = device.stats().bytes_peak;
     assert!(peak <= 8 << 20, "{peak} bytes at the peak for updates of 1 MiB");
+}
+
+fn a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back(kind: Kind) {
+    let device = kind.device();
+    let x = device.rand([1 << 17]);
+    let round = || {
+        let y = (&x * 2.0 + 1.0).softmax(0);
+        block_on((&y * &y).sum_all()).unwrap();
+        drop(y);
+        // What is dropped is freed by the device.
+        block_on(device.waitall()).unwrap();
+        let stats = device.stats();
+        stats.bytes_live + stats.bytes_cached
+    };
+    for i in 0..50 {
+        // Two values at once, and as many that whoever has just used them has not let go yet.
+        let now = round();
+        assert!(now <= 3 << 20, "round {i}: {now} bytes in use or kept, for values of half a MiB");
+    }
+    crate::support::until(|| device.stats().bytes_cached >= 1 << 19);
+    let kept = device.stats().bytes_cached;
+    assert!(device.trim() >= kept);
+    // The last step's own hold on its value may end a moment after all have heard of its end.
+    crate::support::until(|| device.trim() == 0 && device.stats().bytes_cached == 0);
 }

@@ -290,6 +290,49 @@ mod tests {
     }
 
     #[test]
+    fn freed_blocks_are_kept_up_to_what_was_live_and_the_last_freed_is_the_first_used() {
+        let memory = Memory::new(usize::MAX);
+        let blocks: Vec<_> = (0..4).map(|_| memory.alloc(32 << 20).unwrap()).collect();
+        let last = blocks[3].host();
+        drop(blocks);
+        let Bytes { live, peak, cached } = memory.bytes();
+        assert_eq!((live, peak, cached), (0, 128 << 20, 128 << 20));
+        assert_eq!(memory.alloc(32 << 20).unwrap().host(), last);
+        // Another size comes on top: what is kept stays within the peak.
+        drop((0..3).map(|_| memory.alloc(40 << 20).unwrap()).collect::<Vec<_>>());
+        let Bytes { peak, cached, .. } = memory.bytes();
+        assert!(cached <= peak, "{cached} bytes kept, {peak} at the peak");
+        assert_eq!(memory.trim(), cached);
+        assert_eq!(memory.bytes().cached, 0);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn large_blocks_begin_with_a_huge_page_and_have_asked_for_more() {
+        let memory = Memory::new(usize::MAX);
+        let block = memory.alloc(8 << 20).unwrap();
+        let address = block.host().unwrap() as usize;
+        assert_eq!(address % HUGE, 0);
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
+            return; // A kernel without them refuses the advice.
+        }
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in maps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((from, to)) = range
+                && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+            {
+                inside = (from..to).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                assert!(flags.split_whitespace().any(|flag| flag == "hg"), "{flags}");
+                return;
+            }
+        }
+        panic!("the block is in no mapping");
+    }
+
+    #[test]
     fn beyond_the_limit_and_beyond_reason_is_refused() {
         let memory = Memory::new(1 << 20);
         assert!(memory.alloc(2 << 20).is_none());

@@ -1,0 +1,212 @@
+//! Memory for counted values: blocks of one size, which threads keep and pass on.
+//!
+//! A node is made by the thread that calls an op, and let go by another, or by the same one long after.
+//! The general allocator pays for both: what comes from another thread goes back under a lock, and the
+//! memory of ten thousand nodes dropped together is given to the system and touched anew, page by page, by
+//! the next ten thousand. So freed blocks stay with the thread that freed them, up to two batches; further
+//! batches go to a shelf that all threads share, up to a limit; what is beyond goes back to the allocator.
+//! Called by [`counted`](crate::counted) alone. Knows nothing of what lies in a block.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::Cell;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Mutex, MutexGuard};
+
+/// Bytes of a block; a node and its counts fit.
+const SIZE: usize = 384;
+/// Blocks begin with a line of the cache, so that it is known which fields share one.
+pub(crate) const ALIGN: usize = 64;
+const LAYOUT: Layout = match Layout::from_size_align(SIZE, ALIGN) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a block has a layout"),
+};
+/// Blocks that go to the shelf, and come from it, together.
+const BATCH: usize = 64;
+/// Batches that the shelf keeps: 6 MiB.
+const SHELF: usize = 256;
+
+/// A free block: its first word points to the next.
+struct Free {
+    next: *mut Free,
+}
+
+/// A chain of exactly `BATCH` free blocks.
+struct Chain(*mut Free);
+
+// SAFETY: free blocks belong to whoever holds the chain.
+unsafe impl Send for Chain {}
+
+static SHELVED: Mutex<Vec<Chain>> = Mutex::new(Vec::new());
+
+fn shelf() -> MutexGuard<'static, Vec<Chain>> {
+    SHELVED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What a thread keeps: a chain that it takes from and gives to, and perhaps a whole batch.
+struct Own {
+    chain: Cell<*mut Free>,
+    count: Cell<usize>,
+    batch: Cell<*mut Free>,
+}
+
+thread_local! {
+    static OWN: Own = const { Own { chain: Cell::new(null_mut()), count: Cell::new(0), batch: Cell::new(null_mut()) } };
+}
+
+/// True where a value of this layout may lie in a block.
+pub(crate) const fn fits(layout: Layout) -> bool {
+    layout.size() <= SIZE && layout.align() <= ALIGN
+}
+
+/// A block, not initialised. Ends the process where there is no memory, as `Box` does.
+#[inline]
+pub(crate) fn take() -> NonNull<u8> {
+    let own = OWN.try_with(|own| {
+        let first = own.chain.get();
+        if first.is_null() {
+            return own.refill();
+        }
+        // SAFETY: a free block of this thread's.
+        own.chain.set(unsafe { (*first).next });
+        own.count.set(own.count.get() - 1);
+        first
+    });
+    match NonNull::new(own.unwrap_or(null_mut())) {
+        Some(block) => block.cast(),
+        None => fresh(),
+    }
+}
+
+#[cold]
+fn fresh() -> NonNull<u8> {
+    // SAFETY: the layout is not empty.
+    match NonNull::new(unsafe { alloc(LAYOUT) }) {
+        Some(block) => block,
+        None => std::alloc::handle_alloc_error(LAYOUT),
+    }
+}
+
+/// Takes a block back.
+///
+/// # Safety
+/// It came from [`take`], and nobody uses it any more.
+#[inline]
+pub(crate) unsafe fn give(block: NonNull<u8>) {
+    let block = block.as_ptr().cast::<Free>();
+    let kept = OWN.try_with(|own| {
+        // SAFETY: the block is ours, large enough and aligned.
+        unsafe { (*block).next = own.chain.get() };
+        own.chain.set(block);
+        let count = own.count.get() + 1;
+        own.count.set(count);
+        if count == BATCH {
+            own.set_aside();
+        }
+    });
+    if kept.is_err() {
+        // The thread is ending.
+        // SAFETY: it came from `alloc` with this layout.
+        unsafe { dealloc(block.cast(), LAYOUT) }
+    }
+}
+
+impl Own {
+    /// The first block of a batch from beside or from the shelf; null where there is none.
+    #[cold]
+    fn refill(&self) -> *mut Free {
+        let mut batch = self.batch.replace(null_mut());
+        if batch.is_null() {
+            batch = shelf().pop().map_or(null_mut(), |chain| chain.0);
+        }
+        if !batch.is_null() {
+            // SAFETY: a chain of `BATCH` free blocks that is ours now.
+            self.chain.set(unsafe { (*batch).next });
+            self.count.set(BATCH - 1);
+        }
+        batch
+    }
+
+    /// Puts the chain, a whole batch by now, beside; the one that was there goes to the shelf.
+    #[cold]
+    fn set_aside(&self) {
+        let batch = self.chain.replace(null_mut());
+        self.count.set(0);
+        let before = self.batch.replace(batch);
+        if !before.is_null() {
+            put_up(Chain(before));
+        }
+    }
+}
+
+/// Puts a batch on the shelf, or gives it back where that is full.
+fn put_up(batch: Chain) {
+    {
+        let mut shelf = shelf();
+        if shelf.len() < SHELF {
+            shelf.push(batch);
+            return;
+        }
+    }
+    release(batch.0);
+}
+
+/// Gives a chain of free blocks to the allocator.
+fn release(mut first: *mut Free) {
+    while !first.is_null() {
+        // SAFETY: free blocks that are the caller's, from `alloc` with this layout.
+        unsafe {
+            let next = (*first).next;
+            dealloc(first.cast(), LAYOUT);
+            first = next;
+        }
+    }
+}
+
+/// Gives what lies on the shelf back to the allocator.
+pub(crate) fn trim() {
+    let batches = std::mem::take(&mut *shelf());
+    batches.into_iter().for_each(|batch| release(batch.0));
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // Fewer than a batch.
+        release(self.chain.get());
+        if !self.batch.get().is_null() {
+            put_up(Chain(self.batch.get()));
+        }
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn blocks_that_are_taken_are_all_different_whichever_thread_freed_them() {
+        let mut taken: Vec<usize> = (0..5 * BATCH).map(|_| take().as_ptr() as usize).collect();
+        for round in 0..4 {
+            let all: HashSet<usize> = taken.iter().copied().collect();
+            assert_eq!(all.len(), taken.len(), "round {round}");
+            assert!(taken.iter().all(|block| block % ALIGN == 0));
+            for (i, &block) in taken.iter().enumerate() {
+                // SAFETY: the block is ours.
+                unsafe { std::ptr::write_bytes(block as *mut u8, i as u8, SIZE) };
+            }
+            let gone = taken.split_off(BATCH + round);
+            std::thread::spawn(move || {
+                // SAFETY: taken above, once.
+                gone.into_iter().for_each(|b| unsafe { give(NonNull::new(b as *mut u8).unwrap()) });
+            })
+            .join()
+            .unwrap();
+            taken.extend((0..3 * BATCH).map(|_| take().as_ptr() as usize));
+        }
+        // SAFETY: taken above, once.
+        taken.into_iter().for_each(|b| unsafe { give(NonNull::new(b as *mut u8).unwrap()) });
+        trim();
+    }
+}
