@@ -49,7 +49,8 @@ struct Weight {
 /// packs at each call spends more time on that than on the product.
 fn packed<'a>(a: &View<'_>, b: &View<'_>, keep: Option<&'a Keep>) -> Option<&'a Weight> {
     let (&[k, n], Some(keep)) = (b.shape, keep) else { return None };
-    let plain = a.dtype == DType::F32 && !a.shape.is_empty() && a.is_contiguous();
+    let plain =
+        matches!(a.dtype, DType::F32 | DType::F16 | DType::BF16) && !a.shape.is_empty() && a.is_contiguous();
     if !plain || k == 0 || a.numel() == 0 || a.numel() / k > FEW_ROWS || k * n < 4096 {
         return None;
     }

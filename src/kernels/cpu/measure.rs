@@ -273,14 +273,22 @@ fn measure_matmul() {
                 });
             }
         }
-        for (dtype, name) in [(DType::BF16, "  bf16"), (DType::I32, "  i32")] {
-            if n > 1000 || m == 1 {
+        for (dtype, name, turned) in
+            [(DType::BF16, "  bf16", false), (DType::BF16, "  bf16 turned", true), (DType::I32, "  i32", false)]
+        {
+            if n > 1000 && (dtype, m) != (DType::BF16, 16) || m == 1 {
                 continue;
             }
             let (sa, sb, so) = ([m, k], [k, n], [m, n]);
-            let (ta, tb) = ([k as isize, 1], [n as isize, 1]);
+            let (ta, tb) = ([k as isize, 1], if turned { [1, k as isize] } else { [n as isize, 1] });
             let (a, b) = (view(&data, dtype, &sa, &ta), view(&data, dtype, &sb, &tb));
             line(name, flops, &mut |par| matmul(a, b, &out(&mut result, dtype, &so), par).unwrap());
+            if m <= 32 {
+                let packed = pack(b).unwrap();
+                line("  packed", flops, &mut |par| {
+                    matmul_packed(a, &packed, &out(&mut result, dtype, &so), None, par)
+                });
+            }
         }
     }
 }

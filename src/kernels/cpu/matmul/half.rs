@@ -9,9 +9,10 @@ use super::super::nest::Shared;
 use super::{Cut, Matrix, Product, gemm_piece};
 use std::cell::RefCell;
 
-/// Sides of a tile of the output, and the depth of a step: three buffers of half a MiB at most.
-const ROWS: usize = 256;
-const COLS: usize = 256;
+/// Sides of a tile of the output, and the depth of a step: three buffers of a MiB at most. Elements are widened
+/// once a tile, so the longer its sides, the fewer conversions a multiply-add.
+const ROWS: usize = 512;
+const COLS: usize = 512;
 const DEPTH: usize = 512;
 
 thread_local! {
@@ -57,12 +58,12 @@ unsafe fn tile<T: Load<f32>>(o: Matrix<T>, a: Matrix<T>, b: Matrix<T>, high: usi
             let deep = deep.min(k - depth);
             // SAFETY: by the caller's promise; the buffers have the sizes that are named.
             unsafe {
-                widen(Matrix { at: Shared::new(a.from(0, depth)), ..a }, wide_a, high, deep);
-                widen(Matrix { at: Shared::new(b.from(depth, 0)), ..b }, wide_b, deep, wide);
+                let a = widen(Matrix { at: Shared::new(a.from(0, depth)), ..a }, wide_a, high, deep);
+                let b = widen(Matrix { at: Shared::new(b.from(depth, 0)), ..b }, wide_b, deep, wide);
                 gemm_piece::<f32>(
                     Matrix { at: Shared::new(acc.as_mut_ptr()), rows: wide as isize, cols: 1 },
-                    Matrix { at: Shared::new(wide_a.as_mut_ptr()), rows: deep as isize, cols: 1 },
-                    Matrix { at: Shared::new(wide_b.as_mut_ptr()), rows: wide as isize, cols: 1 },
+                    a,
+                    b,
                     [high, wide, deep],
                     depth > 0,
                 );
@@ -81,28 +82,30 @@ unsafe fn tile<T: Load<f32>>(o: Matrix<T>, a: Matrix<T>, b: Matrix<T>, high: usi
     });
 }
 
-/// Writes a matrix row by row in f32, reading along whichever side lies closer in memory.
+/// Widens a matrix to f32 in the order in which it lies, so that a transposed weight is read along memory too;
+/// the product takes any order.
 ///
 /// # Safety
 /// The matrix is valid over `rows` and `cols`.
-unsafe fn widen<T: Load<f32>>(from: Matrix<T>, to: &mut [f32], rows: usize, cols: usize) {
+unsafe fn widen<T: Load<f32>>(from: Matrix<T>, to: &mut [f32], rows: usize, cols: usize) -> Matrix<f32> {
+    let turned = from.rows == 1 && from.cols != 1;
+    let (lines, len) = if turned { (cols, rows) } else { (rows, cols) };
     vectorize(|| {
-        if from.cols == 1 {
-            for (r, line) in to.chunks_mut(cols.max(1)).take(rows).enumerate() {
-                // SAFETY: by the caller's promise.
-                let x = unsafe { std::slice::from_raw_parts(from.from(r, 0), cols) };
+        for (i, line) in to.chunks_mut(len.max(1)).take(lines).enumerate() {
+            let first = if turned { from.from(0, i) } else { from.from(i, 0) };
+            if turned || from.cols == 1 {
+                // SAFETY: by the caller's promise; the elements of a line lie side by side.
+                let x = unsafe { std::slice::from_raw_parts(first, len) };
                 line.iter_mut().zip(x).for_each(|(o, x)| *o = x.load());
-            }
-            return;
-        }
-        // Bands of 16 columns: what is read of a line stays in the first-level cache until it is used up.
-        for band in (0..cols).step_by(16) {
-            for r in 0..rows {
-                for c in band..(band + 16).min(cols) {
-                    // SAFETY: by the caller's promise.
-                    to[r * cols + c] = unsafe { *from.from(r, c) }.load();
-                }
+            } else {
+                // SAFETY: by the caller's promise.
+                line.iter_mut().enumerate().for_each(|(c, o)| *o = unsafe { *from.from(i, c) }.load());
             }
         }
     });
+    let at = Shared::new(to.as_mut_ptr());
+    match turned {
+        true => Matrix { at, rows: 1, cols: len as isize },
+        false => Matrix { at, rows: len as isize, cols: 1 },
+    }
 }

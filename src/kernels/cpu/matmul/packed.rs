@@ -2,15 +2,19 @@
 //!
 //! `gemm` brings its operands into order at every call, which with few rows costs as much as the product.
 //! Here the weight is cut into panels of [`WIDTH`] columns, each contiguous along k; a call reads every
-//! panel once from memory and each row of `a` as it lies. Sums are blocked over k as elsewhere.
+//! panel once from memory and each row of `a` as it lies. Sums are blocked over k as elsewhere. Weights of
+//! halves are widened as they are packed, so a product of halves takes no longer than one of f32, and is
+//! rounded once.
 
 use super::super::super::{Parallel, View, ViewMut};
+use super::super::load::Load;
 use super::super::nest::{Shared, in_parts};
 use super::super::simd::{Level, level};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
 use crate::dtype::DType;
+use ::half::{bf16, f16};
 use std::cell::RefCell;
 
 /// Columns of a panel: three 512-bit registers of f32.
@@ -22,7 +26,7 @@ const ROWS_MAX: usize = 8;
 /// Multiply-adds below which a second thread does not pay.
 const PART: usize = 1 << 18;
 
-/// A `[k, n]` matrix of f32 in panels.
+/// A `[k, n]` matrix in panels of f32.
 pub(crate) struct Packed {
     panels: Vec<Line>,
     k: usize,
@@ -34,16 +38,22 @@ pub(crate) struct Packed {
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
-/// Packs a `[k, n]` view of f32.
+/// Packs a `[k, n]` view of f32, f16 or bf16.
 ///
 /// # Errors
 /// For other element types or ranks.
 pub(crate) fn pack(b: View<'_>) -> Result<Packed, String> {
-    let (&[k, n], DType::F32) = (b.shape, b.dtype) else {
-        return Err(format!("only matrices of float32 are packed, not {} {:?}", b.dtype, b.shape));
-    };
+    match (b.shape, b.dtype) {
+        (&[k, n], DType::F32) => Ok(pack_as::<f32>(b, k, n)),
+        (&[k, n], DType::F16) => Ok(pack_as::<f16>(b, k, n)),
+        (&[k, n], DType::BF16) => Ok(pack_as::<bf16>(b, k, n)),
+        _ => Err(format!("only matrices of float32 and halves are packed, not {} {:?}", b.dtype, b.shape)),
+    }
+}
+
+fn pack_as<T: Load<f32>>(b: View<'_>, k: usize, n: usize) -> Packed {
     let mut panels = vec![Line([0.0; 16]); n.div_ceil(WIDTH) * k * (WIDTH / 16)];
-    let (from, [rows, cols]) = (Shared::<f32>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
+    let (from, [rows, cols]) = (Shared::<T>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
     for (panel, lines) in panels.chunks_mut((k * (WIDTH / 16)).max(1)).enumerate() {
         let wide = WIDTH.min(n - panel * WIDTH);
         // Columns outside, so that a transposed weight is read along memory; rows of a panel are near.
@@ -51,17 +61,19 @@ pub(crate) fn pack(b: View<'_>) -> Result<Packed, String> {
             let column = (panel * WIDTH + c) as isize * cols;
             for p in 0..k {
                 // SAFETY: an index of the view.
-                lines[p * (WIDTH / 16) + c / 16].0[c % 16] = unsafe { *from.at(p as isize * rows + column) };
+                lines[p * (WIDTH / 16) + c / 16].0[c % 16] =
+                    unsafe { *from.at(p as isize * rows + column) }.load();
             }
         }
     }
-    Ok(Packed { panels, k, n })
+    Packed { panels, k, n }
 }
 
 /// What is done to finished sums: `(row, first column, sums)`, in place.
 pub(crate) type Epilogue<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
-/// `out[m, n] = a[m, k] x b`, then the epilogue on every run of finished elements.
+/// `out[m, n] = a[m, k] x b`, then the epilogue on every run of finished elements. `a` and `out` are of one type,
+/// one that can be packed.
 pub(crate) fn matmul_packed(
     a: View<'_>,
     b: &Packed,
@@ -69,12 +81,26 @@ pub(crate) fn matmul_packed(
     epilogue: Option<Epilogue<'_>>,
     par: &dyn Parallel,
 ) {
-    debug_assert_eq!((a.dtype, out.dtype), (DType::F32, DType::F32));
+    match a.dtype {
+        DType::F16 => packed_as::<f16>(a, b, out, epilogue, par),
+        DType::BF16 => packed_as::<bf16>(a, b, out, epilogue, par),
+        _ => packed_as::<f32>(a, b, out, epilogue, par),
+    }
+}
+
+fn packed_as<T: Load<f32>>(
+    a: View<'_>,
+    b: &Packed,
+    out: &ViewMut<'_>,
+    epilogue: Option<Epilogue<'_>>,
+    par: &dyn Parallel,
+) {
+    debug_assert_eq!(a.dtype, out.dtype);
     debug_assert_eq!((a.shape[1], out.shape), (b.k, &[a.shape[0], b.n][..]));
-    let to = Shared::<f32>::new(out.ptr);
+    let to = Shared::<T>::new(out.ptr);
     let each = (a.shape[0] * b.k * WIDTH).max(1);
     ROWS.with_borrow_mut(|rows| {
-        gather_rows(&a, rows);
+        gather_rows::<T>(&a, rows);
         let rows = &rows[..];
         in_parts(b.n.div_ceil(WIDTH), (PART / each).max(1), par, &|panels| {
             for panel in panels {
@@ -97,8 +123,8 @@ fn group(left: usize) -> usize {
 }
 
 /// Writes each group of rows column by column.
-fn gather_rows(a: &View<'_>, rows: &mut Vec<f32>) {
-    let (from, [m, k]) = (Shared::<f32>::new(a.ptr.cast_mut()), [a.shape[0], a.shape[1]]);
+fn gather_rows<T: Load<f32>>(a: &View<'_>, rows: &mut Vec<f32>) {
+    let (from, [m, k]) = (Shared::<T>::new(a.ptr.cast_mut()), [a.shape[0], a.shape[1]]);
     rows.clear();
     rows.resize(m * k, 0.0);
     let (mut row, mut rest) = (0, &mut rows[..]);
@@ -109,7 +135,7 @@ fn gather_rows(a: &View<'_>, rows: &mut Vec<f32>) {
             let line = (row + r) as isize * a.strides[0];
             for (p, column) in block.chunks_mut(high).enumerate() {
                 // SAFETY: an index of the view.
-                column[r] = unsafe { *from.at(line + p as isize * a.strides[1]) };
+                column[r] = unsafe { *from.at(line + p as isize * a.strides[1]) }.load();
             }
         }
         (row, rest) = (row + high, more);
@@ -117,18 +143,18 @@ fn gather_rows(a: &View<'_>, rows: &mut Vec<f32>) {
 }
 
 /// All rows by one panel.
-struct Panel<'a> {
+struct Panel<'a, T> {
     lines: &'a [Line],
     rows: &'a [f32],
     m: usize,
     k: usize,
     col: usize,
     n: usize,
-    to: Shared<f32>,
+    to: Shared<T>,
     epilogue: Option<Epilogue<'a>>,
 }
 
-impl Panel<'_> {
+impl<T: Load<f32>> Panel<'_, T> {
     fn run(self) {
         match level() {
             // SAFETY: a `Level` is only made where the machine has it.
@@ -222,8 +248,10 @@ impl Panel<'_> {
                 epilogue(row, self.col, &mut sums[..wide]);
             }
             let to = self.to.at((row * self.n + self.col) as isize);
-            // SAFETY: `wide` elements of the output's row, which belong to this panel.
-            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), to, wide) };
+            for (c, &sum) in sums[..wide].iter().enumerate() {
+                // SAFETY: `wide` elements of the output's row, which belong to this panel.
+                unsafe { to.add(c).write(T::store(sum)) };
+            }
         }
     }
 }

@@ -124,6 +124,20 @@ fn a_product_is_bitwise_the_same_for_any_number_of_threads() {
     }
 }
 
+/// Sums in f32, rounded once: within half a unit of the type of what f32 gives.
+fn halves_packed<T: Element>(rng: &mut Rng, half_unit: f64) {
+    for _ in 0..10 {
+        let [m, n, k] = [1 + rng.below(33), 1 + rng.below(150), rng.below(1200)];
+        let (a, b) = (Value::<T>::random(rng, &[m, k], small), Value::<T>::random(rng, &[k, n], small));
+        let (packed, par) = (pack(b.view()).unwrap(), Threads { threads: 2, seed: rng.word() });
+        let got = filled::<T>(&[m, n], |out| matmul_packed(a.view(), &packed, out, None, &par));
+        for (got, (sum, size)) in got.iter().zip(reference(&a, &b, &[m, n])) {
+            let bound = 3.1e-5 * size + half_unit * sum.abs() * 1.001 + 1e-7;
+            assert!((got.to_f64() - sum).abs() <= bound, "{} {sum} of {k}", got.to_f64());
+        }
+    }
+}
+
 #[test]
 fn a_packed_weight_gives_the_product_and_then_the_epilogue() {
     let mut rng = Rng::new(33);
@@ -143,5 +157,7 @@ fn a_packed_weight_gives_the_product_and_then_the_epilogue() {
             assert_eq!(more[i], plain[i] * 2.0 + i as f32);
         }
     }
+    halves_packed::<f16>(&mut rng, 1.0 / 2048.0);
+    halves_packed::<bf16>(&mut rng, 1.0 / 256.0);
     assert!(pack(Value::<i32>::new(&[1, 1], vec![1]).view()).is_err());
 }
