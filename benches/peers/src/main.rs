@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -- [--only CASE,...] [--quick] [--threads N] [--nice N] [--peers FILE]... [--json FILE] [--write FILE]
-//! cargo run --release --no-default-features --features candle,burn -- --json FILE
+//! cargo run --release --no-default-features --features candle,burn-ndarray -- --json FILE
 //! python3 ../peers.py --json FILE
 //! ```
 //!
@@ -172,6 +172,8 @@ fn main() -> Outcome<()> {
         // SAFETY: no other thread is there yet.
         unsafe { std::env::set_var(name, arguments.threads.to_string()) };
     }
+    let read = |file: &String| table::from_json(&std::fs::read_to_string(file)?);
+    let others = arguments.peers.iter().map(read).collect::<Outcome<Vec<_>>>()?;
     let about = about(&arguments);
     about.iter().for_each(|line| eprintln!("{line}"));
     let ms = Duration::from_millis;
@@ -202,16 +204,12 @@ fn main() -> Outcome<()> {
         std::fs::write(file, table::to_json(&rows, &about[1..]))?;
     }
     let mut text = about.iter().map(|line| format!("- {line}\n")).collect::<String>();
-    for file in &arguments.peers {
-        let (others, about) = table::from_json(&std::fs::read_to_string(file)?)?;
+    for (others, about) in others {
         let mine = |r: &Row| rows.iter().any(|m| m.case == r.case);
-        let others: Vec<Row> = others.into_iter().filter(mine).collect();
-        // What the machine can do was measured here as well.
-        let fresh: Vec<Row> = others
-            .into_iter()
-            .filter(|o| !rows.iter().any(|m| m.case == o.case && m.engine == o.engine))
-            .collect();
-        rows.extend(fresh);
+        // What the machine can do was measured here as well, and here it counts.
+        let here = |r: &Row| rows.iter().any(|m| m.case == r.case && m.engine == r.engine);
+        let others: Vec<Row> = others.into_iter().filter(|r| mine(r) && !here(r)).collect();
+        rows.extend(others);
         about.iter().for_each(|line| text.push_str(&format!("- {line}\n")));
     }
     if cfg!(feature = "futensor") {

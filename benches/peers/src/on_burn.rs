@@ -206,9 +206,10 @@ impl Mlp {
 
 pub fn jobs(case: Case) -> Vec<Job> {
     let flex = if cfg!(feature = "futensor") { "burn flex avx512" } else { "burn flex" };
+    #[allow(unused_mut)]
     let mut jobs = On { name: flex, device: Device::flex() }.jobs(case);
-    // Its products come from `matrixmultiply`, which has no use for gemm's AVX-512: once is enough.
-    if cfg!(not(feature = "futensor")) {
+    #[cfg(feature = "burn-ndarray")]
+    {
         #[allow(deprecated)]
         let device = Device::ndarray();
         jobs.extend(On { name: "burn ndarray", device }.jobs(case));
