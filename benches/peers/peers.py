@@ -400,13 +400,16 @@ def measure(np, case, engines, quick, known):
     for turn in range(turns):
         for engine, run, n, own, seconds in plan:
             if turn < own:
+                before = time.process_time()
                 took, y = run(n)
+                seconds.append((took / (n * items(case)), (time.process_time() - before) / (n * items(case))))
                 check(np, case, known, engine, y)
                 del y
-                seconds.append(took / (n * items(case)))
     rows = []
     for engine, _, _, _, seconds in plan:
-        row = {"case": case, "engine": engine, "median": statistics.median(seconds), "fastest": min(seconds)}
+        wall, cpu = zip(*seconds)
+        row = {"case": case, "engine": engine, "median": statistics.median(wall), "fastest": min(wall),
+               "cpu": statistics.median(cpu)}
         print(f"{case:<12} {engine:<16} {row['median'] * 1e6:12.3f} us", file=sys.stderr)
         rows.append(row)
     return rows
@@ -432,6 +435,9 @@ def main():
     np = found["numpy"]
     if "torch" in found:
         found["torch"].set_num_threads(given.threads)
+    when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    unset = f"; unset: {', '.join(CRIPPLING)}" if CRIPPLING else ""
+    about = [f"{when}: Python {sys.version.split()[0]}, {', '.join(versions)}, {given.threads} threads{unset}"]
     inputs, rows, known = Inputs(np), [], {}
     for case in CASES:
         if given.only and not any(case.startswith(word) for word in given.only):
@@ -445,12 +451,9 @@ def main():
             engines |= jax_engines(inputs, case, found["jax"])
         rows += measure(np, case, engines, given.quick, known)
         inputs.known.clear()
-    when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    unset = f"; unset: {', '.join(CRIPPLING)}" if CRIPPLING else ""
-    about = [f"{when}: Python {sys.version.split()[0]}, {', '.join(versions)}, {given.threads} threads{unset}"]
-    if given.json:
-        with open(given.json, "w") as file:
-            json.dump({"about": about, "rows": rows}, file, indent=1)
+        if given.json:
+            with open(given.json, "w") as file:
+                json.dump({"about": about, "rows": rows}, file, indent=1)
     print(about[0])
 
 

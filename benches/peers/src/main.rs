@@ -139,10 +139,12 @@ fn about(arguments: &Arguments) -> Vec<String> {
     let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<&str> = load.split_whitespace().take(1).collect();
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let flag = |on: bool, word: &str| if on { format!(" {word}") } else { String::new() };
+    let (only, quick) = (arguments.only.join(","), flag(arguments.quick, "--quick"));
+    let only = flag(!only.is_empty(), &format!("--only {only}"));
     vec![
         format!(
-            "Machine: {} (family {}, model {}), {} cores; {}; L2 {}, L3 {}; {:.0} GiB of memory; {} {}; huge pages: {}",
+            "Machine: {} (family {}, model {}), {} cores; {}; L2 {}, L3 {}; {:.0} GiB of memory; {}; huge pages: {}",
             field("Model name"),
             field("CPU family"),
             field("Model:"),
@@ -151,17 +153,15 @@ fn about(arguments: &Arguments) -> Vec<String> {
             field("L2"),
             field("L3"),
             kib / (1 << 20) as f64,
-            output("uname", &["-s"]),
-            output("uname", &["-r"]),
+            std::env::consts::OS,
             huge.trim(),
         ),
         format!(
-            "{}; load before the start {}; {} threads each, futensor's at nice {}; `futensor-peers {}`",
+            "{}; load before the start {}; {} threads each, futensor's at nice {}; `benches/peers/run{only}{quick}`",
             output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
             load.join(" "),
             arguments.threads,
             arguments.nice,
-            words.join(" "),
         ),
     ]
 }

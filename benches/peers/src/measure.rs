@@ -57,6 +57,8 @@ pub struct Row {
     pub engine: String,
     pub median: f64,
     pub fastest: f64,
+    /// Median of the processor time of all threads, a sample's preparations and checks included.
+    pub cpu: f64,
 }
 
 struct Runner {
@@ -65,6 +67,24 @@ struct Runner {
     n: usize,
     turns: usize,
     seconds: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+/// Seconds of processor time that this process has used.
+fn cpu() -> f64 {
+    // SAFETY: a zeroed `rusage` is one, and it is ours to be written.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }
 
 /// How often it has to be done for a sample to be long enough; warms up on the way.
@@ -85,7 +105,7 @@ fn calibrate(job: Job, effort: Effort, proof: &mut dyn FnMut(&str, &[f32])) -> R
     }
     let sample = once * n as f64;
     let turns = ((effort.most.as_secs_f64() / sample) as usize).clamp(3, effort.turns);
-    Runner { job, n, turns, seconds: Vec::new() }
+    Runner { job, n, turns, seconds: Vec::new(), cpu: Vec::new() }
 }
 
 /// Runs all jobs of a case; a time is divided by `items`. `proof` is shown what every sample came to.
@@ -100,20 +120,21 @@ pub fn run(
     for turn in 0..effort.turns {
         for runner in &mut runners {
             if turn < runner.turns {
+                let before = cpu();
                 let sample = (runner.job.run)(runner.n);
+                let each = 1.0 / (runner.n as f64 * items);
+                runner.cpu.push((cpu() - before) * each);
+                runner.seconds.push(sample.time.as_secs_f64() * each);
                 proof(&runner.job.engine, &sample.shows);
-                runner.seconds.push(sample.time.as_secs_f64() / (runner.n as f64 * items));
             }
         }
     }
-    let row = |mut runner: Runner| {
-        runner.seconds.sort_by(f64::total_cmp);
-        Row {
-            case: case.to_owned(),
-            engine: runner.job.engine,
-            median: runner.seconds[runner.seconds.len() / 2],
-            fastest: runner.seconds[0],
-        }
+    let row = |mut runner: Runner| Row {
+        case: case.to_owned(),
+        engine: runner.job.engine,
+        median: median(&mut runner.seconds),
+        fastest: runner.seconds[0],
+        cpu: median(&mut runner.cpu),
     };
     runners.into_iter().map(row).collect()
 }

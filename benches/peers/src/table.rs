@@ -111,7 +111,7 @@ pub fn bars(rows: &[Row]) -> String {
 /// One line an engine, case after case: its time, the fastest of its samples, and ours over its.
 pub fn times(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| case | engine | median | fastest sample | futensor's time / its |\n|---|---|---|---|---|\n",
+        "| case | engine | median | fastest sample | processor time | futensor's time / its |\n|---|---|---|---|---|---|\n",
     );
     for &case in CASES {
         let mut of: Vec<&Row> = rows.iter().filter(|r| r.case == case.name()).collect();
@@ -133,16 +133,21 @@ pub fn times(rows: &[Row]) -> String {
                 Role::Floor => format!("*{}*", row.engine),
                 _ => row.engine.clone(),
             };
-            let (median, fastest) = (time(row.median), time(row.fastest));
+            let (median, fastest, cpu) = (time(row.median), time(row.fastest), time(row.cpu));
             let rate = rate(case, row.median);
-            writeln!(out, "| {title} | {name} | {median}{rate} | {fastest} | {ratio} |").expect("a string");
+            writeln!(out, "| {title} | {name} | {median}{rate} | {fastest} | {cpu} | {ratio} |")
+                .expect("a string");
         }
     }
     out
 }
 
 pub fn to_json(rows: &[Row], about: &[String]) -> String {
-    let row = |r: &Row| serde_json::json!({ "case": r.case, "engine": r.engine, "median": r.median, "fastest": r.fastest });
+    let row = |r: &Row| {
+        serde_json::json!({
+            "case": r.case, "engine": r.engine, "median": r.median, "fastest": r.fastest, "cpu": r.cpu
+        })
+    };
     let rows: Vec<_> = rows.iter().map(row).collect();
     serde_json::to_string_pretty(&serde_json::json!({ "about": about, "rows": rows })).expect("plain values")
 }
@@ -156,6 +161,7 @@ pub fn from_json(text: &str) -> Result<(Vec<Row>, Vec<String>), Box<dyn std::err
             engine: v["engine"].as_str()?.to_owned(),
             median: v["median"].as_f64()?,
             fastest: v["fastest"].as_f64()?,
+            cpu: v["cpu"].as_f64()?,
         })
     };
     let rows = file["rows"].as_array().ok_or("no rows")?.iter().map(row).collect::<Option<_>>();
