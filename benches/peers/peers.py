@@ -20,6 +20,7 @@ for name in CRIPPLING:
 
 import argparse
 import datetime
+import importlib
 import importlib.util
 import json
 import math
@@ -428,7 +429,12 @@ def main():
             print(f"{name}: not installed, left out", file=sys.stderr)
             versions.append(f"{name} not installed")
             continue
-        found[name] = importlib.import_module(name)
+        try:
+            found[name] = importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            print(f"{name}: does not load, left out: {error}", file=sys.stderr)
+            versions.append(f"{name} does not load")
+            continue
         versions.append(f"{name} {found[name].__version__}")
     if "numpy" not in found:
         sys.exit("without NumPy there is nothing to feed the others with: pip install numpy")
