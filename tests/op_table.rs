@@ -1,6 +1,6 @@
 //! The table of ops and modules says what there is: every op that the sources offer is in it, and nothing else.
 //!
-//! It stands between two comments in `README.md` or `docs/OPS.md`, wherever they are.
+//! It stands between two comments in `README.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -107,25 +107,20 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     let schedules = ["Optimizer", "Constant", "Cosine", "Schedule", "StepDecay", "Warmup"];
     let optimisers = exported("src/optim/mod.rs", &schedules);
 
-    let mut seen = 0;
-    for path in ["README.md", "docs/OPS.md"] {
-        let Some(rows) = table(&text(path)) else { continue };
-        seen += 1;
-        let said = |wanted: &dyn Fn(&str) -> bool| -> Names {
-            rows.iter().filter(|(group, _)| wanted(group)).flat_map(|(_, names)| names.clone()).collect()
-        };
-        let compare = |what: &str, said: Names, there: &Names| {
-            let missing: Vec<&String> = there.difference(&said).collect();
-            let invented: Vec<&String> = said.difference(there).collect();
-            assert!(missing.is_empty(), "{path}: {what} that are not in the table: {missing:?}");
-            assert!(invented.is_empty(), "{path}: {what} that are not there: {invented:?}");
-        };
-        let (nn, optim) = (|g: &str| g.contains("`nn`"), |g: &str| g.contains("`optim`"));
-        compare("ops", said(&|g| !nn(g) && !optim(g)), &ops);
-        compare("modules", said(&nn), &modules);
-        compare("optimisers", said(&optim), &optimisers);
-        let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
-        assert_eq!(names, said(&|_| true).len(), "{path}: a name is there twice");
-    }
-    assert!(seen > 0, "there is no table between <!-- ops --> and <!-- /ops -->");
+    let rows = table(&text("README.md")).expect("a table between <!-- ops --> and <!-- /ops --> in README.md");
+    let said = |wanted: &dyn Fn(&str) -> bool| -> Names {
+        rows.iter().filter(|(group, _)| wanted(group)).flat_map(|(_, names)| names.clone()).collect()
+    };
+    let compare = |what: &str, said: Names, there: &Names| {
+        let missing: Vec<&String> = there.difference(&said).collect();
+        let invented: Vec<&String> = said.difference(there).collect();
+        assert!(missing.is_empty(), "{what} that are not in the table: {missing:?}");
+        assert!(invented.is_empty(), "{what} that are not there: {invented:?}");
+    };
+    let (nn, optim) = (|g: &str| g.contains("`nn`"), |g: &str| g.contains("`optim`"));
+    compare("ops", said(&|g| !nn(g) && !optim(g)), &ops);
+    compare("modules", said(&nn), &modules);
+    compare("optimisers", said(&optim), &optimisers);
+    let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
+    assert_eq!(names, said(&|_| true).len(), "a name is there twice");
 }

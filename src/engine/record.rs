@@ -73,6 +73,8 @@ pub struct RecordedStep {
     pub began: Duration,
     /// When it ended, since the recording began.
     pub ended: Duration,
+    /// Both times are the GPU's own. Else they are the host's: launched, or begun; seen to be through, or ended.
+    pub by_device: bool,
 }
 
 /// An await that has ended: of a value, a read, or a whole device.
@@ -227,6 +229,22 @@ impl Tape {
         unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits, began) };
     }
 
+    /// A step that was recorded when it was launched is through: when it was launched, and the device's own times of
+    /// it, where there are any.
+    #[cold]
+    pub fn landed(&self, at: At, launched: Instant, times: Option<(Instant, Instant)>) {
+        let (_, reels) = &mut *lock(&self.reels);
+        let ran = Ran::Stream { stream: at.stream as usize, point: at.point };
+        for reel in reels.iter_mut() {
+            let since = reel.since;
+            let Some(step) = reel.steps.iter_mut().rev().find(|step| step.ran == ran) else { continue };
+            let (began, ended) = times.unwrap_or_else(|| (launched, Instant::now()));
+            step.began = began.saturating_duration_since(since);
+            step.ended = ended.saturating_duration_since(since).max(step.began);
+            step.by_device = times.is_some();
+        }
+    }
+
     /// A small step is about to be published; its last node is written out.
     ///
     /// # Safety
@@ -274,7 +292,7 @@ impl Tape {
             let ops = nodes.iter().map(|&(node, written)| unsafe { reel.op(node, written) }).collect();
             let ended = reel.since.elapsed();
             let began = began.map_or(ended, |began| began.saturating_duration_since(reel.since)).min(ended);
-            reel.steps.push(RecordedStep { ops, ran, waits: waits.clone(), began, ended });
+            reel.steps.push(RecordedStep { ops, ran, waits: waits.clone(), began, ended, by_device: false });
         }
     }
 }

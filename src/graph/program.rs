@@ -78,7 +78,7 @@ impl Program {
 
     /// What these registers need of the program, with them as its outputs: the rest is left out, registers and
     /// inputs are numbered anew. Also the old number of each input that is left.
-    #[cfg(any(test, feature = "cuda"))]
+    #[allow(dead_code)] // Only a device that splits groups asks for it.
     pub fn only(&self, outputs: &[Reg]) -> (Program, SmallVec<[u8; 4]>) {
         let mut needed: SmallVec<[bool; INSTRS_MAX]> = SmallVec::from_elem(false, self.instrs.len());
         outputs.iter().for_each(|&r| needed[r as usize] = true);
@@ -106,7 +106,7 @@ impl Program {
     }
 }
 
-#[cfg(any(test, feature = "cuda"))]
+#[allow(dead_code)] // Only a device that splits groups asks for it.
 impl Code {
     /// The registers that are read.
     pub fn operands(&self) -> impl Iterator<Item = Reg> {

@@ -5,7 +5,7 @@
 //! nothing of the request's type, nor of batches.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::tensor::Tensor;
 use std::future::Future;

@@ -12,7 +12,7 @@ use super::answer::{Answer, Desk, End, Slot};
 use super::timer::{ThreadTimer, Timer};
 use crate::engine::pressure::{Pressure, QueueLimits, Turn};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::tensor::Tensor;
 use std::collections::{HashMap, VecDeque};

@@ -5,7 +5,7 @@
 //! the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The thread also takes up
 //! what a finished batch lets through: the engine only rings its bell.
 
-use crate::sync::lock;
+use crate::sync::lock_plain as lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;

@@ -3,7 +3,7 @@
 use super::future::TensorFuture;
 use super::tensor::Tensor;
 use crate::error::Result;
-use crate::sync::lock;
+use crate::sync::lock_plain as lock;
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -36,6 +36,7 @@ pub struct CudaOptions {
     hold_back: Duration,
     watchdog: Option<Duration>,
     sync: bool,
+    timed: u32,
     bytes_max: usize,
     in_flight_ops: usize,
     in_flight_bytes: usize,
@@ -56,6 +57,7 @@ impl Default for CudaOptions {
             hold_back: Duration::from_micros(50),
             watchdog: None,
             sync: std::env::var_os("FUTENSOR_SYNC").is_some_and(|v| v != "0" && !v.is_empty()),
+            timed: 0,
             bytes_max: usize::MAX,
             in_flight_ops: 256,
             in_flight_bytes: 4 << 30,
@@ -96,6 +98,10 @@ options! {
     /// Whether each step runs to its end before the next is launched, so that a fault names its op. Off by
     /// default, on where the environment has `FUTENSOR_SYNC=1`.
     sync: bool;
+    /// While somebody records ([`Device::record`]), every so many steps stand between two events that the GPU times,
+    /// and the recording has the GPU's times of them; 1 times all of them. Nothing waits for the times. 0 by default:
+    /// a recorded step then begins when it is launched, and ends when it is seen to be through.
+    timed: u32;
     /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
     /// default but the device's.
     bytes_max: usize;
@@ -184,6 +190,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         spin: options.spin,
         watchdog: options.watchdog,
         sync: options.sync,
+        timed: options.timed,
     };
     let limits = Limits {
         streams: options.streams.clamp(1, 64) as u16,

@@ -14,7 +14,7 @@ use crate::engine::record::Awaited;
 use crate::engine::trace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::Node;
-use crate::sync::lock;
+use crate::sync::lock_plain as lock;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;

@@ -11,6 +11,7 @@ mod support;
 
 mod faults;
 mod order;
+mod times;
 mod values;
 
 use futensor::{CudaOptions, Device};
@@ -99,11 +100,15 @@ fn main() -> ExitCode {
     if let Some(why) = &skipped {
         eprintln!("ignored, as the simulated driver cannot be used: {why}");
     }
-    let entries: Vec<(String, Entry)> =
-        [("values", values::all()), ("order", order::all()), ("faults", faults::all())]
-            .into_iter()
-            .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
-            .collect();
+    let entries: Vec<(String, Entry)> = [
+        ("values", values::all()),
+        ("order", order::all()),
+        ("times", times::all()),
+        ("faults", faults::all()),
+    ]
+    .into_iter()
+    .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
+    .collect();
     let trials = entries.into_iter().map(|(name, entry)| {
         let ignored = skipped.is_some();
         let named = name.clone();

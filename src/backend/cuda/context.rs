@@ -7,8 +7,9 @@
 use super::{Gpu, Trouble, describe, probe};
 use crate::sync::{Mutex, lock};
 use cudarc::driver::sys;
+use std::time::Duration;
 
-/// An untimed event that a waiting thread sleeps on.
+/// An event that a waiting thread sleeps on, timed where its pool says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event(sys::CUevent);
 
@@ -18,7 +19,9 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 /// BLOCKING_SYNC | DISABLE_TIMING. The binding's flags are an enum, which cannot be OR-ed.
-const EVENT_FLAGS: u32 = 3;
+const UNTIMED: u32 = 3;
+/// BLOCKING_SYNC.
+const TIMED: u32 = 1;
 /// CU_STREAM_NON_BLOCKING: the legacy default stream orders nothing here.
 const STREAM_FLAGS: u32 = 1;
 
@@ -33,6 +36,15 @@ impl Event {
         }
     }
 
+    /// How long after another the event was reached, where both are timed and have been.
+    pub fn since(self, earlier: Event) -> Option<Duration> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both were made and not destroyed, and the place can be written.
+        let status = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.0, self.0) };
+        (status == sys::CUresult::CUDA_SUCCESS)
+            .then(|| Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+
     /// Waits, asleep, until the event is reached. For threads that have nothing else to do.
     pub fn sleep(self) -> Result<(), sys::CUresult> {
         // SAFETY: as above.
@@ -43,28 +55,40 @@ impl Event {
     }
 }
 
-/// Events that are not in use.
-#[derive(Default, Debug)]
-pub(crate) struct Events(Mutex<Vec<Event>>);
+/// Events that are not in use, all of one kind.
+#[derive(Debug)]
+pub(crate) struct Events {
+    flags: u32,
+    free: Mutex<Vec<Event>>,
+}
 
 impl Events {
+    pub fn untimed() -> Events {
+        Events { flags: UNTIMED, free: Mutex::default() }
+    }
+
+    pub fn timed() -> Events {
+        Events { flags: TIMED, free: Mutex::default() }
+    }
+
     pub fn take(&self) -> Result<Event, Trouble> {
-        if let Some(event) = lock(&self.0).pop() {
+        if let Some(event) = lock(&self.free).pop() {
             return Ok(event);
         }
         let mut event = std::ptr::null_mut();
         // SAFETY: `event` can be written; the context is current.
-        Trouble::of("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, EVENT_FLAGS) })?;
+        Trouble::of("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, self.flags) })?;
         Ok(Event(event))
     }
 
     /// An event that nobody waits for any more.
     pub fn give_back(&self, event: Event) {
-        lock(&self.0).push(event);
+        lock(&self.free).push(event);
     }
 
-    fn destroy(&self) {
-        for event in lock(&self.0).drain(..) {
+    /// To be called with the context current, and nobody waiting for any of them.
+    pub fn destroy(&self) {
+        for event in lock(&self.free).drain(..) {
             // SAFETY: made by `take`, and in nobody's hands.
             unsafe { sys::cuEventDestroy_v2(event.0) };
         }

@@ -9,6 +9,7 @@ use super::lanes::{Lanes, Mark};
 use super::launch::Launcher;
 use super::memory::{DeviceBuffer, Heap, Returned, allocate, free};
 use super::pinned::{Pinned, PinnedBlock};
+use super::timing::Timing;
 use super::{Site, Stream, Trouble};
 use crate::graph::value::{Buffer, Storage, Value};
 use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
@@ -44,6 +45,7 @@ pub(crate) struct Gear {
     returned: Vec<Returned>,
     /// Copies to the device that are made a piece at a time.
     pub(super) uploads: VecDeque<super::upload::Upload>,
+    pub timing: Timing,
     /// Events that the reapers have to hear of.
     pub to_reap: Vec<ToReap>,
     /// What the launch that is being prepared has to come after.
@@ -128,6 +130,7 @@ impl Gear {
         pinned: Arc<Pinned>,
         events: Arc<Events>,
         reached: Arc<[AtomicU64]>,
+        timing: Timing,
     ) -> Result<Gear, String> {
         let context = Context::open(heap.ordinal, reached.len())?;
         let lanes = Lanes::new(&context.streams, reached, events.clone());
@@ -141,6 +144,7 @@ impl Gear {
             heap,
             pinned,
             events,
+            timing,
             returned: Vec::new(),
             uploads: VecDeque::new(),
             to_reap: Vec::new(),
@@ -183,7 +187,8 @@ impl Gear {
     /// Puts the lane behind what the next launch reads and writes over. To be called before it.
     pub(super) fn order(&mut self, lane: usize) -> Result<(), Trouble> {
         let (to_reap, after) = (&mut self.to_reap, std::mem::take(&mut self.after));
-        self.lanes.order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))
+        self.lanes.order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))?;
+        self.timing.begin(self.lanes.raw(lane))
     }
 
     /// Where the elements of a value are for a launch on this lane, which is ordered after whoever wrote them;

@@ -41,6 +41,7 @@ pub(crate) mod step;
 mod testing;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timing;
 mod upload;
 
 use crate::error::ErrorKind;

@@ -7,6 +7,7 @@ use crate::backend::cuda::context::Event;
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Cargo;
 use crate::backend::cuda::step::Landing;
+use crate::backend::cuda::timing::{Anchor, Timed};
 use crate::completion::AWAITED;
 use crate::engine::step::Step;
 use crate::error::Error;
@@ -36,6 +37,8 @@ pub(super) struct Flight {
     pub cargo: Cargo,
     pub landing: Option<Landing>,
     pub launched: Instant,
+    /// The GPU's own times of it, where they are taken.
+    pub timed: Option<Timed>,
 }
 
 #[derive(Default)]
@@ -51,6 +54,8 @@ pub(super) struct Sky {
 #[derive(Default)]
 pub(super) struct Lane {
     pub sky: std::sync::Mutex<Sky>,
+    /// What the GPU's times on this lane are counted from.
+    pub anchor: Mutex<Option<Anchor>>,
     bell: Condvar,
 }
 
@@ -115,11 +120,17 @@ impl Shared {
     }
 
     /// Publishes a flight that is through: values and errors become known, and those who await them wake.
-    pub(super) fn publish(&self, flight: Flight) {
-        let Flight { step, cargo, landing, .. } = flight;
+    pub(super) fn publish(&self, lane: usize, flight: Flight) {
+        let Flight { step, cargo, landing, timed, launched, .. } = flight;
         // Staging is of no more use; a landing's is read below.
         drop(cargo);
+        let times = timed.and_then(|timed| {
+            lock(&self.lanes[lane].anchor).as_mut().and_then(|anchor| anchor.read(timed, &self.timed))
+        });
         let Some(step) = step else { return };
+        if self.port.tape.is_on() {
+            self.port.tape.landed(step.at, launched, times);
+        }
         self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
         for (node, &entry) in step.nodes().zip(&step.entries) {
             let made = lock(&self.table).get(entry as usize).cloned().flatten();

@@ -41,6 +41,8 @@ pub(crate) struct Manner {
     pub watchdog: Option<Duration>,
     /// Each step runs to its end before the next is launched.
     pub sync: bool,
+    /// While somebody records, every so many steps are timed by the GPU; 0 for none.
+    pub timed: u32,
 }
 
 /// What the lock guards. It is never held while CUDA is called.
@@ -66,6 +68,8 @@ struct Shared {
     /// Counts what reapers have seen.
     progress: AtomicU64,
     events: Arc<Events>,
+    /// Those that tell the GPU's time.
+    timed: Arc<Events>,
     heap: Arc<Heap>,
     pinned: Arc<Pinned>,
     epoch: Instant,
@@ -129,7 +133,8 @@ impl Shared {
             reached: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
             done: Mutex::new(Vec::new()),
             progress: AtomicU64::new(0),
-            events: Arc::default(),
+            events: Arc::new(Events::untimed()),
+            timed: Arc::new(Events::timed()),
             heap,
             pinned: Arc::default(),
             epoch: Instant::now(),

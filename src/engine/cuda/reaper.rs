@@ -49,7 +49,7 @@ fn live(shared: &Shared, number: usize) {
             sky.moved = Some(Instant::now());
         }
         for flight in through {
-            shared.publish(flight);
+            shared.publish(number, flight);
         }
         shared.progress.fetch_add(1, SeqCst);
         shared.port.attend();

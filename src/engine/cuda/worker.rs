@@ -11,6 +11,7 @@ use super::{Desk, Shared, reaper};
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Gear;
 use crate::backend::cuda::step::{Landing, Operand, Queued};
+use crate::backend::cuda::timing::{Timed, Timing};
 use crate::backend::cuda::{Trouble, describe};
 use crate::completion::DETACHED;
 use crate::engine::step::{Step, Work};
@@ -67,8 +68,9 @@ struct Worker {
 /// The life of the device's thread.
 pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<AtomicBool>) {
     let port = shared.port;
-    let opened =
-        Gear::open(shared.heap.clone(), shared.pinned.clone(), shared.events.clone(), shared.reached.clone());
+    let timing = Timing::new(shared.manner.timed, shared.timed.clone());
+    let (heap, pinned) = (shared.heap.clone(), shared.pinned.clone());
+    let opened = Gear::open(heap, pinned, shared.events.clone(), shared.reached.clone(), timing);
     let lanes = shared.lanes.len();
     let worker = match opened {
         Ok(gear) => Some(Worker {
@@ -130,6 +132,9 @@ fn refuse_until_abandoned(shared: &Shared) {
 
 impl Worker {
     fn work(&mut self) {
+        if let Err(trouble) = self.anchor() {
+            return self.lose(trouble);
+        }
         let mut last = Instant::now();
         loop {
             if self.shared.over.load(SeqCst) {
@@ -148,6 +153,14 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Before anything is queued: what each lane's times are counted from.
+    fn anchor(&self) -> Result<(), Trouble> {
+        for (lane, of) in self.shared.lanes.iter().enumerate() {
+            *lock(&of.anchor) = self.gear.timing.anchor(self.gear.lanes.raw(lane))?;
+        }
+        Ok(())
     }
 
     fn lose(&self, trouble: Trouble) {
@@ -275,6 +288,7 @@ impl Worker {
     fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
         let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.is_alone();
         let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
+        self.gear.timing.arm(self.shared.port.tape.is_on())?;
         let attempt = match &step.work {
             Work::Group { group, written, end } => {
                 let operands: SmallVec<[Operand; 4]> = group
@@ -318,6 +332,7 @@ impl Worker {
         if self.shared.port.tape.is_on() {
             // SAFETY: this thread runs the step, and its nodes' inputs are still there.
             unsafe { self.shared.port.tape.step(&step, None) };
+            // Its times follow when it is through.
         }
         let observed = step.nodes().any(|n| n.counts().handles > 0);
         let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);
@@ -325,7 +340,8 @@ impl Worker {
         self.let_go(&mut step);
         let names =
             self.shared.manner.sync.then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
-        self.depart(lane, Some(step), landing);
+        let timed = self.gear.timing.end(self.gear.lanes.raw(lane))?;
+        self.depart(lane, Some(step), landing, timed);
 
         // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
         let queue = &mut self.queues[lane];
@@ -351,14 +367,14 @@ impl Worker {
     fn put_off(&mut self, lane: usize, why: PutOff) {
         self.queues[lane].put_off = Some(why);
         if self.gear.lanes.is_begun(lane) {
-            self.depart(lane, None, None);
+            self.depart(lane, None, None, None);
         }
     }
 
     /// A flight is queued.
-    fn depart(&mut self, lane: usize, step: Option<Step>, landing: Option<Landing>) {
+    fn depart(&mut self, lane: usize, step: Option<Step>, landing: Option<Landing>, timed: Option<Timed>) {
         let (mark, cargo) = self.gear.depart(lane);
-        let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now() };
+        let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now(), timed };
         self.shared.lanes[lane].sky().flights.push_back(flight);
     }
 
@@ -458,7 +474,7 @@ impl Worker {
             Err(Trouble::OutOfMemory { .. }) => self.moved = true,
             Err(trouble) => return Err(trouble),
         }
-        self.depart(lane, None, None);
+        self.depart(lane, None, None, None);
         self.cover(lane)?;
         Ok(true)
     }
@@ -552,6 +568,12 @@ impl Worker {
             // Nothing is under way, so it ends at once.
             let _ = reaper.join();
         }
+        for lane in &self.shared.lanes {
+            if let Some(anchor) = lock(&lane.anchor).take() {
+                anchor.close(&self.shared.timed);
+            }
+        }
+        self.shared.timed.destroy();
         self.gear.close();
     }
 }

@@ -1,0 +1,123 @@
+//! Device time: which launches stand between two timed events, and what the events say.
+//!
+//! Sampled, and only while somebody records. The events are read once their flight is known to be through, so nothing
+//! ever waits for them. A lane's times hang together: each is counted from the one before, since a difference of two
+//! events is a single-precision number of milliseconds and would lose its microseconds over hours.
+
+use super::Trouble;
+use super::context::{Event, Events, Raw};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The events around one launch.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    begin: Event,
+    end: Event,
+    /// The GPU cannot have begun before.
+    launched: Instant,
+}
+
+/// The device's thread's side: chooses launches, and records.
+#[derive(Debug)]
+pub(crate) struct Timing {
+    /// Every so many launches; 0 for none.
+    every: u32,
+    since: u32,
+    events: Arc<Events>,
+    /// Of the launch that is being prepared: its first event, and when that was recorded.
+    open: Option<(Event, Option<Instant>)>,
+}
+
+impl Timing {
+    pub fn new(every: u32, events: Arc<Events>) -> Timing {
+        Timing { every, since: 0, events, open: None }
+    }
+
+    /// A launch is about to be prepared: it is timed if somebody records and it is its turn.
+    pub fn arm(&mut self, recording: bool) -> Result<(), Trouble> {
+        if let Some((_, begun)) = &mut self.open {
+            // Left over from a launch that was put off.
+            *begun = None;
+            return Ok(());
+        }
+        if self.every == 0 || !recording {
+            return Ok(());
+        }
+        self.since += 1;
+        if self.since >= self.every {
+            self.since = 0;
+            self.open = Some((self.events.take()?, None));
+        }
+        Ok(())
+    }
+
+    /// What the launch waits for on other streams has been queued.
+    pub fn begin(&mut self, raw: Raw) -> Result<(), Trouble> {
+        match &mut self.open {
+            Some((event, begun)) => {
+                *begun = Some(Instant::now());
+                raw.record(*event)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The launch is queued.
+    pub fn end(&mut self, raw: Raw) -> Result<Option<Timed>, Trouble> {
+        let Some((begin, begun)) = self.open.take() else { return Ok(None) };
+        let Some(launched) = begun else {
+            self.events.give_back(begin);
+            return Ok(None);
+        };
+        let end = self.events.take()?;
+        raw.record(end)?;
+        Ok(Some(Timed { begin, end, launched }))
+    }
+
+    /// A point of a lane that has nothing queued: its times are counted from there.
+    pub fn anchor(&self, raw: Raw) -> Result<Option<Anchor>, Trouble> {
+        if self.every == 0 {
+            return Ok(None);
+        }
+        let event = self.events.take()?;
+        raw.record(event)?;
+        Ok(Some(Anchor { event, at: Instant::now() }))
+    }
+}
+
+/// An event of a lane, and when the lane reached it.
+#[derive(Debug)]
+pub(crate) struct Anchor {
+    event: Event,
+    at: Instant,
+}
+
+impl Anchor {
+    /// When a launch that is through began and ended on the device; the next one is counted from its end.
+    pub fn read(&mut self, timed: Timed, events: &Events) -> Option<(Instant, Instant)> {
+        let Timed { begin, end, launched } = timed;
+        let times = match (begin.since(self.event), end.since(begin)) {
+            (Some(before), Some(took)) => {
+                // Where the clocks drift apart, the host's counts.
+                let began = (self.at + before).max(launched);
+                Some((began, began + took))
+            }
+            _ => None,
+        };
+        events.give_back(begin);
+        match times {
+            Some((_, ended)) => {
+                events.give_back(std::mem::replace(&mut self.event, end));
+                self.at = ended;
+            }
+            None => events.give_back(end),
+        }
+        times
+    }
+
+    /// The lane is over.
+    pub fn close(self, events: &Events) {
+        events.give_back(self.event);
+    }
+}

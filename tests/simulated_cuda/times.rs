@@ -1,0 +1,86 @@
+//! The GPU's own times of what a recording saw, taken without waiting for them.
+
+use super::support::block_on;
+use super::{Entry, entries};
+use futensor::{CudaOptions, Device, Ran, RecordedStep};
+use futensor_simulated_driver::Simulator;
+use std::collections::HashMap;
+
+pub fn all() -> Vec<Entry> {
+    entries![4, false;
+        a_timed_recording_has_the_times_of_the_gpu
+        a_sample_is_timed_and_the_rest_has_times_of_the_host
+        nothing_is_timed_while_nobody_records
+    ]
+    .to_vec()
+}
+
+/// Some chains of products, recorded; only what ran on a stream.
+fn recorded(device: &Device) -> Vec<RecordedStep> {
+    let weights = device.randn([32, 32]);
+    block_on(weights.clone()).unwrap();
+    let recording = device.record();
+    let mut chains = vec![weights.clone(), weights.clone(), weights.clone()];
+    for _ in 0..8 {
+        chains.iter_mut().for_each(|x| *x = x.matmul(&weights));
+    }
+    chains.iter().for_each(|x| drop(block_on(x.to_vec::<f32>()).unwrap()));
+    block_on(device.waitall()).unwrap();
+    let steps = recording.finish();
+    steps.into_iter().filter(|s| matches!(s.ran, Ran::Stream { .. })).collect()
+}
+
+fn a_timed_recording_has_the_times_of_the_gpu(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().timed(1)).unwrap();
+    let steps = recorded(&device);
+    let products = steps.iter().filter(|s| s.ops.iter().any(|op| op.name == "matmul"));
+    assert_eq!(products.clone().count(), 24);
+    assert!(products.clone().all(|s| s.by_device), "{steps:?}");
+    assert!(products.clone().any(|s| s.ended > s.began), "no product took any time");
+    let mut by_stream: HashMap<usize, Vec<(u64, &RecordedStep)>> = HashMap::new();
+    for step in products {
+        let Ran::Stream { stream, point } = step.ran else { continue };
+        by_stream.entry(stream).or_default().push((point, step));
+    }
+    for steps in by_stream.values_mut() {
+        steps.sort_by_key(|(point, _)| *point);
+        for pair in steps.windows(2) {
+            assert!(pair[0].1.ended <= pair[1].1.began, "steps of one stream overlap: {pair:?}");
+        }
+    }
+    drop(device);
+    super::settle(simulator);
+}
+
+fn a_sample_is_timed_and_the_rest_has_times_of_the_host(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().timed(3)).unwrap();
+    let steps = recorded(&device);
+    let timed = steps.iter().filter(|s| s.by_device).count();
+    assert!(timed >= steps.len() / 3 - 1 && timed <= steps.len() / 3 + 1, "{timed} of {}", steps.len());
+    let host = steps.iter().filter(|s| !s.by_device);
+    assert!(host.clone().all(|s| s.ended > s.began), "launched, and later seen to be through: {steps:?}");
+    drop(device);
+    super::settle(simulator);
+}
+
+fn nothing_is_timed_while_nobody_records(simulator: &Simulator, _: u64) {
+    let made = |timed: u32| {
+        let device = Device::cuda_with(0, CudaOptions::default().streams(1).timed(timed)).unwrap();
+        let mut x = device.randn([32, 32]);
+        for _ in 0..8 {
+            x = x.matmul(&x);
+        }
+        block_on(x.to_vec::<f32>()).unwrap();
+        drop((x, device));
+        super::settle(simulator);
+        assert_eq!(simulator.stats().live_events, 0);
+    };
+    made(0);
+    let before = simulator.stats().events;
+    made(0);
+    let untimed = simulator.stats().events - before;
+    made(1);
+    // One for each lane, from which times would be counted; the rest depends on when the host looks.
+    let timed = simulator.stats().events - before - untimed;
+    assert!(timed <= untimed + 2 + 4, "{timed} events, {untimed} without times");
+}
