@@ -20,7 +20,7 @@ fn recorded(device: &Device) -> Vec<RecordedStep> {
     let weights = device.randn([32, 32]);
     block_on(weights.clone()).unwrap();
     let recording = device.record();
-    let mut chains = vec![weights.clone(), weights.clone(), weights.clone()];
+    let mut chains = [weights.clone(), weights.clone(), weights.clone()];
     for _ in 0..8 {
         chains.iter_mut().for_each(|x| *x = x.matmul(&weights));
     }
