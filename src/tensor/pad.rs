@@ -3,6 +3,7 @@
 use super::build::{self, At};
 use super::dims::{Dims, Index, resolve};
 use super::future::TensorFuture;
+use super::region::trace::Dice;
 use super::generator::{Generator, draw};
 use crate::dtype::{DType, Scalar};
 use crate::graph::node::Op;
@@ -153,7 +154,7 @@ impl TensorFuture {
     pub fn dropout(&self, p: f64) -> TensorFuture {
         let at: At = Location::caller();
         self.dropped(p, || {
-            draw(self.port(), &self.port().generator, self.shape().clone(), DType::F32, false, at)
+            draw(self.port(), &Dice::Device(self.port()), self.shape().clone(), DType::F32, false, at)
         })
     }
 

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, Sink};
 use crate::graph::operation::Refusal;
-use crate::graph::program::{Code, Reg};
+use crate::graph::program::{Code, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
 use crate::view::{Serial, View};
@@ -139,7 +139,7 @@ impl Gear {
         Target { ptr, buffer }
     }
 
-    /// Queues a fused step; see `backend::host::run_group` for what its arguments and results are. `None` where an
+    /// Queues a fused step, with `program` for the group's own; see `backend::host::run_group` for what its arguments and results are. `None` where an
     /// operand is still on its way.
     ///
     /// # Errors
@@ -148,6 +148,7 @@ impl Gear {
         &mut self,
         lane: usize,
         group: &Group<NodeLink>,
+        mut program: Cow<'_, Program>,
         written: &[u8],
         end: Option<(&Node, u8)>,
         operands: &[Operand],
@@ -157,7 +158,6 @@ impl Gear {
         self.after.clear();
         let Some((first_member, _)) = group.members.first() else { return Ok(Some(queued)) };
         let shape: &Shape = &first_member.shape;
-        let mut program = Cow::Borrowed(&group.program);
         let mut errors: SmallVec<[Option<Error>; 4]> = SmallVec::new();
         let count = program.instrs.len();
         if operands.iter().any(|o| o.value.is_err()) {
