@@ -14,12 +14,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Runs a block: the value of its one output, or word that its parts can take theirs.
-pub(crate) fn run(
-    node: &Node,
-    block: &Block,
-    inputs: &[NodeLink],
-    host: &Host<'_>,
-) -> Result<Value, Error> {
+pub(crate) fn run(node: &Node, block: &Block, inputs: &[NodeLink], host: &Host<'_>) -> Result<Value, Error> {
     let plan = &*block.plan;
     let wanted = block.wanted();
     let mut made: Vec<Option<Result<Value, Error>>> = vec![None; plan.slots - plan.given];
@@ -32,7 +27,8 @@ pub(crate) fn run(
             made[slot as usize - plan.given] = None;
         }
     }
-    let mut results: Vec<_> = plan.outputs.iter().map(|&slot| made[slot as usize - plan.given].take()).collect();
+    let mut results: Vec<_> =
+        plan.outputs.iter().map(|&slot| made[slot as usize - plan.given].take()).collect();
     if results.len() > 1 {
         block.keep(results.into_iter().map(|r| r.map(|result| Kept { result, doubts: None })).collect());
         return Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8])));

@@ -97,12 +97,7 @@ fn inputs(node: &NodeLink) -> &[NodeLink] {
 
 /// Plans a block. `nodes` stand in the order in which they were made; `given` are what comes from outside;
 /// `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's draws.
-pub(crate) fn plan(
-    nodes: &[NodeLink],
-    given: &[NodeLink],
-    outputs: &[NodeLink],
-    draws: &[(u64, u64)],
-) -> Plan {
+pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink], draws: &[(u64, u64)]) -> Plan {
     let number: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (n.address(), i)).collect();
     let mut drafter = Drafter::new(nodes, &number, outputs);
     for n in 0..nodes.len() {
@@ -129,8 +124,10 @@ pub(crate) fn plan(
         };
         let (task, reads) = if draft.group {
             let mut group = drafter.group(&draft.members).unwrap_or_else(|| unreachable!("it had room before"));
-            let written: SmallVec<[u8; 2]> =
-                (0..draft.members.len()).filter(|&k| drafter.is_written(draft.members[k])).map(|k| k as u8).collect();
+            let written: SmallVec<[u8; 2]> = (0..draft.members.len())
+                .filter(|&k| drafter.is_written(draft.members[k]))
+                .map(|k| k as u8)
+                .collect();
             group.program.outputs = written.iter().map(|&k| group.members[k as usize].1).collect();
             let reads = group.inputs.iter().map(|i| slot_of[&i.address()]).collect();
             for &k in &written {

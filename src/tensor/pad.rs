@@ -3,8 +3,8 @@
 use super::build::{self, At};
 use super::dims::{Dims, Index, resolve};
 use super::future::TensorFuture;
-use super::region::trace::Dice;
 use super::generator::{Generator, draw};
+use super::region::trace::Dice;
 use crate::dtype::{DType, Scalar};
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;

@@ -169,8 +169,8 @@ fn nothing_is_read_or_awaited_while_a_region_is_traced(kind: Kind) {
         *leaked.lock().unwrap() = Some(&x * 3.0);
         y
     });
-    let got = region.call(device.ones([5000]));
-    assert!(block_on(&got).is_err());
+    // The closure has seen the errors; what it goes on with is as good as ever.
+    assert_eq!(values(&region.call(device.ones([5000]))), [2.0; 5000]);
     for error in &*seen.lock().unwrap() {
         assert!(error.to_string().contains("region"), "{error}");
     }
@@ -222,6 +222,8 @@ fn an_output_that_is_dropped_is_not_computed(kind: Kind) {
     });
     let x = device.ones([16]);
     for round in 1..4 {
+        // What is published may still be in the books, and its stream taken for busy.
+        block_on(device.waitall()).unwrap();
         let busy = kind.occupy(&device);
         let [a, b] = region.call(x.clone());
         drop(a);
@@ -363,7 +365,7 @@ fn a_weight_updated_by_a_region_is_what_it_is_op_by_op(kind: Kind) {
     let device = kind.device();
     let step = |w: TensorFuture, x: &TensorFuture| {
         let w = w.requires_grad();
-        let loss = (x.matmul(&w).tanh() - 0.5).powi(2).mean_all();
+        let loss = (x.matmul(&w).tanh() - 0.5).square().mean_all();
         let gradient = futensor::grad(&loss, &[&w]).remove(0);
         (w.stop_gradient() - gradient * 0.1, loss.stop_gradient())
     };

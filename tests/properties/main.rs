@@ -283,7 +283,10 @@ fn float_ops(program: &[Step], leaves: [TensorFuture; 3], one_by_one: bool) -> V
 
 /// The bits of values.
 fn bits(values: &[TensorFuture]) -> Vec<Vec<u32>> {
-    values.iter().map(|x| block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()).collect()
+    values
+        .iter()
+        .map(|x| block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect())
+        .collect()
 }
 
 /// The bits of what a program of float ops gives.
@@ -316,7 +319,8 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
                 if seed == 3 {
                     // Some of the outputs go away; the others are what they were.
                     for (k, x) in got.iter_mut().enumerate().filter(|(k, _)| k % 2 == 1) {
-                        *x = device.from_vec(want[k].iter().map(|&b| f32::from_bits(b)).collect(), [want[k].len()]);
+                        *x = device
+                            .from_vec(want[k].iter().map(|&b| f32::from_bits(b)).collect(), [want[k].len()]);
                     }
                 }
                 same_bits(&want, &bits(&got), kind.name())?;

@@ -55,7 +55,14 @@ impl UnderWay {
         steps.get(self.next)
     }
 
-    fn operand(&self, slot: Slot, ends: bool, block: &Block, given: &[GivenOperand], doubts: &mut Doubts) -> Operand {
+    fn operand(
+        &self,
+        slot: Slot,
+        ends: bool,
+        block: &Block,
+        given: &[GivenOperand],
+        doubts: &mut Doubts,
+    ) -> Operand {
         let (slot, from) = (slot as usize, block.plan.given);
         let (known, spare, about) = match slot.checked_sub(from) {
             // Beside the owners that are known outside, there is what we have been given.

@@ -368,7 +368,12 @@ impl Worker {
     }
 
     /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
-    pub(super) fn operand(&self, input: &NodeLink, edges: u32, doubts: &mut SmallVec<[Arc<Doubt>; 1]>) -> Operand {
+    pub(super) fn operand(
+        &self,
+        input: &NodeLink,
+        edges: u32,
+        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
+    ) -> Operand {
         let made =
             input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
         let complete = input.completion.get();

@@ -300,10 +300,8 @@ impl Ready {
     }
 
     fn misplaced(&self, port: &'static Port, other: &'static Port, at: At) -> Vec<TensorFuture> {
-        let text = format!(
-            "the region is on {} and an input on {}: copy it with to_device",
-            port.name, other.name
-        );
+        let text =
+            format!("the region is on {} and an input on {}: copy it with to_device", port.name, other.name);
         let error = Error::new(ErrorKind::Device, "region", text, at);
         self.metas.iter().map(|meta| build::failed(port, meta.clone(), error.clone(), at)).collect()
     }
