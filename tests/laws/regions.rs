@@ -88,6 +88,7 @@ fn a_region_that_runs_again_queues_one_op_and_plans_nothing(kind: Kind) {
     let before = device.stats();
     let again = chain.call(x.clone());
     block_on(&again).unwrap();
+    block_on(device.waitall()).unwrap();
     let after = device.stats();
     assert_eq!((after.enqueued - before.enqueued, after.started - before.started), (1, 1));
     assert_eq!(chain.traces(), 1);
