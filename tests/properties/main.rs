@@ -309,7 +309,7 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
     let _deadline = Deadline::of(name);
     let alone = Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
     let others = [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
-    let ran = runner(name, 60).run(&programs(24), |program| {
+    let ran = runner(name, 20).run(&programs(20), |program| {
         for (kind, device) in &others {
             let region = device.region(|leaves| float_ops(&program, leaves, false));
             // The first call plans, the others run the plan; the draws go on where the leaves have ended.
