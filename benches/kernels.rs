@@ -248,7 +248,7 @@ fn main() {
 }
 
 fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
-    let warm = |x: TensorFuture| -> Result<TensorFuture> { Ok(futensor::block_on(async { x.await })?.into()) };
+    let warm = |x: TensorFuture| -> Result<TensorFuture> { Ok(futensor::block_on(x)?.into()) };
     let x = warm(device.rand([MI16]) * 4.0 - 2.0)?;
     let host = futensor::block_on(x.to_vec::<f32>())?;
     let at = |i: usize| host[i] as f64;
@@ -265,7 +265,7 @@ fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
         bench.row(&name, MI16, Against::Copy(bytes), Some(&|| f(&rows).sum_all()), &|| f(&x));
     }
     let sum = host.iter().map(|&x| x as f64).sum::<f64>();
-    check(&bench.runtime, &(&x).sum_all(), |_| sum, 1e-4);
+    check(&bench.runtime, &x.sum_all(), |_| sum, 1e-4);
     bench.row("sum, 16 Mi", MI16, Against::Read(bytes), None, &|| x.sum_all());
     bench.row("sum of a chain, 16 Mi", MI16, Against::Read(bytes), None, &|| (&x * &x + 1.0).sum_all());
 

@@ -38,6 +38,8 @@ pub(crate) const AWAITED: u32 = 32;
 pub(crate) const ENTERED: u32 = 64;
 /// The list of waiters is not empty.
 const WAITERS: u32 = 128;
+/// It stands for a value while a region's closure is traced: it is claimed from the start and never computed.
+pub(crate) const TRACED: u32 = 256;
 
 fn phase_of(state: u32) -> Phase {
     match state & PHASE {

@@ -25,6 +25,7 @@
 //! - Ops of your own: [`custom_fn`], [`custom`], [`Operation`].
 //! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]; reads: [`TensorFuture::to_vec`],
 //!   [`TensorFuture::item`], [`TensorFuture::display`].
+//! - A block of ops that is planned once and then only run: [`Device::region`].
 //! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`] for many.
 //! - In a service: [`serve::Batcher`] (many requests, few batches), [`completed`] (results as they complete),
 //!   [`deny_barriers`] (code that is to wait for nothing is held to it), [`barriers`] (where a program waits),
@@ -117,6 +118,7 @@ pub use tensor::pool::PoolOptions;
 pub use tensor::read::ToNdarray;
 pub use tensor::read::{Item, NonZero, Shown, ToVec};
 pub use tensor::record::Recording;
+pub use tensor::region::{Region, Tensors};
 pub use tensor::scope::{Scoped, allow_barriers, deny_barriers, named, tell_barriers};
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;

@@ -44,6 +44,7 @@ const UNSAFE: &[&str] = &[
     "completion.rs",
     "counted.rs",
     "engine/cuda/look.rs",
+    "engine/cuda/region.rs",
     "engine/cuda/worker.rs",
     "engine/driver.rs",
     "engine/intake.rs",
@@ -54,9 +55,11 @@ const UNSAFE: &[&str] = &[
     "engine/small.rs",
     "graph/launch.rs",
     "graph/node.rs",
+    "graph/plan.rs",
     "kernels/cpu/",
     "tensor/creation.rs",
     "tensor/read.rs",
+    "tensor/region/trace.rs",
     "view.rs",
 ];
 

@@ -20,6 +20,8 @@ mod handles;
 mod observers;
 #[path = "laws/pressure.rs"]
 mod pressure;
+#[path = "laws/regions.rs"]
+mod regions;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -108,6 +110,7 @@ fn main() {
     pressure::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);
+    regions::add(&mut laws);
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, laws.trials).exit();

@@ -21,6 +21,7 @@ use crate::shape::{Shape, Strides};
 use crate::view::{Parallel, View, ViewMut};
 use smallvec::SmallVec;
 use std::any::Any;
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -117,6 +118,14 @@ fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Resul
 /// and one more for the reduction at its end.
 pub(crate) type Results = SmallVec<[Result<Value, Error>; 2]>;
 
+/// A value that a step reads, or why there is none.
+pub(crate) type Operand<'v> = Result<&'v Value, Option<&'v Error>>;
+
+/// A node's value as an operand.
+pub(crate) fn operand_of(node: &Node) -> Operand<'_> {
+    node.value().ok_or_else(|| node.error())
+}
+
 /// Runs a fused step. `written` names members; `end` is a reduction over the last of them, or over
 /// the member that it has as its input. `last_reader` says which inputs nobody else will read.
 pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
@@ -126,13 +135,25 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     last_reader: impl Fn(usize) -> bool,
     host: &Host<'_>,
 ) -> Results {
+    let program = Cow::Borrowed(&group.program);
+    run_group_on(group, program, written, end, |k| operand_of(&group.inputs[k]), last_reader, host)
+}
+
+/// [`run_group`] on operands that are not the values of the group's inputs, which say what they are and no more.
+pub(crate) fn run_group_on<'v, N: Deref<Target = Node> + Clone>(
+    group: &Group<N>,
+    mut program: Cow<'_, Program>,
+    written: &[u8],
+    end: Option<(&Node, u8)>,
+    operand: impl Fn(usize) -> Operand<'v>,
+    last_reader: impl Fn(usize) -> bool,
+    host: &Host<'_>,
+) -> Results {
     let mut results = Results::new();
-    let program = &group.program;
     // What depends on a failed input fails with it; the rest of the step goes on.
     let mut errors: SmallVec<[Option<Error>; 4]> = SmallVec::new();
-    let mut program = std::borrow::Cow::Borrowed(program);
-    if group.inputs.iter().any(|input| input.value().is_none()) {
-        taint(program.to_mut(), |k| group.inputs[k].error().cloned(), &mut errors);
+    if (0..group.inputs.len()).any(|k| operand(k).is_err()) {
+        taint(program.to_mut(), |k| operand(k).err().flatten().cloned(), &mut errors);
     }
     let error_of = |errors: &SmallVec<[Option<Error>; 4]>, member: u8| {
         let reg = group.members[member as usize].1 as usize;
@@ -142,18 +163,18 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     let Some((first_member, _)) = group.members.first() else { return results };
     let shape: &Shape = &first_member.shape;
     let mut strides: SmallVec<[Strides; 4]> = SmallVec::new();
-    for input in &group.inputs {
-        strides.push(match input.value() {
-            None => SmallVec::from_elem(0, shape.rank()),
-            Some(value) => broadcast(value, &input.shape, shape),
+    for (k, input) in group.inputs.iter().enumerate() {
+        strides.push(match operand(k) {
+            Err(_) => SmallVec::from_elem(0, shape.rank()),
+            Ok(value) => broadcast(value, &input.shape, shape),
         });
     }
     let nothing = 0u64;
     let mut views: SmallVec<[View<'_>; 4]> = SmallVec::new();
-    for (input, strides) in group.inputs.iter().zip(&strides) {
-        let ptr = match input.value() {
-            Some(value) => first(value, input.dtype),
-            None => &nothing as *const u64 as *const u8,
+    for ((k, input), strides) in group.inputs.iter().enumerate().zip(&strides) {
+        let ptr = match operand(k) {
+            Ok(value) => first(value, input.dtype),
+            Err(_) => &nothing as *const u64 as *const u8,
         };
         views.push(View { ptr, dtype: input.dtype, shape, strides });
     }
@@ -168,7 +189,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
             continue;
         }
         let over = (written.len() == 1 && end.is_none())
-            .then(|| overwritable(group, &program, *reg, node, &last_reader))
+            .then(|| overwritable(group, &program, *reg, node, &operand, &last_reader))
             .flatten();
         match over.map_or_else(|| host.place(node), |buffer| Ok(Place::Shared(buffer))) {
             Ok(place) => {
@@ -296,11 +317,12 @@ fn inherited(code: Code, errors: &[Option<Error>]) -> Option<Error> {
 /// The buffer of an input that this step may write its one result over: nobody else reads it, it lies
 /// exactly as the result will, and the result is the program's last instruction, so that each element
 /// is read before it is written.
-fn overwritable<N: Deref<Target = Node> + Clone>(
+fn overwritable<'v, N: Deref<Target = Node> + Clone>(
     group: &Group<N>,
     program: &Program,
     reg: u8,
     node: &Node,
+    operand: &impl Fn(usize) -> Operand<'v>,
     last_reader: &impl Fn(usize) -> bool,
 ) -> Option<Arc<dyn crate::graph::value::Buffer>> {
     if reg as usize + 1 != program.instrs.len() {
@@ -308,7 +330,7 @@ fn overwritable<N: Deref<Target = Node> + Clone>(
     }
     (0..group.inputs.len()).find_map(|i| {
         let input = &group.inputs[i];
-        let value = input.value()?;
+        let value = operand(i).ok()?;
         let Storage::Shared(buffer) = &value.storage else { return None };
         let fits =
             input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
@@ -337,10 +359,26 @@ pub(crate) fn run_node(
     last_reader: impl Fn(usize) -> bool,
     host: &Host<'_>,
 ) -> Result<Value, Error> {
-    if let Some(error) = inputs.iter().find_map(|i| i.error()) {
+    match &node.op {
+        Op::Block(block) => return super::block::run(node, block, inputs, host),
+        Op::Part(part) => return super::block::part(node, part, inputs),
+        _ => {}
+    }
+    run_node_on(node, inputs, |i| operand_of(&inputs[i]), last_reader, host)
+}
+
+/// [`run_node`] on operands that are not the values of these inputs, which say what they are and no more.
+pub(crate) fn run_node_on<'v>(
+    node: &Node,
+    inputs: &[NodeLink],
+    operand: impl Fn(usize) -> Operand<'v>,
+    last_reader: impl Fn(usize) -> bool,
+    host: &Host<'_>,
+) -> Result<Value, Error> {
+    if let Some(error) = (0..inputs.len()).find_map(|i| operand(i).err().flatten()) {
         return Err(error.clone());
     }
-    let value = |i: usize| inputs[i].value().expect("inputs of a step are complete");
+    let value = |i: usize| operand(i).expect("inputs of a step are complete");
     match &node.op {
         Op::View(op) => {
             let (input, layout) = (&inputs[0], value(0).layout(&inputs[0].shape));

@@ -1,10 +1,12 @@
 //! What is meant: nodes, inference, fusion. Pure: no threads, no devices.
 
+pub(crate) mod block;
 pub(crate) mod fuse;
 pub(crate) mod infer;
 pub(crate) mod launch;
 pub(crate) mod node;
 pub(crate) mod operation;
+pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod tape;
 pub(crate) mod value;

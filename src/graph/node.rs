@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use super::block::{Block, Part};
 use super::operation::{Meta, Operation};
 use super::value::Value;
 use crate::completion::{Completion, Phase};
@@ -112,6 +113,10 @@ pub(crate) enum Op {
     Custom(Arc<dyn Operation>),
     Source(Arc<dyn Source>),
     Sink(Arc<dyn Sink>),
+    /// A planned block of ops, run as one step.
+    Block(Arc<Block>),
+    /// An output of a block that has several; its one input is the block.
+    Part(Arc<Part>),
     /// A point in the queue that `waitall` waits for.
     Marker,
     /// The value was handed in.
@@ -135,6 +140,7 @@ impl Op {
             Op::Custom(op) => op.name(),
             Op::Source(source) => source.name(),
             Op::Sink(sink) => sink.name(),
+            Op::Block(_) | Op::Part(_) => "region",
             Op::Marker => "waitall",
             Op::Given => "given",
         }
@@ -167,7 +173,8 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
         }
         Op::Random { .. } => true,
         Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,
-        Op::View(_) | Op::Fill(_) | Op::Marker | Op::Source(_) | Op::Given => return 20,
+        Op::View(_) | Op::Fill(_) | Op::Marker | Op::Source(_) | Op::Given | Op::Part(_) => return 20,
+        Op::Block(block) => return block.plan.cost_ns,
         Op::Reduce(_) | Op::Sink(_) => {
             return 30 + inputs.first().map_or(0, |i| i.numel() as u64) / 2;
         }

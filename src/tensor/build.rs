@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::record;
+use super::region::trace::enqueue;
 use crate::dtype::{DType, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
@@ -25,7 +26,7 @@ pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at
         return failed(port, Meta { shape, dtype }, error, at);
     }
     let node = Node::new(op, Inputs::new(), shape, dtype, port, at);
-    TensorFuture::new(port.enqueue(node))
+    TensorFuture::new(enqueue(port, node))
 }
 
 /// As many dimensions as PyTorch allows; views and kernels count them in a byte.
@@ -89,10 +90,10 @@ pub(crate) fn apply(
             }
             if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
                 let made = Made::Op(op.clone());
-                let node = port.enqueue(Node::new(op, inputs, shape, dtype, port, at));
+                let node = enqueue(port, Node::new(op, inputs, shape, dtype, port, at));
                 return record::recorded(made, operands, node);
             }
-            TensorFuture::new(port.enqueue(Node::new(op, inputs, shape, dtype, port, at)))
+            TensorFuture::new(enqueue(port, Node::new(op, inputs, shape, dtype, port, at)))
         }
         Err(refusal) => fail(Error::new(refusal.kind, op.name(), refusal.message, at)),
     }

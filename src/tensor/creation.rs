@@ -7,6 +7,7 @@ use super::generator::draw;
 use super::gpu;
 use super::gradient::record::{is_recording, recorded};
 use super::read;
+use super::region::trace::Dice;
 use crate::completion::{AWAITED, Phase};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
@@ -179,7 +180,7 @@ impl Device {
     /// reserved now, so the numbers do not depend on when or where they are drawn.
     #[track_caller]
     pub fn rand(&self, shape: impl Into<Shape>) -> TensorFuture {
-        draw(self.port, &self.port.generator, shape.into(), DType::F32, false, Location::caller())
+        draw(self.port, &Dice::Device(self.port), shape.into(), DType::F32, false, Location::caller())
     }
 
     /// Standard normal numbers, float32, from the device's generator.
@@ -195,7 +196,7 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn randn(&self, shape: impl Into<Shape>) -> TensorFuture {
-        draw(self.port, &self.port.generator, shape.into(), DType::F32, true, Location::caller())
+        draw(self.port, &Dice::Device(self.port), shape.into(), DType::F32, true, Location::caller())
     }
 
     /// Starts the device's generator again, with this seed.

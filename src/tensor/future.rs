@@ -2,9 +2,10 @@
 
 use super::budget;
 use super::device::Device;
+use super::region::trace;
 use super::tensor::Tensor;
 use crate::backend::host::Host;
-use crate::completion::{AWAITED, DETACHED, Phase};
+use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::engine::small::{Bench, Held, Tally};
@@ -220,6 +221,9 @@ impl TensorFuture {
             .waiting
             .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
         let before = node.completion.set(AWAITED);
+        if before.has(TRACED) {
+            trace::refuse(node);
+        }
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_ended(cx, counted);
         }

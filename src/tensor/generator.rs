@@ -4,20 +4,21 @@ use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::repeat;
+use super::region::trace::{Dice, drew};
 use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::shape::Shape;
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 use std::panic::Location;
 use std::sync::Arc;
 
 /// Queues a draw, with its positions taken now: a draw that is skipped has used its own up.
 pub(crate) fn draw(
     port: &'static Port,
-    generator: &Mutex<(u64, u64)>,
+    dice: &Dice,
     shape: Shape,
     dtype: DType,
     normal: bool,
@@ -30,11 +31,11 @@ pub(crate) fn draw(
     }
     // Words of 32 bits: one an element, two for doubles; whole blocks of four.
     let words = (shape.numel() as u64).saturating_mul(if dtype == DType::F64 { 2 } else { 1 });
+    let positions = words.saturating_add(3) / 4 * 4;
     let (seed, offset) = repeat::drawn(|| {
-        let mut state = lock(generator);
-        let offset = state.1;
-        state.1 = offset.wrapping_add(words.saturating_add(3) / 4 * 4);
-        (state.0, offset)
+        let drawn = dice.reserve(positions);
+        drew(dice, positions, drawn);
+        drawn
     });
     build::create(port, Op::Random { normal, seed, offset }, shape, dtype, at)
 }
@@ -53,7 +54,7 @@ pub(crate) fn draw(
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone, Debug)]
-pub struct Generator(Arc<Mutex<(u64, u64)>>);
+pub struct Generator(pub(super) Arc<Mutex<(u64, u64)>>);
 
 impl Generator {
     /// The sequence of this seed, from its start.
@@ -64,24 +65,24 @@ impl Generator {
     /// Uniform numbers in [0, 1), float32.
     #[track_caller]
     pub fn rand(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(device.port, &self.0, shape.into(), DType::F32, false, Location::caller())
+        draw(device.port, &Dice::Own(self.clone()), shape.into(), DType::F32, false, Location::caller())
     }
 
     /// Standard normal numbers, float32.
     #[track_caller]
     pub fn randn(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(device.port, &self.0, shape.into(), DType::F32, true, Location::caller())
+        draw(device.port, &Dice::Own(self.clone()), shape.into(), DType::F32, true, Location::caller())
     }
 
     /// Uniform numbers in [0, 1) of a floating point type.
     #[track_caller]
     pub fn rand_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        draw(device.port, &self.0, shape.into(), dtype, false, Location::caller())
+        draw(device.port, &Dice::Own(self.clone()), shape.into(), dtype, false, Location::caller())
     }
 
     /// Standard normal numbers of a floating point type.
     #[track_caller]
     pub fn randn_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        draw(device.port, &self.0, shape.into(), dtype, true, Location::caller())
+        draw(device.port, &Dice::Own(self.clone()), shape.into(), dtype, true, Location::caller())
     }
 }

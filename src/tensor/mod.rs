@@ -32,6 +32,7 @@ pub(crate) mod pool;
 mod products;
 pub(crate) mod read;
 pub(crate) mod record;
+pub(crate) mod region;
 pub(crate) mod scope;
 pub(crate) mod simulated;
 mod stats;

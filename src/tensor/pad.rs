@@ -4,6 +4,7 @@ use super::build::{self, At};
 use super::dims::{Dims, Index, resolve};
 use super::future::TensorFuture;
 use super::generator::{Generator, draw};
+use super::region::trace::Dice;
 use crate::dtype::{DType, Scalar};
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
@@ -160,7 +161,7 @@ impl TensorFuture {
     pub fn dropout(&self, p: f64) -> TensorFuture {
         let at: At = Location::caller();
         self.dropped(p, || {
-            draw(self.port(), &self.port().generator, self.shape().clone(), DType::F32, false, at)
+            draw(self.port(), &Dice::Device(self.port()), self.shape().clone(), DType::F32, false, at)
         })
     }
 

@@ -18,6 +18,7 @@ mod errors;
 mod handles;
 mod observers;
 mod pressure;
+mod regions;
 
 use libtest_mimic::{Arguments, Trial};
 use support::{Deadline, Kind};
@@ -60,5 +61,6 @@ fn main() {
     pressure::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);
+    regions::add(&mut laws);
     libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
 }

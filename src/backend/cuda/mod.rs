@@ -20,6 +20,7 @@
 
 mod background;
 mod blas;
+pub(crate) mod block;
 pub(crate) mod cache;
 mod compile;
 pub(crate) mod context;

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, Sink};
 use crate::graph::operation::Refusal;
-use crate::graph::program::{Code, Reg};
+use crate::graph::program::{Code, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
 use crate::view::{Serial, View};
@@ -126,6 +126,14 @@ impl Target {
     }
 }
 
+/// A fused step: a group with the program for it, the members that are written out, and the reduction at its end.
+pub(crate) struct Fused<'a> {
+    pub group: &'a Group<NodeLink>,
+    pub program: Cow<'a, Program>,
+    pub written: &'a [u8],
+    pub end: Option<(&'a Node, u8)>,
+}
+
 impl Gear {
     fn target(&mut self, bytes: usize, lane: usize) -> Result<Target, Trouble> {
         let buffer: Arc<DeviceBuffer> = self.heap.buffer(bytes, &self.lanes, lane)?;
@@ -139,25 +147,23 @@ impl Gear {
         Target { ptr, buffer }
     }
 
-    /// Queues a fused step; see `backend::host::run_group` for what its arguments and results are. `None` where an
-    /// operand is still on its way.
+    /// Queues a fused step; see `backend::host::run_group` for its operands and results. `None` where an operand is
+    /// still on its way.
     ///
     /// # Errors
     /// Only what ends the device, and, but for the last try, memory that cannot be had now.
     pub fn group(
         &mut self,
         lane: usize,
-        group: &Group<NodeLink>,
-        written: &[u8],
-        end: Option<(&Node, u8)>,
+        fused: Fused<'_>,
         operands: &[Operand],
         last_try: bool,
     ) -> Result<Option<Queued>, Trouble> {
+        let Fused { group, mut program, written, end } = fused;
         let mut queued = Queued::default();
         self.after.clear();
         let Some((first_member, _)) = group.members.first() else { return Ok(Some(queued)) };
         let shape: &Shape = &first_member.shape;
-        let mut program = Cow::Borrowed(&group.program);
         let mut errors: SmallVec<[Option<Error>; 4]> = SmallVec::new();
         let count = program.instrs.len();
         if operands.iter().any(|o| o.value.is_err()) {

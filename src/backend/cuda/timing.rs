@@ -55,11 +55,12 @@ impl Timing {
     /// What the launch waits for on other streams has been queued.
     pub fn begin(&mut self, raw: Raw) -> Result<(), Trouble> {
         match &mut self.open {
-            Some((event, begun)) => {
+            Some((event, begun)) if begun.is_none() => {
                 *begun = Some(Instant::now());
                 raw.record(*event)
             }
-            None => Ok(()),
+            // A launch of several parts begins with its first.
+            _ => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@
 mod flight;
 mod look;
 mod reaper;
+mod region;
 mod worker;
 
 use super::intake::Batch;

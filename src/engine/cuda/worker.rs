@@ -10,16 +10,17 @@ use super::flight::{Flight, Made, put};
 use super::{Desk, Shared, reaper};
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Gear;
-use crate::backend::cuda::step::{Landing, Operand, Queued};
+use crate::backend::cuda::step::{Fused, Landing, Operand, Queued};
 use crate::backend::cuda::timing::{Timed, Timing};
 use crate::backend::cuda::{Trouble, describe};
 use crate::completion::DETACHED;
 use crate::engine::step::{Step, Work};
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Inputs, NodeLink, free};
+use crate::graph::node::{Inputs, NodeLink, Op, free};
 use crate::graph::value::Value;
 use crate::sync::lock;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -53,9 +54,9 @@ struct Queue {
     point: u64,
 }
 
-struct Worker {
-    shared: Arc<Shared>,
-    gear: Gear,
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) gear: Gear,
     queues: Vec<Queue>,
     reapers: Vec<Option<JoinHandle<()>>>,
     /// What the reapers had seen when this thread last looked.
@@ -299,7 +300,11 @@ impl Worker {
                     .map(|(input, &edges)| self.operand(input, edges as u32 + 1, &mut doubts))
                     .collect();
                 let end = end.as_ref().map(|(n, k)| (&**n, *k));
-                self.gear.group(lane, group, written, end, &operands, last_try)
+                let program = Cow::Borrowed(&group.program);
+                self.gear.group(lane, Fused { group, program, written, end }, &operands, last_try)
+            }
+            Work::Node(node) if matches!(node.op, Op::Block(_) | Op::Part(_)) => {
+                self.region(lane, node, &mut doubts, last_try)
             }
             Work::Node(node) => {
                 // SAFETY: the engine claimed the node for this step, and this thread runs it.
@@ -372,14 +377,25 @@ impl Worker {
     }
 
     /// A flight is queued.
-    fn depart(&mut self, lane: usize, step: Option<Step>, landing: Option<Landing>, timed: Option<Timed>) {
+    pub(super) fn depart(
+        &mut self,
+        lane: usize,
+        step: Option<Step>,
+        landing: Option<Landing>,
+        timed: Option<Timed>,
+    ) {
         let (mark, cargo) = self.gear.depart(lane);
         let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now(), timed };
         self.shared.lanes[lane].sky().flights.push_back(flight);
     }
 
     /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
-    fn operand(&self, input: &NodeLink, edges: u32, doubts: &mut SmallVec<[Arc<Doubt>; 1]>) -> Operand {
+    pub(super) fn operand(
+        &self,
+        input: &NodeLink,
+        edges: u32,
+        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
+    ) -> Operand {
         let made =
             input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
         let complete = input.completion.get();

@@ -1,0 +1,90 @@
+//! Planned blocks on the device's thread: their steps queued in a row on one lane.
+
+#![allow(unsafe_code)]
+
+use super::worker::Worker;
+use crate::backend::block::not_run;
+use crate::backend::cuda::Trouble;
+use crate::backend::cuda::block::{Doubts, GivenOperand, UnderWay};
+use crate::backend::cuda::doubt::Doubt;
+use crate::backend::cuda::step::Queued;
+use crate::graph::block::Block;
+use crate::graph::node::{NodeLink, Op};
+use crate::sync::lock;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+impl Worker {
+    /// Queues a block, or hands out an output of one. As `Gear::node`; what is doubted about the result is added.
+    pub(super) fn region(
+        &mut self,
+        lane: usize,
+        node: &NodeLink,
+        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
+        last_try: bool,
+    ) -> Result<Option<Queued>, Trouble> {
+        let result = match &node.op {
+            Op::Block(block) => match self.block(lane, node, block, last_try)? {
+                Some((result, about)) => {
+                    doubts.extend(about);
+                    result
+                }
+                None => return Ok(None),
+            },
+            Op::Part(part) => match part.take() {
+                Some(kept) => {
+                    let about = kept.doubts.as_ref().and_then(|d| d.downcast_ref::<Doubts>());
+                    doubts.extend(about.into_iter().flatten().cloned());
+                    kept.result
+                }
+                // SAFETY: the engine claimed the node for this step, and this thread runs it.
+                None => Err(unsafe { node.inputs() }[0].error().cloned().unwrap_or_else(|| not_run(node))),
+            },
+            _ => unreachable!("only blocks and their parts come here"),
+        };
+        Ok(Some(Queued { results: SmallVec::from_iter([result]), ..Queued::default() }))
+    }
+
+    fn block(
+        &mut self,
+        lane: usize,
+        node: &NodeLink,
+        block: &Block,
+        mut last_try: bool,
+    ) -> Result<Option<(Result<crate::graph::value::Value, crate::error::Error>, Doubts)>, Trouble> {
+        // SAFETY: the engine claimed the node for this step, and this thread runs it.
+        let inputs = unsafe { node.inputs() };
+        let edges = |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
+        let given: Vec<GivenOperand> = inputs
+            .iter()
+            .map(|input| {
+                let mut doubts = Doubts::new();
+                let operand = self.operand(input, edges(input), &mut doubts);
+                GivenOperand { operand, doubts }
+            })
+            .collect();
+        let before = lock(&block.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
+        let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
+        while let Some(step) = under_way.step(block) {
+            match self.gear.block_step(lane, block, step, &given, &mut under_way, last_try) {
+                Ok(true) => {}
+                Ok(false) => {
+                    *lock(&block.under_way) = Some(Box::new(under_way));
+                    return Ok(None);
+                }
+                Err(trouble) => {
+                    *lock(&block.under_way) = Some(Box::new(under_way));
+                    return Err(trouble);
+                }
+            }
+            // Memory may come free behind this one; only the step that was stuck has had its last try.
+            last_try = false;
+            if self.gear.lanes.is_begun(lane) {
+                self.depart(lane, None, None, None);
+            }
+            self.gear.free_returned()?;
+        }
+        let known = under_way.end(node, block);
+        Ok(Some((known.result, known.doubts)))
+    }
+}

@@ -1,0 +1,322 @@
+//! `Region`: a block of ops that is planned once and then only run.
+//!
+//! A call with inputs of new shapes traces the closure (`trace`) and plans the whole block (`graph/plan`); every call
+//! queues one op that stands for all of it. How the plan is run is the backends' affair.
+
+mod tensors;
+pub(crate) mod trace;
+
+use super::build::{self, At};
+use super::device::Device;
+use super::future::TensorFuture;
+use super::gradient::record::is_recording;
+use crate::dtype::DType;
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind};
+use crate::graph::block::{Block, Part};
+use crate::graph::node::{Inputs, Node, NodeLink, Op};
+use crate::graph::operation::Meta;
+use crate::graph::plan::{Plan, plan};
+use crate::shape::Shape;
+use crate::sync::{Mutex, lock};
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+pub use tensors::Tensors;
+use trace::{Draw, Trace, enqueue, is_traced};
+
+/// Plans that a region keeps; the one that was made first goes first.
+const PLANS_MAX: usize = 64;
+
+/// A block of ops that is planned as a whole, and then only run: made by [`Device::region`].
+///
+/// The first call with inputs of some shapes and types *traces* the closure: it runs with stand-ins for the inputs, and
+/// the ops that it asks for are noted. The block is then planned at once, which ops run as one step, in what order, who
+/// reads each value last; every later call with such inputs queues **one** op, and nothing is built, fused or
+/// scheduled anew. Values are the same to the bit as op by op.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture};
+/// let device = Device::cpu();
+/// let step = device.region(|(x, w): (TensorFuture, TensorFuture)| {
+///     let hidden = (x.matmul(&w) * 0.5 + 1.0).relu();
+///     (hidden.sum_all(), hidden)
+/// });
+/// let w = device.ones([3, 2]);
+/// for i in 0..3 {
+///     let (sum, hidden) = step.call((device.full([4, 3], i), w.clone()));   // nothing has waited
+///     assert_eq!(hidden.dims(), [4, 2]);                                    // known at once
+///     assert_eq!(sum.item::<f32>().await?, 8.0 * (1.5 * i as f32 + 1.0));
+/// }
+/// assert_eq!(step.traces(), 1);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # What is fixed when it is traced
+///
+/// The closure runs once for each set of shapes and types, as under `torch.compile`, `jax.jit` and `tf.function`: side
+/// effects happen then, `if`s are decided then. It is synchronous, so nothing in it can be awaited and no step of it
+/// can depend on elements; a read of a traced value inside is an error. As with `jax.jit`, tensors that the closure
+/// captures are constants (and what is made of them alone is computed once): what changes from call to call has to come
+/// in as an input. `torch.compile` checks at each call whether what it captured is still the same, and compiles again;
+/// here nothing is checked but shapes and types, and nothing falls back silently.
+///
+/// Random numbers are new at each call: positions are reserved at the call, in the order of the closure, so the
+/// numbers are those of the same ops outside a region. (`jax.jit` wants the key as an input; `tf.function` does as here.)
+///
+/// # How it behaves
+///
+/// - An op of a region begins when *all* its inputs are there, and its outputs are there together.
+/// - An output that nobody can observe when the block begins is not computed, nor what only it needs. With no
+///   observer at all the call is skipped like any op; `detach` in the closure holds at each call.
+/// - A failed input, or an op that fails, fails the outputs that are made from it; the error names the op and its line
+///   in the closure.
+/// - In a region that is called in another's closure, the ops become the outer region's.
+/// - **Gradients.** With an input, or a captured tensor, on the tape of gradients, a call runs the closure op by op,
+///   and gradients flow as ever. A whole step, [`grad`](crate::grad) included, can be a region: mark the inputs with
+///   [`requires_grad`](TensorFuture::requires_grad) inside.
+/// - An input that is handed in by its last handle may be written over.
+pub struct Region<I, O, F> {
+    device: Device,
+    closure: F,
+    plans: Mutex<Vec<Known>>,
+    traces: AtomicUsize,
+    types: PhantomData<fn(I) -> O>,
+}
+
+/// A plan, and for which inputs it is.
+struct Known {
+    inputs: Vec<(Shape, DType)>,
+    recording: bool,
+    how: How,
+}
+
+#[derive(Clone)]
+enum How {
+    Planned(Arc<Ready>),
+    /// Something captured is on the tape.
+    OpByOp,
+}
+
+/// A plan, with what it takes from outside and gives.
+struct Ready {
+    plan: Arc<Plan>,
+    /// Values from outside beside the inputs.
+    captured: Vec<NodeLink>,
+    draws: Vec<Draw>,
+    gives: Vec<Gives>,
+    /// Metadata of the plan's outputs.
+    metas: Vec<Meta>,
+    /// So many of the plan's outputs, the last, were detached in the closure.
+    detached: usize,
+}
+
+/// An output of the closure.
+enum Gives {
+    /// An output of the plan.
+    Made(usize),
+    Input(usize),
+    /// Something from outside, or an op that was refused.
+    Outside(TensorFuture),
+}
+
+impl Device {
+    /// A block of ops of this device that is planned once for each set of input shapes and types, and then run
+    /// again and again: see [`Region`]. Nothing happens before the first call.
+    pub fn region<I: Tensors, O: Tensors, F: Fn(I) -> O>(&self, closure: F) -> Region<I, O, F> {
+        Region {
+            device: self.clone(),
+            closure,
+            plans: Mutex::new(Vec::new()),
+            traces: AtomicUsize::new(0),
+            types: PhantomData,
+        }
+    }
+}
+
+impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
+    /// Queues the block on these inputs, and returns its outputs at once. Traces and plans first where no
+    /// call had such shapes and types; that takes about as long as calling the ops.
+    ///
+    /// # Errors
+    /// None of its own: an op that is refused, or fails, makes the outputs that are made from it failed values.
+    /// Inputs on another device make all of them such.
+    ///
+    /// # Panics
+    /// Where the closure does.
+    #[track_caller]
+    pub fn call(&self, inputs: I) -> O {
+        let at = Location::caller();
+        let inputs = inputs.into_list();
+        if trace::is_tracing() || is_recording() && inputs.iter().any(TensorFuture::is_on_tape) {
+            return (self.closure)(collect(inputs));
+        }
+        match self.known(&inputs).unwrap_or_else(|| self.trace(&inputs, at)) {
+            (How::OpByOp, _) => (self.closure)(collect(inputs)),
+            (How::Planned(ready), first) => collect(ready.run(self.device.port, inputs, first, at)),
+        }
+    }
+
+    /// How often the closure was traced: once for each set of input shapes and types.
+    pub fn traces(&self) -> usize {
+        self.traces.load(Relaxed)
+    }
+
+    /// The device that the region runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn known(&self, inputs: &[TensorFuture]) -> Option<(How, bool)> {
+        let recording = is_recording();
+        let plans = lock(&self.plans);
+        let fits = |known: &&Known| {
+            known.recording == recording
+                && known.inputs.len() == inputs.len()
+                && known.inputs.iter().zip(inputs).all(|(k, x)| k.0 == *x.shape() && k.1 == x.dtype())
+        };
+        plans.iter().find(fits).map(|known| (known.how.clone(), false))
+    }
+
+    /// Traces the closure and plans the block.
+    fn trace(&self, inputs: &[TensorFuture], at: At) -> (How, bool) {
+        let port = self.device.port;
+        let metas: Vec<Meta> = inputs.iter().map(|x| x.node.meta()).collect();
+        let (outputs, traced) =
+            Trace::of(port, &metas, at, |stand_ins| (self.closure)(collect(stand_ins)).into_list());
+        self.traces.fetch_add(1, Relaxed);
+        let refused = traced.refused();
+        let how = if outputs.iter().any(TensorFuture::is_on_tape) && refused.is_none() {
+            How::OpByOp
+        } else {
+            How::Planned(Arc::new(Ready::new(port, outputs, traced, at)))
+        };
+        if refused.is_none() {
+            let known = Known {
+                inputs: metas.into_iter().map(|m| (m.shape, m.dtype)).collect(),
+                recording: is_recording(),
+                how: how.clone(),
+            };
+            let mut plans = lock(&self.plans);
+            if plans.len() == PLANS_MAX {
+                plans.remove(0);
+            }
+            plans.push(known);
+        }
+        (how, true)
+    }
+}
+
+fn collect<T: Tensors>(list: Vec<TensorFuture>) -> T {
+    T::from_list(list).unwrap_or_else(|| unreachable!("as many as the type has"))
+}
+
+impl Ready {
+    fn new(port: &'static Port, outputs: Vec<TensorFuture>, traced: Trace, at: At) -> Ready {
+        let mut made: Vec<NodeLink> = Vec::new();
+        let mut gives = Vec::new();
+        for output in outputs {
+            let node = output.node.link();
+            gives.push(match output.node.error() {
+                // An op that was refused, or a value that was waited for inside.
+                Some(error) if is_traced(&node) => {
+                    Gives::Outside(build::failed(port, node.meta(), error.clone(), at))
+                }
+                _ if !is_traced(&node) => Gives::Outside(output),
+                _ => match traced.inputs.iter().position(|i| i.address() == node.address()) {
+                    Some(k) => Gives::Input(k),
+                    None => Gives::Made(position_or_push(&mut made, node)),
+                },
+            });
+        }
+        let before = made.len();
+        for node in traced.nodes.iter().filter(|n| n.completion.state().has(crate::completion::DETACHED)) {
+            position_or_push(&mut made, node.clone());
+        }
+        let mut given = traced.inputs.clone();
+        let captured = traced.captured();
+        given.extend(captured.iter().cloned());
+        let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
+        let plan = plan(&traced.nodes, &given, &made, &positions);
+        let mut traced = traced;
+        Ready {
+            plan: Arc::new(plan),
+            captured,
+            draws: std::mem::take(&mut traced.draws),
+            gives,
+            metas: made.iter().map(|n| n.meta()).collect(),
+            detached: made.len() - before,
+        }
+    }
+
+    /// Queues one run. The `first` has the random numbers that were drawn while it was traced.
+    fn run(&self, port: &'static Port, inputs: Vec<TensorFuture>, first: bool, at: At) -> Vec<TensorFuture> {
+        let draws = self.draws.iter().map(|d| if first { d.traced } else { d.dice.reserve(d.positions) });
+        let draws = draws.collect();
+        let made = match inputs.iter().find(|x| !std::ptr::eq(x.port(), port)) {
+            Some(other) => self.misplaced(port, other.port(), at),
+            None => self.queue(port, &inputs, draws, at),
+        };
+        for x in &made[made.len() - self.detached..] {
+            x.detach();
+        }
+        let give = |gives: &Gives| match gives {
+            Gives::Made(k) => made[*k].clone(),
+            Gives::Input(k) => inputs[*k].clone(),
+            Gives::Outside(x) => x.clone(),
+        };
+        self.gives.iter().map(give).collect()
+    }
+
+    fn queue(
+        &self,
+        port: &'static Port,
+        inputs: &[TensorFuture],
+        draws: Vec<(u64, u64)>,
+        at: At,
+    ) -> Vec<TensorFuture> {
+        if self.metas.is_empty() {
+            return Vec::new();
+        }
+        let block = Arc::new(Block::new(self.plan.clone(), draws));
+        let mut links: Inputs = inputs.iter().map(|x| x.node.link()).collect();
+        links.extend(self.captured.iter().cloned());
+        if let [meta] = &self.metas[..] {
+            let node = Node::new(Op::Block(block), links, meta.shape.clone(), meta.dtype, port, at);
+            return vec![TensorFuture::new(enqueue(port, node))];
+        }
+        let hub = Node::new(Op::Block(block.clone()), links, 0.into(), DType::Bool, port, at);
+        let hub = enqueue(port, hub);
+        let part = |(output, meta): (usize, &Meta)| {
+            let part = Arc::new(Part { block: block.clone(), output });
+            let inputs = Inputs::from_iter([hub.link()]);
+            let node = Node::new(Op::Part(part), inputs, meta.shape.clone(), meta.dtype, port, at);
+            TensorFuture::new(enqueue(port, node))
+        };
+        self.metas.iter().enumerate().map(part).collect()
+    }
+
+    fn misplaced(&self, port: &'static Port, other: &'static Port, at: At) -> Vec<TensorFuture> {
+        let text =
+            format!("the region is on {} and an input on {}: copy it with to_device", port.name, other.name);
+        let error = Error::new(ErrorKind::Device, "region", text, at);
+        self.metas.iter().map(|meta| build::failed(port, meta.clone(), error.clone(), at)).collect()
+    }
+}
+
+fn position_or_push(list: &mut Vec<NodeLink>, node: NodeLink) -> usize {
+    list.iter().position(|n| n.address() == node.address()).unwrap_or_else(|| {
+        list.push(node);
+        list.len() - 1
+    })
+}
+
+impl<I, O, F> fmt::Debug for Region<I, O, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plans = lock(&self.plans).len();
+        write!(f, "Region({}, {plans} plans)", self.device)
+    }
+}
