@@ -55,6 +55,23 @@ struct Part {
 // SAFETY: parts of one sample do not overlap, and the sample outlives its threads.
 unsafe impl Send for Part {}
 
+/// A new thread may find itself beside its sibling on one core for longer than a copy takes; so each has its own.
+fn stay_on(core: usize) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: zeroed sets are sets; both calls are about this thread only. A core that cannot be had is no matter.
+    unsafe {
+        let (mut allowed, mut own): (libc::cpu_set_t, libc::cpu_set_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        let size = std::mem::size_of::<libc::cpu_set_t>();
+        libc::sched_getaffinity(0, size, &mut allowed);
+        let cores = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &allowed));
+        if let Some(core) = cores.into_iter().nth(core) {
+            libc::CPU_SET(core, &mut own);
+            libc::sched_setaffinity(0, size, &own);
+        }
+    }
+}
+
 /// `n` times `work` on as many parts as there are threads, each on its own.
 fn spread(
     n: usize,
@@ -74,6 +91,7 @@ fn spread(
                 let work = &work;
                 scope.spawn(move || {
                     let part = part;
+                    stay_on(t);
                     (0..n).fold(0.0, |_, _| work(black_box(part)))
                 })
             })
@@ -161,9 +179,12 @@ fn fma(threads: usize, flops: f64) -> Option<Job> {
         let rounds = (flops * n as f64 / threads as f64 / (12.0 * 32.0)).max(1000.0) as usize;
         let begin = Instant::now();
         let done: f64 = std::thread::scope(|scope| {
-            // SAFETY: AVX-512 is there.
-            let all: Vec<_> =
-                (0..threads).map(|_| scope.spawn(move || unsafe { multiply_adds(rounds) })).collect();
+            let each = |t| {
+                stay_on(t);
+                // SAFETY: AVX-512 is there.
+                unsafe { multiply_adds(rounds) }
+            };
+            let all: Vec<_> = (0..threads).map(|t| scope.spawn(move || each(t))).collect();
             all.into_iter().map(|t| t.join().expect("no panic")).sum()
         });
         Sample { time: begin.elapsed().mul_f64(flops * n as f64 / done), shows: Vec::new() }
