@@ -66,12 +66,14 @@ mod tests {
     #[tokio::test]
     async fn recording_names_what_was_fused_and_what_was_skipped() {
         let device = Device::cpu_with(CpuOptions::default().threads(1).inline(false));
-        let x = device.ones([1 << 16]);
+        let (release, released) = futures::channel::oneshot::channel::<Vec<f32>>();
+        let x = device.from_future([1 << 16], released);
         let large = device.ones([256, 256]);
-        device.waitall().await.unwrap();
         let recording = device.record();
         let line = line!() + 1;
         let y = (&x * 2.0 + 1.0).relu();
+        // The whole chain is queued before any of it can run.
+        release.send(vec![1.0; 1 << 16]).unwrap();
         let m = large.matmul(&large).sum_all();
         drop(large.matmul(&large).matmul(&large));
         y.await.unwrap();

@@ -141,7 +141,7 @@ fn an_input_or_a_constant_may_be_an_output(kind: Kind) {
         assert_eq!(got, [[1.0; 2], [k + 1.0; 2], [5.0; 2], [k + 1.0; 2], [k; 2]]);
     }
     let nothing = device.region(|x: TensorFuture| {
-        let _ = x + 1.0;
+        drop(x + 1.0);
         Vec::new()
     });
     assert!(nothing.call(device.ones([2])).is_empty() && nothing.call(device.ones([2])).is_empty());
@@ -185,7 +185,7 @@ fn nothing_is_read_or_awaited_while_a_region_is_traced(kind: Kind) {
 fn a_closure_that_panics_leaves_its_thread_as_it_was(kind: Kind) {
     let device = kind.device();
     let region = device.region(|x: TensorFuture| -> TensorFuture {
-        let _ = x + 1.0;
+        drop(x + 1.0);
         panic!("on purpose")
     });
     for _ in 0..2 {
