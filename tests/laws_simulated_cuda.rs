@@ -33,6 +33,7 @@ use support::{ALL, Deadline, Kind, NotHere};
 /// Promises that look at elements or memory inside a kernel of the test's, or read after a shutdown (which on a GPU
 /// takes a copy).
 const OF_THE_HOST: &[&str] = &[
+    "a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back",
     "running_work_is_not_torn_down_by_a_drop",
     "an_op_is_offered_its_input_only_as_its_last_reader",
     "shutdown_ends_what_was_before_and_refuses_what_comes_after",

@@ -46,10 +46,10 @@ const PLANS_MAX: usize = 64;
 ///     (hidden.sum_all(), hidden)
 /// });
 /// let w = device.ones([3, 2]);
-/// for i in 0..3 {
+/// for i in [0.0f32, 1.0, 2.0] {
 ///     let (sum, hidden) = step.call((device.full([4, 3], i), w.clone()));   // nothing has waited
 ///     assert_eq!(hidden.dims(), [4, 2]);                                    // known at once
-///     assert_eq!(sum.item::<f32>().await?, 8.0 * (1.5 * i as f32 + 1.0));
+///     assert_eq!(sum.item::<f32>().await?, 8.0 * (1.5 * i + 1.0));
 /// }
 /// assert_eq!(step.traces(), 1);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
