@@ -54,11 +54,8 @@ struct Desk {
     machine: Machine,
     /// Taken from the intake and not looked at yet.
     batch: Batch<Node>,
-    /// What is submitted to each stream and has not begun.
-    streams: Vec<VecDeque<Step>>,
-    busy: Vec<bool>,
-    /// Steps that each stream has finished.
-    reached: Vec<u64>,
+    /// What is submitted and has not begun. Each can run at once, on any thread.
+    steps: VecDeque<Step>,
     ended: bool,
 }
 
@@ -68,7 +65,7 @@ struct Shared {
     desk: Mutex<Desk>,
     crew: Crew,
     memory: Arc<Memory>,
-    /// Steps that could begin now.
+    /// Steps that wait for a thread.
     runnable: AtomicUsize,
     /// Deadline of what is held back; u64::MAX for none.
     deadline: AtomicU64,
@@ -125,7 +122,6 @@ impl Driver for CpuDriver {
             return;
         }
         let shared = slot.get_or_insert_with(|| {
-            let streams = self.limits.streams as usize;
             Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
                 let weak = weak.clone();
                 Shared {
@@ -134,9 +130,7 @@ impl Driver for CpuDriver {
                     desk: Mutex::new(Desk {
                         machine: Machine::new(port, self.limits),
                         batch: Batch::empty(),
-                        streams: (0..streams).map(|_| VecDeque::new()).collect(),
-                        busy: vec![false; streams],
-                        reached: vec![0; streams],
+                        steps: VecDeque::new(),
                         ended: false,
                     }),
                     crew: Crew::new(self.manner.threads, move || {
@@ -235,7 +229,7 @@ impl Shared {
     fn end(&self, desk: &mut Desk) {
         desk.ended = true;
         desk.machine.end();
-        desk.streams.iter_mut().for_each(VecDeque::clear);
+        desk.steps.clear();
         self.runnable.store(0, SeqCst);
     }
 
@@ -281,9 +275,6 @@ impl Shared {
         if desk.ended {
             return;
         }
-        let stream = step.at.stream as usize;
-        desk.busy[stream] = false;
-        desk.reached[stream] = step.at.point;
         let now = self.now();
         desk.machine.finished(step, now);
     }
@@ -314,8 +305,7 @@ impl Shared {
         }
         let now = self.now();
         desk.machine.tick(now);
-        self.submit(&mut desk, now);
-        let step = self.take(&mut desk);
+        let step = self.take(&mut desk, now);
         // What is left of a batch is due at once, whoever comes to attend.
         let left_over = (!desk.batch.is_empty()).then_some(0);
         self.deadline.store(left_over.or(desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
@@ -381,30 +371,14 @@ impl Shared {
         }
     }
 
-    /// Moves what the machine submits to its streams.
-    fn submit(&self, desk: &mut Desk, now: u64) {
+    /// A step, and word to the others of how many there are besides.
+    fn take(&self, desk: &mut Desk, now: u64) -> Option<Step> {
         while let Some(step) = desk.machine.next(now) {
-            desk.streams[step.at.stream as usize].push_back(step);
+            desk.steps.push_back(step);
         }
-    }
-
-    /// A step whose stream is free and whose waits are over.
-    fn take(&self, desk: &mut Desk) -> Option<Step> {
-        let mut first = None;
-        let mut others = 0;
-        for s in 0..desk.streams.len() {
-            let free = !desk.busy[s];
-            let ready = desk.streams[s]
-                .front()
-                .is_some_and(|step| step.waits.iter().all(|w| desk.reached[w.stream as usize] >= w.point));
-            if free && ready {
-                if first.is_none() { first = Some(s) } else { others += 1 }
-            }
-        }
-        self.runnable.store(others, SeqCst);
-        let s = first?;
-        desk.busy[s] = true;
-        desk.streams[s].pop_front()
+        let step = desk.steps.pop_front();
+        self.runnable.store(desk.steps.len(), SeqCst);
+        step
     }
 
     /// Stays awake for a moment, then sleeps. False where the thread is to end.

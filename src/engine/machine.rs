@@ -35,6 +35,9 @@ pub(crate) struct Limits {
     pub bytes_max: usize,
     /// Longest hold-back of a step that may fuse with what follows, in nanoseconds. 0 turns it off.
     pub hold_max_ns: u64,
+    /// A step may be submitted before what it reads is there: its stream is in order, and waits for others
+    /// by itself. Where this is false each submitted step can run at once, on whatever thread is free.
+    pub ahead: bool,
 }
 
 /// Where an entry stands.
@@ -54,8 +57,12 @@ enum Stage {
 struct Entry {
     node: NodeLink,
     stage: Stage,
-    /// Inputs (edges) that are neither complete nor submitted.
+    /// Inputs (edges) that are neither complete nor, where steps are submitted ahead, submitted.
     blocked: u32,
+    /// When it came into the books, in nanoseconds.
+    since: u64,
+    /// The stream that its last input was computed on.
+    chain: Option<u16>,
     /// Entries that have this one as an input, an edge each.
     consumers: SmallVec<[u32; 2]>,
     /// How many of the consumers are in the books; they want this one.
@@ -105,6 +112,8 @@ pub(crate) struct Machine {
     /// Entries that became unblocked and are to be held or queued.
     unblocked: Vec<u32>,
     next_stream: usize,
+    /// The time of the last event.
+    now: u64,
     ended: bool,
 }
 
@@ -143,6 +152,7 @@ impl Machine {
             in_flight_bytes: 0,
             unblocked: Vec::new(),
             next_stream: 0,
+            now: 0,
             ended: false,
         }
     }
@@ -183,6 +193,7 @@ impl Machine {
 
     /// A node came out of the intake.
     pub fn look(&mut self, node: NodeLink, now: u64) -> Look {
+        self.now = now;
         let state = node.completion.clear(QUEUED);
         if let Op::Marker = node.op {
             self.mark(node);
@@ -242,6 +253,7 @@ impl Machine {
     /// Puts a wanted node into the books, with all that it needs. `small` runs a node on the spot if
     /// that is worth while, and says whether it did.
     pub fn enter(&mut self, root: NodeLink, now: u64, small: &mut dyn FnMut(&NodeLink) -> bool) {
+        self.now = now;
         let awaited = root.completion.state().has(AWAITED);
         match self.add(root.clone(), self.epoch()) {
             Some(e) => {
@@ -268,7 +280,11 @@ impl Machine {
             // SAFETY: the node is pending in our books: ENTERED keeps polls from claiming it.
             let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
             for input in inputs {
-                let there = input.completion.state().is_complete();
+                // One whose step has published it and is not through yet is not there: the step's own links would
+                // keep its buffer from being written over.
+                let closing = !self.limits.ahead
+                    && input.entry().is_some_and(|i| matches!(self.entry(i).stage, Stage::Submitted(_)));
+                let there = input.completion.state().is_complete() && !closing;
                 if there || input.entry().is_none() && small(&input) {
                     continue;
                 }
@@ -296,7 +312,7 @@ impl Machine {
                 x.consumers.push(e);
                 x.wants += 1;
                 let submitted = matches!(x.stage, Stage::Submitted(_));
-                if !submitted {
+                if !(submitted && self.limits.ahead) {
                     self.entry(e).blocked += 1;
                 }
             }
@@ -338,6 +354,12 @@ impl Machine {
         self.port.pressure.finished_many(ended, weight);
         let closing = &self.port.counters.closing;
         let _ = closing.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(ended)));
+        if !self.limits.ahead {
+            for c in self.consumers_outside(&step.entries) {
+                self.entry(c).chain = Some(step.at.stream);
+                self.unblock(&[c]);
+            }
+        }
         for &e in &step.entries {
             self.remove(e);
         }
@@ -443,6 +465,8 @@ impl Machine {
             node,
             stage,
             blocked: 0,
+            since: self.now,
+            chain: None,
             consumers: SmallVec::new(),
             wants: 0,
             root: false,
@@ -475,6 +499,12 @@ impl Machine {
         self.unblock(&consumers);
         self.remove(e);
         self.settle_unblocked(now, false);
+    }
+
+    /// Who reads from these entries and is none of them, an edge each.
+    fn consumers_outside(&self, entries: &[u32]) -> SmallVec<[u32; 4]> {
+        let books = entries.iter().filter_map(|&e| self.entries[e as usize].as_ref());
+        books.flat_map(|x| x.consumers.iter().copied()).filter(|c| !entries.contains(c)).collect()
     }
 
     fn unblock(&mut self, consumers: &[u32]) {
@@ -578,9 +608,11 @@ impl Machine {
             let hold = if awaited { 0 } else { self.hold_ns(e) };
             let x = self.entry(e);
             let generation = x.generation;
-            if hold >= 200 {
+            // The time that it has waited for its inputs counts.
+            let deadline = x.since + hold;
+            if hold >= 200 && deadline > now {
                 x.stage = Stage::Held;
-                self.held.push_back((now + hold, e, generation));
+                self.held.push_back((deadline, e, generation));
             } else {
                 self.make_ready(e);
             }
@@ -600,7 +632,7 @@ impl Machine {
         self.entry(e).stage = Stage::Ready;
         let generation = self.entry(e).generation;
         let node = self.entry(e).node.clone();
-        let mut chain = None;
+        let mut chain = self.entry(e).chain;
         // SAFETY: pending in our books.
         for input in unsafe { node.inputs() } {
             if let Some(i) = input.entry()
@@ -672,9 +704,18 @@ impl Machine {
         if self.streams[s].submitted - self.streams[s].completed >= self.limits.depth_max {
             return None;
         }
-        while let Some((e, generation)) = self.queue.pop_front() {
-            if self.is_live(e, generation) && self.entry(e).stage == Stage::Ready {
-                return Some((e, s as u16));
+        // With nothing else to do, a stream continues another's chain where that needs nothing but a thread.
+        let others = (!self.limits.ahead).then_some(0..count).into_iter().flatten();
+        for from in others.map(Some).chain([None]).rev() {
+            let queue = match from {
+                Some(other) => &mut self.streams[other].queue,
+                None => &mut self.queue,
+            };
+            while let Some((e, generation)) = queue.pop_front() {
+                let x = self.entries[e as usize].as_ref();
+                if x.is_some_and(|x| x.generation == generation && x.stage == Stage::Ready) {
+                    return Some((e, s as u16));
+                }
             }
         }
         None
@@ -761,9 +802,8 @@ impl Machine {
         if !fusible {
             bytes = node.bytes();
         }
-        for &e in &entries {
-            let consumers = self.entry(e).consumers.clone();
-            let outside: SmallVec<[u32; 2]> = consumers.into_iter().filter(|c| !entries.contains(c)).collect();
+        if self.limits.ahead {
+            let outside = self.consumers_outside(&entries);
             self.unblock(&outside);
         }
         self.in_flight += 1;
@@ -873,7 +913,7 @@ impl Machine {
             // word of it, which unblocks this entry, is still on its way.
             let there = match input.entry() {
                 None => input.completion.state().is_complete(),
-                Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => true,
+                Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => self.limits.ahead,
                 Some(i) => self.try_include(i, first, group, entries, depth - 1),
             };
             if !there {

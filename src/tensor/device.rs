@@ -231,10 +231,11 @@ impl Device {
         };
         let limits = Limits {
             streams: options.streams.clamp(1, 1024) as u16,
-            depth_max: 4,
+            depth_max: 1,
             ops_max: options.in_flight_ops.max(1),
             bytes_max: options.in_flight_bytes,
             hold_max_ns: options.hold_back.as_nanos() as u64,
+            ahead: false,
         };
         let pressure = Pressure::new(QueueLimits {
             ops_max: options.queue_ops,

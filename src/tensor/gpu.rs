@@ -198,6 +198,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         ops_max: options.in_flight_ops.max(1),
         bytes_max: options.in_flight_bytes,
         hold_max_ns: options.hold_back.as_nanos() as u64,
+        ahead: true,
     };
     let pressure = Pressure::new(QueueLimits {
         ops_max: options.queue_ops,

@@ -113,6 +113,7 @@ impl Device {
             ops_max: options.in_flight_ops.max(1),
             bytes_max: usize::MAX,
             hold_max_ns: 50_000,
+            ahead: true,
         };
         let script = Script {
             seed: options.seed,
