@@ -125,13 +125,19 @@ async fn chapter(size: usize) -> Result<()> {
     check(&second, size).await
 }
 
+const USAGE: &str = "usage: devices [--size N]";
+
 fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let mut args = std::env::args().skip(1);
     let size = match (args.next().as_deref(), args.next().and_then(|n| n.parse().ok()), args.next()) {
         (None, None, None) => 10_000,
         (Some("--size"), Some(size), None) if size > 0 => size,
         _ => {
-            eprintln!("usage: devices [--size N]");
+            eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
     };

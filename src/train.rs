@@ -78,6 +78,17 @@ impl Trainer {
 
     /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as there are
     /// devices, or rows if these are fewer.
+    ///
+    /// ```
+    /// use futensor::{CpuOptions, Device, Trainer};
+    /// let devices = [Device::cpu(), Device::cpu_with(CpuOptions::default())];
+    /// let trainer = Trainer::new(&devices);
+    /// let x = Device::cpu().arange(0, 5, 1);
+    /// let batch = trainer.prepare_batch(&[&x]);
+    /// let sizes: Vec<usize> = batch.parts().map(|part| part[0].numel()).collect();
+    /// assert_eq!((batch.rows(), &sizes[..]), (5, &[3, 2][..]));
+    /// assert!(batch.parts().zip(&devices).all(|(part, device)| part[0].device() == *device));
+    /// ```
     #[track_caller]
     pub fn prepare_batch(&self, tensors: &[&TensorFuture]) -> Batch {
         let rows = tensors.first().and_then(|x| x.dims().first().copied()).unwrap_or(1);
@@ -106,6 +117,19 @@ impl Trainer {
     /// back to the first one. Running averages are learnt from the first part, as in PyTorch's `DataParallel`.
     ///
     /// `loss` gives the mean over its rows.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{CpuOptions, Device, Trainer, nn, nn::Module};
+    /// let (host, other) = (Device::cpu(), Device::cpu_with(CpuOptions::default()));
+    /// let net = nn::from_fn(|x| x * 2.0);
+    /// let x = host.from_vec(vec![1.0f32, 2.0, 6.0], [3, 1]);
+    /// let trainer = Trainer::new([&host, &other]);
+    /// let batch = trainer.prepare_batch(&[&x]);                            // two rows, and one
+    /// let loss = trainer.loss(&net, &batch, |part| net.forward(&part[0]).mean_all());
+    /// assert!((loss.item::<f32>().await? - 6.0).abs() < 1e-6);             // the mean of all three, doubled
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn loss(
         &self,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::reversed_empty_ranges)]
 
+use futensor::nn::Module;
 use futensor::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -82,6 +83,8 @@ fn calls() -> Vec<Call> {
       "addmm" => |x| vec![x.addmm(x, x.t(), 1.0, f64::NAN)],
       "sdpa" => |x| vec![x.scaled_dot_product_attention(x, x, AttentionOptions::default()), x.scaled_dot_product_attention(x, x, AttentionOptions::default().causal(true).mask(x)), x.scaled_dot_product_attention(x, x, AttentionOptions::default().dropout(5.0)), x.scaled_dot_product_attention(x, x, AttentionOptions::default().mask(x.device().zeros_dtype([3], DType::Bool)))],
       "conv" => |x| vec![x.conv1d(x, None, ()), x.conv2d(x, None, ()), x.conv1d(x, Some(x), ConvOptions::default().stride(0)), x.conv2d(x, None, ConvOptions::default().groups(0)), x.conv2d(x, None, ConvOptions::default().padding(isize::MAX)), x.conv2d(x, None, ConvOptions::default().dilation(isize::MAX)), x.conv2d(x, None, ConvOptions::default().stride([1,2,3])), x.conv_transpose1d(x, None, ()), x.conv_transpose2d(x, None, ConvOptions::default().stride(usize::MAX/2))],
+      "conv layers" => |x| { let conv = |i, o, groups| nn::Conv2d::new(i, o, 3, ConvOptions::default().groups(groups), &x.device()).forward(x); let kernel = |k: &[isize]| nn::Conv2d::without_bias(1, 1, k, (), &x.device()).forward(x); vec![conv(1, 1, 0), conv(3, 2, 2), conv(2, 3, 2), conv(usize::MAX, 2, 1), conv(0, 0, 1), kernel(&[]), kernel(&[0]), kernel(&[-3, 3]), kernel(&[1, 2, 3]), kernel(&[isize::MAX])] },
+      "lazy layer" => |x| { let layer = nn::LazyLinear::new(2); vec![layer.forward(&(x + x.device().ones([7, 1, 5]))), layer.forward(x), layer.forward(&x.device().ones([3, 4]))] },
       "pool" => |x| vec![x.max_pool2d(1), x.max_pool2d(0), x.max_pool2d(usize::MAX), x.avg_pool2d(2), x.avg_pool2d(PoolOptions::new(2).stride(0)), x.avg_pool2d(PoolOptions::new(2).divisor(0)), x.max_pool2d(PoolOptions::new(()))],
       "pool big" => |x| vec![x.max_pool2d(PoolOptions::new(isize::MAX).padding(isize::MAX/2))], "pool dil" => |x| vec![x.max_pool2d(PoolOptions::new(isize::MAX).dilation(isize::MAX))], "pool ceil" => |x| vec![x.max_pool2d(PoolOptions::new(1).stride(isize::MAX).ceil(true))],
       "einsum" => |x| vec![einsum("ij,jk->ik", &[x, x]), einsum("", &[x]), einsum("->", &[x]), einsum("ij,", &[x]), einsum("ii", &[x]), einsum("...->...", &[x]), einsum("ij->ijj", &[x]), einsum("é", &[x]), einsum("ij->ik", &[x]), einsum("...i...", &[x]), einsum("i j -> j i", &[x]), einsum("ij->ji->ij", &[x])],

@@ -2,7 +2,7 @@
 //! file that does not answer blocks nobody.
 #![cfg(feature = "safetensors")]
 
-use futensor::safetensors::{LoadOptions, load, load_with, save};
+use futensor::safetensors::{LoadOptions, load, load_bytes, load_with, save};
 use futensor::{DType, Device, Element};
 use futures::executor::block_on;
 use futures::{FutureExt, TryStreamExt};
@@ -46,12 +46,21 @@ fn small() -> Vec<u8> {
     file(header, &data)
 }
 
+/// A message without the file's name.
+fn reason<'a>(file: &Scratch, message: &'a str) -> Option<&'a str> {
+    message.strip_prefix(&file.0.display().to_string()[..])
+}
+
 /// The message with which a file is refused.
 fn refused(bytes: &[u8]) -> String {
     let scratch = Scratch::with(bytes);
     let error = block_on(load(&scratch.0, &Device::cpu()).all()).unwrap_err();
     assert!(error.is_source() && error.op() == "load", "{error}");
     assert!(error.to_string().contains("tests/safetensors.rs"), "{error}");
+    // In memory it is refused for the same reason.
+    let in_memory = block_on(load_bytes(bytes.to_vec(), &Device::cpu()).all()).unwrap_err();
+    assert_eq!(in_memory.message().strip_prefix("bytes in memory"), reason(&scratch, error.message()));
+    assert!(in_memory.to_string().contains("tests/safetensors.rs"), "{in_memory}");
     error.message().to_string()
 }
 

@@ -91,7 +91,7 @@ fn agent() -> ureq::Agent {
     config.timeout_global(Some(Duration::from_secs(50))).build().into()
 }
 
-/// Held-out images with what the model says of them, from the script that trained it.
+/// Held-out images with what PyTorch says of them with the same weights.
 fn held_out() -> Vec<(Vec<u8>, usize, Vec<f64>)> {
     let text = include_str!("../examples/server/model/held_out.json");
     let cases: Vec<Value> = serde_json::from_str(text).unwrap();
@@ -120,7 +120,7 @@ fn cpu() -> Device {
 const RAW: &str = "application/octet-stream";
 const JSON: &str = "application/json";
 
-fn both_kinds_of_body_are_answered_as_the_model_was_trained() {
+fn both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights() {
     let server = Server::start(cpu(), Config::default());
     let mut right = 0;
     let cases = held_out();
@@ -281,6 +281,9 @@ fn an_end_that_takes_too_long_is_cut_and_says_so() {
     drop(held);
 }
 
+/// A step that comes with the first batches: the model's own are fewer.
+const AFTER_START: u64 = 60;
+
 /// A simulated device that runs by itself, with faults to come.
 fn simulated(change: impl FnOnce(SimOptions) -> SimOptions) -> Device {
     Device::simulated(change(SimOptions::new(5)).own_thread(true)).0
@@ -288,9 +291,8 @@ fn simulated(change: impl FnOnce(SimOptions) -> SimOptions) -> Device {
 
 fn a_lost_device_fails_all_pending_at_once_and_the_cpu_takes_over() {
     let cases = held_out();
-    // The model's own steps are a few; the loss comes with the first batches.
-    let server =
-        Server::start(simulated(|o| o.device_loss_at(Some(12))), Config { batch: 4, ..Config::default() });
+    let device = simulated(|o| o.device_loss_at(Some(AFTER_START)));
+    let server = Server::start(device, Config { batch: 4, ..Config::default() });
     let name = server.app.engine().device.name().to_owned();
     assert!(name.starts_with("sim"));
     let (mut lost, mut answered) = (0, 0);
@@ -317,7 +319,7 @@ fn a_lost_device_fails_all_pending_at_once_and_the_cpu_takes_over() {
 
 fn a_lost_device_ends_the_service_where_that_is_the_policy() {
     let config = Config { on_loss: OnLoss::Exit, drain: Duration::from_secs(20), ..Config::default() };
-    let mut server = Server::start(simulated(|o| o.device_loss_at(Some(12))), config);
+    let mut server = Server::start(simulated(|o| o.device_loss_at(Some(AFTER_START))), config);
     let ended = server.ended.take().unwrap();
     // Asked until it says so; the health is red from then on, until nobody listens any more.
     loop {
@@ -340,7 +342,16 @@ fn a_lost_device_ends_the_service_where_that_is_the_policy() {
 }
 
 fn a_kernel_that_fails_is_500_for_its_batch_and_nothing_else() {
-    let server = Server::start(simulated(|o| o.kernel_failure_at(Some(12))), Config::default());
+    one_batch_fails(simulated(|o| o.kernel_failure_at(Some(AFTER_START))), "kernel failed");
+}
+
+fn memory_that_is_not_to_be_had_is_500_for_its_batch_and_nothing_else() {
+    one_batch_fails(simulated(|o| o.out_of_memory_at(AFTER_START as usize)), "out of memory");
+}
+
+/// One of these requests meets a fault, whose error has these words.
+fn one_batch_fails(device: Device, words: &str) {
+    let server = Server::start(device, Config::default());
     let cases = held_out();
     let mut failed = 0;
     for i in 0..40 {
@@ -348,7 +359,7 @@ fn a_kernel_that_fails_is_500_for_its_batch_and_nothing_else() {
         match status {
             200 => check_answer(&answer, &cases[i % cases.len()].2),
             500 => {
-                assert!(answer["error"].as_str().unwrap().contains("kernel failed"), "{answer}");
+                assert!(answer["error"].as_str().unwrap().contains(words), "{answer}");
                 failed += 1;
             }
             _ => panic!("{status} {answer}"),
@@ -361,7 +372,7 @@ fn a_kernel_that_fails_is_500_for_its_batch_and_nothing_else() {
 
 fn a_stuck_kernel_trips_the_deadline_and_not_the_executor() {
     let config = Config { deadline: Duration::from_millis(200), on_loss: OnLoss::Cpu, ..Config::default() };
-    let server = Server::start(simulated(|o| o.stuck_at(Some(12))), config);
+    let server = Server::start(simulated(|o| o.stuck_at(Some(AFTER_START))), config);
     let late = (0..100).find(|_| server.post(RAW, &[1; 64]).0 == 504);
     assert!(late.is_some(), "nothing got stuck");
     // Everything else is answered as ever.
@@ -379,10 +390,10 @@ fn random_faults_disconnects_and_deadlines_lose_nothing() {
     let mut rng = Rng(seed);
     let cases = held_out();
     for round in 0..6 {
-        let when = 12 + rng.below(60);
+        let when = AFTER_START as usize + rng.below(200);
         let device = simulated(|o| match round {
             0 => o.kernel_failure_at(Some(when as u64)),
-            1 => o.out_of_memory_at(when + 12),
+            1 => o.out_of_memory_at(when),
             2 => o.device_loss_at(Some(when as u64)),
             3 => o.stuck_at(Some(when as u64)).watchdog(Some(Duration::from_millis(1))),
             _ => o.queue_ops(40).permits(6),
@@ -507,7 +518,7 @@ macro_rules! trials {
 
 fn main() {
     let mut trials = trials!(
-        both_kinds_of_body_are_answered_as_the_model_was_trained
+        both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights
         concurrent_requests_share_batches_and_each_gets_its_own_answer
         what_is_wrong_with_a_request_is_said_with_the_right_status
         a_client_that_goes_away_takes_its_request_with_it
@@ -518,6 +529,7 @@ fn main() {
         a_lost_device_fails_all_pending_at_once_and_the_cpu_takes_over
         a_lost_device_ends_the_service_where_that_is_the_policy
         a_kernel_that_fails_is_500_for_its_batch_and_nothing_else
+        memory_that_is_not_to_be_had_is_500_for_its_batch_and_nothing_else
         a_stuck_kernel_trips_the_deadline_and_not_the_executor
         random_faults_disconnects_and_deadlines_lose_nothing
     );

@@ -24,7 +24,7 @@ mod setup;
 mod timeline;
 
 use report::Report;
-use setup::{Arguments, Outcome, Setup};
+use setup::{Arguments, Outcome, Setup, USAGE};
 use std::process::ExitCode;
 
 /// Each part is a future that adds to the report.
@@ -66,6 +66,10 @@ async fn job(arguments: Arguments) -> Outcome<()> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(text) => {

@@ -14,7 +14,7 @@ pub struct Arguments {
     pub trace: Option<PathBuf>,
 }
 
-const USAGE: &str =
+pub const USAGE: &str =
     "usage: async_computation [--device cpu|cuda:N] [--quick] [--json FILE] [--trace FILE.html]";
 
 impl Arguments {
@@ -27,7 +27,6 @@ impl Arguments {
                 "--quick" => arguments.quick = true,
                 "--json" => arguments.json = Some(value()?.into()),
                 "--trace" => arguments.trace = Some(value()?.into()),
-                "--help" | "-h" => return Err(USAGE.into()),
                 _ => return Err(format!("{word} is not known\n{USAGE}")),
             }
         }

@@ -66,6 +66,10 @@ async fn run() -> Outcome<()> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

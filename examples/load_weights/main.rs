@@ -50,11 +50,28 @@ async fn compared(device: &Device) -> Result<(f32, i64)> {
     Ok((difference.item().await?, right.item().await?))
 }
 
+/// Says what may be said; an error unless that was the question.
+fn usage(word: &str) -> Result<()> {
+    const USAGE: &str = "usage: load_weights [cpu|cuda:N]";
+    if word == "--help" || word == "-h" {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    eprintln!("{USAGE}");
+    std::process::exit(2)
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let device = match std::env::args().nth(1).as_deref().and_then(|a| a.strip_prefix("cuda:")) {
-        Some(number) => Device::cuda(number.parse().expect("the number of a GPU"))?,
-        None => Device::cpu(),
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let device = match &words[..] {
+        [] => Device::cpu(),
+        [word] if word == "cpu" => Device::cpu(),
+        [word] => match word.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+            Some(number) => Device::cuda(number)?,
+            None => return usage(word),
+        },
+        _ => return usage(""),
     };
     let (difference, right) = compared(&device).await?;
     println!("largest difference to PyTorch's logits {difference:.1e}; {right} of 64 digits recognised");

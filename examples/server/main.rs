@@ -31,9 +31,6 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     let mut arguments =
         Arguments { listen: ([127, 0, 0, 1], 8080).into(), device: None, config: Config::default() };
     while let Some(word) = words.next() {
-        if word == "--help" || word == "-h" {
-            return Err(USAGE.into());
-        }
         let value = words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{word} {value} is no number\n{USAGE}"));
         let config = &mut arguments.config;
@@ -73,6 +70,10 @@ async fn asked_to_end() {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let run = async {
         let arguments = parse(std::env::args().skip(1))?;
         let device = match arguments.device.as_deref() {

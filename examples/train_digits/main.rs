@@ -5,15 +5,18 @@
 //! awaited by a task of their own. Beside it the same training with an `item().await` in each step.
 //!
 //! `--model mlp|cnn`, `--device cpu|cuda:0`, `--seed N`; `--json FILE` writes the figures, `--svg FILE` the loss
-//! curve (by default `target/train_digits.svg`). Ends with an error where an accuracy is not reached.
+//! curve (by default `target/train_digits.svg`), and with one model `--save FILE` the trained weights, which is how
+//! `examples/server` came by its own. Ends with an error where an accuracy is not reached.
 
+mod cnn;
 mod curve;
 mod data;
 mod model;
 mod report;
 mod train;
 
-use futensor::Device;
+use futensor::nn::Module;
+use futensor::{Device, safetensors};
 use model::Model;
 use report::{Figures, HEAD};
 use serde_json::{Map, json};
@@ -21,18 +24,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use train::{Outcome, Way, train};
 
+const USAGE: &str = "usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] \
+                     [--json FILE] [--svg FILE] [--save FILE.safetensors]";
+
 struct Arguments {
     models: Vec<Model>,
     device: Option<String>,
     seed: u64,
     json: Option<PathBuf>,
     svg: PathBuf,
+    save: Option<PathBuf>,
 }
 
 impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
         let svg = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/train_digits.svg");
-        let mut found = Arguments { models: Model::BOTH.to_vec(), device: None, seed: 1, json: None, svg };
+        let models = Model::BOTH.to_vec();
+        let mut found = Arguments { models, device: None, seed: 1, json: None, svg, save: None };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match &arg[..] {
@@ -47,12 +55,12 @@ impl Arguments {
                 "--seed" => found.seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
                 "--json" => found.json = Some(value()?.into()),
                 "--svg" => found.svg = value()?.into(),
-                _ => {
-                    return Err("usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] \
-                                [--json FILE] [--svg FILE]"
-                        .into());
-                }
+                "--save" => found.save = Some(value()?.into()),
+                _ => return Err(format!("{arg} is not known\n{USAGE}")),
             }
+        }
+        if found.save.is_some() && found.models.len() != 1 {
+            return Err("--save writes one model: name it with --model".into());
         }
         Ok(found)
     }
@@ -74,8 +82,8 @@ async fn job(arguments: Arguments) -> Outcome<()> {
     let mut runs: Vec<(Model, Figures)> = Vec::new();
     let (mut written, mut table) = (Map::new(), String::new());
     for &model in &arguments.models {
-        let naive = train(model, Way::Naive, &device, arguments.seed, true).await?;
-        let figures = train(model, Way::Asynchronous, &device, arguments.seed, true).await?;
+        let (naive, _) = train(model, Way::Naive, &device, arguments.seed, true).await?;
+        let (figures, net) = train(model, Way::Asynchronous, &device, arguments.seed, true).await?;
         table += &format!("{}\n{}\n", figures.row(model, "ready()"), naive.row(model, "item().await"));
         let mut entry = figures.json();
         entry["naive"] = naive.json();
@@ -83,6 +91,9 @@ async fn job(arguments: Arguments) -> Outcome<()> {
         // The same steps, whoever waited for what.
         if figures.losses != naive.losses {
             return Err(format!("{}: the two loops came to different losses", model.name()).into());
+        }
+        if let Some(file) = &arguments.save {
+            safetensors::save(file, net.state()).await?;
         }
         runs.push((model, figures));
     }
@@ -110,6 +121,10 @@ async fn job(arguments: Arguments) -> Outcome<()> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(text) => {

@@ -1,7 +1,8 @@
 //! The two networks.
 
-use futensor::nn::{BatchNorm, Conv2d, Dropout, Flatten, LazyLinear, Linear, MaxPool2d, Relu, Sequential};
-use futensor::{ConvOptions, Device};
+use crate::cnn::cnn;
+use futensor::Device;
+use futensor::nn::{BatchNorm, Dropout, Flatten, Linear, Relu, Sequential};
 
 /// Which network is trained, and how long.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,6 @@ impl Model {
     }
 
     pub fn made(self, device: &Device) -> Sequential {
-        let padded = || ConvOptions::default().padding(1);
         match self {
             Model::Mlp => Sequential::new()
                 .then(Flatten)
@@ -49,16 +49,7 @@ impl Model {
                 .then(Relu)
                 .then(Dropout::new(0.3))
                 .then(Linear::new(128, 10, device)),
-            Model::Cnn => Sequential::new()
-                .then(Conv2d::without_bias(1, 16, 3, padded(), device))
-                .then(BatchNorm::new(16, device))
-                .then(Relu)
-                .then(Conv2d::new(16, 32, 3, padded(), device))
-                .then(Relu)
-                .then(MaxPool2d::new(2))
-                .then(Flatten)
-                .then(Dropout::new(0.2))
-                .then(LazyLinear::new(10)),
+            Model::Cnn => cnn(device),
         }
     }
 }

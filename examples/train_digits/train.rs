@@ -7,7 +7,7 @@
 use crate::data::{Digits, Images};
 use crate::model::Model;
 use crate::report::{Event, Figures, reporter};
-use futensor::nn::Module;
+use futensor::nn::{Module, Sequential};
 use futensor::optim::{AdamW, Cosine, Optimizer, Schedule, Warmup};
 use futensor::{Device, TensorFuture, no_grad};
 use std::future::Future;
@@ -48,12 +48,17 @@ fn right(net: &impl Module, images: &Images) -> TensorFuture {
     no_grad(|| net.forward(&images.x).argmax(1).eq(&images.y).sum_all())
 }
 
-pub async fn train(model: Model, way: Way, device: &Device, seed: u64, show: bool) -> Outcome<Figures> {
+/// The figures of a training, and the network that came out.
+pub async fn train(
+    model: Model,
+    way: Way,
+    device: &Device,
+    seed: u64,
+    show: bool,
+) -> Outcome<(Figures, Sequential)> {
     device.seed(seed);
     let digits = Digits::on(device);
     let net = model.made(device);
-    // A lazy layer is made by the first input that it sees.
-    no_grad(|| net.forward(&digits.train.x.narrow(0, 0, 2))).detach();
     let mut optimizer = AdamW::new(net.parameters(), RATE).weight_decay(0.02);
     let steps_an_epoch = digits.train.len().div_ceil(BATCH);
     let steps = model.epochs() * steps_an_epoch;
@@ -87,7 +92,7 @@ pub async fn train(model: Model, way: Way, device: &Device, seed: u64, show: boo
     }
     drop(events);
     let reported = reports.await?.map_err(|error| format!("{}: {error}", model.name()))?;
-    Ok(Figures {
+    let figures = Figures {
         accuracy: reported.accuracies.last().copied().unwrap_or(0.0),
         steps,
         seconds: began.elapsed().as_secs_f64(),
@@ -95,5 +100,6 @@ pub async fn train(model: Model, way: Way, device: &Device, seed: u64, show: boo
         barrier_s: barriers.time.as_secs_f64(),
         losses: reported.losses,
         accuracies: reported.accuracies,
-    })
+    };
+    Ok((figures, net))
 }

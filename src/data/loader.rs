@@ -49,18 +49,41 @@ impl<B: Send + 'static> Loader<B> {
     }
 
     /// Examples a batch; at least one.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, data::Loader};
+    /// let loader = Loader::new(5, |at, _| Ok(at.to_vec())).batch_size(2);
+    /// let mut batches = loader.epoch(0, &Device::cpu());
+    /// assert_eq!(batches.next().await.unwrap()?, [0, 1]);
+    /// assert_eq!((loader.batches(), batches.len()), (3, 2));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn batch_size(mut self, size: usize) -> Loader<B> {
         self.batch_size = size.max(1);
         self
     }
 
     /// Another order in each epoch: seed and epoch decide it, on every machine alike.
+    ///
+    /// ```
+    /// use futensor::data::Loader;
+    /// let loader = Loader::new(5, |at, _| Ok(at.to_vec())).shuffle(7);
+    /// assert_eq!(loader.order(3), loader.order(3));
+    /// assert_ne!(loader.order(3), loader.order(4));
+    /// ```
     pub fn shuffle(mut self, seed: u64) -> Loader<B> {
         self.seed = Some(seed);
         self
     }
 
     /// Leaves out the last batch where it is smaller than the others.
+    ///
+    /// ```
+    /// use futensor::data::Loader;
+    /// let loader = Loader::new(5, |at, _| Ok(at.to_vec())).batch_size(2);
+    /// assert_eq!((loader.batches(), loader.drop_last(true).batches()), (3, 2));
+    /// ```
     pub fn drop_last(mut self, drop: bool) -> Loader<B> {
         self.drop_last = drop;
         self
@@ -68,12 +91,37 @@ impl<B: Send + 'static> Loader<B> {
 
     /// Batches that are made ahead of the one that was received last; at least one. They are what the stream
     /// keeps in memory.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, data::Loader};
+    /// use std::sync::{Arc, atomic::{AtomicUsize, Ordering::SeqCst}};
+    /// let made = Arc::new(AtomicUsize::new(0));
+    /// let counter = made.clone();
+    /// let loader = Loader::new(100, move |_, _| Ok(counter.fetch_add(1, SeqCst))).prefetch(3);
+    /// let mut batches = loader.epoch(0, &Device::cpu());
+    /// batches.next().await.unwrap()?;
+    /// assert!(made.load(SeqCst) <= 4);                                    // one is received, three wait
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn prefetch(mut self, batches: usize) -> Loader<B> {
         self.prefetch = batches.max(1);
         self
     }
 
     /// Threads that make batches; at least one. The order stays.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, data::Loader};
+    /// let loader = Loader::new(5, |at, _| Ok(at.to_vec())).workers(3).prefetch(3);
+    /// let mut batches = loader.epoch(0, &Device::cpu());
+    /// for i in 0..5 {
+    ///     assert_eq!(batches.next().await.unwrap()?, [i]);
+    /// }
+    /// assert!(batches.next().await.is_none() && batches.is_empty());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn workers(mut self, workers: usize) -> Loader<B> {
         self.workers = workers.max(1);
         self

@@ -46,6 +46,14 @@ impl<T: Element> Rows<T> {
     ///
     /// # Panics
     /// Where there is no such example.
+    ///
+    /// ```
+    /// use futensor::data::Rows;
+    /// let rows = Rows::new(vec![1, 2, 3, 4, 5, 6], [2])?;
+    /// assert_eq!((rows.len(), rows.row(1)), (3, &[3, 4][..]));
+    /// assert!(Rows::new(vec![1, 2, 3], [2]).unwrap_err().is_shape());
+    /// # Ok::<(), futensor::Error>(())
+    /// ```
     pub fn row(&self, i: usize) -> &[T] {
         &self.data[i * self.each..(i + 1) * self.each]
     }

@@ -46,6 +46,14 @@ impl Module for LeakyRelu {
 }
 
 /// [`softmax`](TensorFuture::softmax) along a dimension, as a layer.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module};
+/// let x = Device::cpu().zeros([1, 4]);
+/// assert_eq!(nn::Softmax(-1).forward(&x).to_vec::<f32>().await?, [0.25; 4]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Softmax(pub isize);
 
@@ -57,6 +65,14 @@ impl Module for Softmax {
 }
 
 /// [`log_softmax`](TensorFuture::log_softmax) along a dimension, as a layer.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module};
+/// let x = Device::cpu().zeros([2, 1]);
+/// assert_eq!(nn::LogSoftmax(-1).forward(&x).to_vec::<f32>().await?, [0.0; 2]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LogSoftmax(pub isize);
 

@@ -3,10 +3,12 @@
 use super::init::{bound, uniform};
 use super::module::{Module, Part};
 use super::parameter::Parameter;
+use crate::dtype::DType;
 use crate::tensor::conv::ConvOptions;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// Convolution over images `[batch, inputs, height, width]`: `weight` is `[outputs, inputs / groups, kernel
 /// height, kernel width]`, `bias` is `[outputs]`.
@@ -30,8 +32,19 @@ impl Conv2d {
     /// over the root of the number of values that each output is made of. `kernel` is one number, or height
     /// and width.
     ///
-    /// # Panics
-    /// Where `kernel` is neither one number nor two, or is negative; where there are no groups.
+    /// # Errors
+    /// Where `kernel` is neither one number nor two, or is not positive, and where channels do not divide into
+    /// groups, the weights are failed values, and so is what the layer makes of them.
+    ///
+    /// ```
+    /// use futensor::{ConvOptions, Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let layer = nn::Conv2d::new(4, 6, [3, 1], ConvOptions::default().groups(2), &device);
+    /// assert_eq!((layer.weight().dims(), layer.bias().dims()), (&[6, 2, 3, 1][..], &[6][..]));
+    /// let wrong = nn::Conv2d::new(4, 6, 3, ConvOptions::default().groups(3), &device);
+    /// let error = wrong.forward(&device.ones([1, 4, 8, 8])).error().unwrap();
+    /// assert_eq!((error.op(), error.message()), ("Conv2d", "4 channels to 6 do not divide into 3 groups"));
+    /// ```
     #[track_caller]
     pub fn new(
         inputs: usize,
@@ -45,7 +58,13 @@ impl Conv2d {
 
     /// A layer without biases, as before a batch norm.
     ///
-    /// # Panics
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let layer = nn::Conv2d::without_bias(1, 8, 3, (), &Device::cpu());
+    /// assert!(layer.parameter("weight").is_some() && layer.parameter("bias").is_none());
+    /// ```
+    ///
+    /// # Errors
     /// As [`new`](Self::new).
     #[track_caller]
     pub fn without_bias(
@@ -67,17 +86,18 @@ impl Conv2d {
         bias: bool,
         device: &Device,
     ) -> Conv2d {
-        let kernel = kernel.dims();
-        let size = |d: isize| usize::try_from(d).expect("a kernel size is not negative");
-        let (height, width) = match kernel[..] {
-            [n] => (size(n), size(n)),
-            [h, w] => (size(h), size(w)),
-            _ => panic!("a kernel has one size or two, not {}", kernel.len()),
+        let shape = match options.weight_shape(inputs, outputs, &kernel.dims()) {
+            Ok(shape) => shape,
+            Err(refusal) => {
+                let at = Location::caller();
+                let failed = device.refused("Conv2d", refusal.kind, refusal.message, DType::F32, at);
+                let bias = bias.then(|| Parameter::new(&failed));
+                return Conv2d { weight: Parameter::new(&failed), bias, options };
+            }
         };
-        let channels = inputs / options.groups_of();
-        let bound = bound(channels * height * width);
+        let bound = bound(shape[1..].iter().fold(1, |n, &d| n.saturating_mul(d)));
         Conv2d {
-            weight: Parameter::new(uniform(device, [outputs, channels, height, width], bound)),
+            weight: Parameter::new(uniform(device, shape, bound)),
             bias: bias.then(|| Parameter::new(uniform(device, [outputs], bound))),
             options,
         }

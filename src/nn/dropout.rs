@@ -30,6 +30,16 @@ impl Dropout {
     }
 
     /// Drops by numbers from a generator of one's own.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, Generator, nn, nn::Module};
+    /// let x = Device::cpu().ones([100]);
+    /// let drawn = |seed| nn::Dropout::with_generator(0.5, Generator::new(seed)).forward(&x);
+    /// assert_eq!(drawn(3).to_vec::<f32>().await?, drawn(3).to_vec::<f32>().await?);
+    /// assert_ne!(drawn(3).to_vec::<f32>().await?, drawn(4).to_vec::<f32>().await?);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn with_generator(p: f64, generator: Generator) -> Dropout {
         Dropout { p, generator: Some(generator), mode: Mode::default() }
     }

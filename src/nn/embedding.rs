@@ -26,6 +26,16 @@ impl Embedding {
     }
 
     /// A table that is there already; a cell that others may share.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module, nn::Parameter};
+    /// let device = Device::cpu();
+    /// let rows = Parameter::new(device.arange(0.0, 6.0, 1.0).reshape([3, 2]));
+    /// let table = nn::Embedding::from_parameter(rows);
+    /// assert_eq!(table.forward(&device.full([1], 2)).to_vec::<f32>().await?, [4.0, 5.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn from_parameter(weight: Parameter) -> Embedding {
         Embedding { weight }
     }

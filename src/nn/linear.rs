@@ -35,12 +35,31 @@ impl Linear {
     }
 
     /// A layer without biases.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let layer = nn::Linear::without_bias(3, 2, &Device::cpu());
+    /// assert!(layer.parameter("weight").is_some() && layer.parameter("bias").is_none());
+    /// ```
     #[track_caller]
     pub fn without_bias(inputs: usize, outputs: usize, device: &Device) -> Linear {
         Linear { weight: Parameter::new(uniform(device, [outputs, inputs], bound(inputs))), bias: None }
     }
 
     /// A layer with these weights; cells that others may share.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module, nn::Parameter};
+    /// let device = Device::cpu();
+    /// let table = nn::Embedding::new(10, 4, &device);
+    /// let shared = table.parameter("weight").unwrap();
+    /// let out = nn::Linear::from_parameters(shared.clone(), None);        // logits over the same ten
+    /// shared.set(device.full([10, 4], 0.5));
+    /// let logits = out.forward(&device.ones([1, 4]));
+    /// assert_eq!(logits.to_vec::<f32>().await?, [2.0; 10]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Linear {
         Linear { weight, bias }
     }
@@ -63,7 +82,7 @@ impl Module for Linear {
     }
 }
 
-/// A [`Linear`] that learns its number of inputs, and its device, from the first input that it sees. Until then
+/// A [`Linear`] that learns its number of inputs, and its device, from the first input that it can take. Until then
 /// it has no parameters: make the optimizer after the first forward pass.
 ///
 /// ```
@@ -81,6 +100,15 @@ pub struct LazyLinear {
 
 impl LazyLinear {
     /// A layer of so many outputs.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let (device, layer) = (Device::cpu(), nn::LazyLinear::new(2));
+    /// let failed = device.ones([5, 3]) * device.ones([4]);
+    /// assert!(layer.forward(&failed).error().unwrap().is_shape());         // and nothing is decided by it
+    /// assert_eq!(layer.forward(&device.ones([5, 7])).dims(), [5, 2]);
+    /// assert_eq!(layer.weight().dims(), [2, 7]);
+    /// ```
     pub fn new(outputs: usize) -> LazyLinear {
         LazyLinear { outputs, linear: OnceLock::new() }
     }
@@ -89,8 +117,21 @@ impl LazyLinear {
 impl Module for LazyLinear {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        if let Some(linear) = self.linear.get() {
+            return linear.forward(x);
+        }
         let inputs = x.dims().last().copied().unwrap_or(1);
-        self.linear.get_or_init(|| Linear::new(inputs, self.outputs, &x.device())).forward(x)
+        let made = Linear::new(inputs, self.outputs, &x.device());
+        let y = made.forward(x);
+        // An input that it cannot take, or that failed before, does not decide what it is.
+        if y.error().is_some() || self.linear.set(made).is_ok() {
+            return y;
+        }
+        // Another thread was first.
+        match self.linear.get() {
+            Some(linear) => linear.forward(x),
+            None => y,
+        }
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         if let Some(linear) = self.linear.get() {

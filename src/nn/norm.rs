@@ -19,7 +19,7 @@ use crate::tensor::future::TensorFuture;
 #[derive(Debug)]
 pub struct LayerNorm {
     weight: Parameter,
-    bias: Parameter,
+    bias: Option<Parameter>,
     eps: f64,
 }
 
@@ -30,12 +30,39 @@ impl LayerNorm {
         let shape = shape.into();
         LayerNorm {
             weight: Parameter::new(device.ones(shape.clone())),
-            bias: Parameter::new(device.zeros(shape)),
+            bias: Some(Parameter::new(device.zeros(shape))),
             eps: 1e-5,
         }
     }
 
+    /// A layer without a bias; `eps` is 1e-5.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let norm = nn::LayerNorm::without_bias([2], &device).eps(0.0);
+    /// assert_eq!(norm.named_parameters().len(), 1);
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// assert_eq!(norm.forward(&x).to_vec::<f32>().await?, [-1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn without_bias(shape: impl Into<Shape>, device: &Device) -> LayerNorm {
+        LayerNorm { weight: Parameter::new(device.ones(shape)), bias: None, eps: 1e-5 }
+    }
+
     /// With another `eps`, which is added to the variance.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);                 // of variance 1
+    /// let norm = nn::LayerNorm::new([2], &device).eps(3.0);
+    /// assert_eq!(norm.forward(&x).to_vec::<f32>().await?, [-0.5, 0.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn eps(self, eps: f64) -> LayerNorm {
         LayerNorm { eps, ..self }
     }
@@ -44,11 +71,16 @@ impl LayerNorm {
 impl Module for LayerNorm {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        x.layer_norm(&self.weight.value(), &self.bias.value(), self.eps)
+        match &self.bias {
+            Some(bias) => x.layer_norm(&self.weight.value(), &bias.value(), self.eps),
+            None => x.layer_norm_weighted(&self.weight.value(), self.eps),
+        }
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         visit("weight", Part::Parameter(&self.weight));
-        visit("bias", Part::Parameter(&self.bias));
+        if let Some(bias) = &self.bias {
+            visit("bias", Part::Parameter(bias));
+        }
     }
 }
 
@@ -127,11 +159,32 @@ impl BatchNorm {
     }
 
     /// With another `eps`, which is added to the variance.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [2, 1]);                 // of variance 1
+    /// let norm = nn::BatchNorm::new(1, &device).eps(3.0);
+    /// assert_eq!(norm.forward(&x).to_vec::<f32>().await?, [-0.5, 0.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn eps(self, eps: f64) -> BatchNorm {
         BatchNorm { eps, ..self }
     }
 
     /// With another weight of a batch in the running averages.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let norm = nn::BatchNorm::new(1, &device).momentum(0.5);
+    /// let _ = norm.forward(&device.from_vec(vec![1.0f32, 3.0], [2, 1]));
+    /// let mean = norm.parameter("running_mean").unwrap();
+    /// assert_eq!(mean.value().to_vec::<f32>().await?, [1.0]);             // half of 0, half of 2
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn momentum(self, momentum: f64) -> BatchNorm {
         BatchNorm { momentum, ..self }
     }

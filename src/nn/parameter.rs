@@ -41,6 +41,12 @@ impl Parameter {
     }
 
     /// A value that is not trained: it has no gradient.
+    ///
+    /// ```
+    /// use futensor::{Device, nn::Parameter};
+    /// let mean = Parameter::buffer(Device::cpu().zeros([2]));
+    /// assert!(!mean.is_trained());
+    /// ```
     pub fn buffer(value: impl AsRef<TensorFuture>) -> Parameter {
         Parameter::with(value.as_ref().stop_gradient(), false)
     }
@@ -81,6 +87,13 @@ impl Parameter {
     }
 
     /// Freezes a weight, or lets it be trained again.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module, optim::{Optimizer, Sgd}};
+    /// let net = nn::Linear::new(3, 1, &Device::cpu());
+    /// net.parameter("weight").unwrap().train(false);
+    /// assert_eq!(Sgd::new(net.parameters(), 0.1).parameters().len(), 1);  // the bias
+    /// ```
     pub fn train(&self, on: bool) {
         let mut slot = lock(&self.0);
         slot.trained = on;

@@ -35,5 +35,15 @@ pools! {
     /// ```
     MaxPool2d max_pool2d;
     /// The mean under a window.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, PoolOptions, nn, nn::Module};
+    /// let x = Device::cpu().from_vec(vec![1.0f32, 2.0, 3.0, 6.0], [1, 1, 2, 2]);
+    /// assert_eq!(nn::AvgPool2d::new(2).forward(&x).to_vec::<f32>().await?, [3.0]);
+    /// let rows = nn::AvgPool2d::new(PoolOptions::new([1, 2]));
+    /// assert_eq!(rows.forward(&x).to_vec::<f32>().await?, [1.5, 4.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     AvgPool2d avg_pool2d;
 }

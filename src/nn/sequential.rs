@@ -23,6 +23,15 @@ impl Sequential {
     }
 
     /// With one more module at the end.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn, nn::Module};
+    /// let net = nn::Sequential::new().then(nn::Relu).then(nn::from_fn(|x| x + 1.0));
+    /// let x = Device::cpu().from_vec(vec![-2.0f32, 3.0], [2]);
+    /// assert_eq!(net.forward(&x).to_vec::<f32>().await?, [1.0, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn then(mut self, module: impl Module + 'static) -> Sequential {
         self.0.push(Box::new(module));
         self
@@ -39,6 +48,14 @@ impl Sequential {
     }
 
     /// The modules, in order.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let net = nn::Sequential::new().then(nn::Linear::new(4, 2, &device)).then(nn::Relu);
+    /// let counts: Vec<usize> = net.iter().map(|module| module.parameters().len()).collect();
+    /// assert_eq!(counts, [2, 0]);
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = &dyn Module> {
         self.0.iter().map(|module| &**module)
     }

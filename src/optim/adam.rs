@@ -56,7 +56,7 @@ impl Core {
 }
 
 macro_rules! adams {
-    ($($(#[$doc:meta])* $Name:ident $decay:literal $decoupled:literal $text:literal;)*) => {$(
+    ($($(#[$doc:meta])* $Name:ident $decay:literal $decoupled:literal $text:literal $after:literal $why:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $Name(Core);
@@ -69,18 +69,52 @@ macro_rules! adams {
             }
 
             /// How much of the old moments stays, of the mean and of the square.
+            ///
+            /// ```
+            /// # tokio_test::block_on(async {
+            #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
+            /// let device = Device::cpu();
+            /// let w = Parameter::new(device.zeros([1]));
+            #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()], 0.5).betas(0.0, 0.0);")]
+            /// forgetful.step(&[device.full([1], 7.0)]);                       // each step is lr, by sign
+            /// forgetful.step(&[device.full([1], 0.1)]);
+            /// assert!((w.value().item::<f32>().await? + 1.0).abs() < 1e-6);
+            /// # Ok::<(), futensor::Error>(()) }).unwrap();
+            /// ```
             pub fn betas(mut self, mean: f64, square: f64) -> $Name {
                 self.0.betas = (mean, square);
                 self
             }
 
             /// What is added to the deviation.
+            ///
+            /// ```
+            /// # tokio_test::block_on(async {
+            #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
+            /// let device = Device::cpu();
+            /// let w = Parameter::new(device.zeros([1]));
+            #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 1.0).eps(3.0);")]
+            /// adam.step(&[device.ones([1])]);                                 // 1 / (1 + 3)
+            /// assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
+            /// # Ok::<(), futensor::Error>(()) }).unwrap();
+            /// ```
             pub fn eps(mut self, eps: f64) -> $Name {
                 self.0.eps = eps;
                 self
             }
 
             #[doc = $text]
+            ///
+            /// ```
+            /// # tokio_test::block_on(async {
+            #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
+            /// let device = Device::cpu();
+            /// let w = Parameter::new(device.ones([1]));
+            #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 0.25).weight_decay(1.0);")]
+            /// adam.step(&[device.zeros([1])]);
+            #[doc = concat!("assert!((w.value().item::<f32>().await? - ", $after, ").abs() < 1e-5);      // ", $why)]
+            /// # Ok::<(), futensor::Error>(()) }).unwrap();
+            /// ```
             pub fn weight_decay(mut self, decay: f64) -> $Name {
                 self.0.weight_decay = decay;
                 self
@@ -116,7 +150,9 @@ adams! {
     /// assert!((w.value().item::<f32>().await? - 0.9).abs() < 1e-6);    // the first step is lr
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    Adam 0.0 false "So much of the parameter is added to its gradient; none by default.";
+    Adam 0.0 false "So much of the parameter is added to its gradient; none by default."
+        "0.75" "a step of lr";
     /// Adam with weight decay of its own (Loshchilov and Hutter 2019, arXiv:1711.05101), as PyTorch has it.
-    AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by default.";
+    AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by default."
+        "0.75" "1 - lr * decay";
 }

@@ -14,6 +14,11 @@ pub trait Schedule: Send + Sync {
 }
 
 /// Always the same.
+///
+/// ```
+/// use futensor::optim::{Constant, Schedule};
+/// assert_eq!(Constant(0.1).lr(1000), 0.1);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Constant(pub f64);
 
@@ -33,6 +38,12 @@ pub struct StepDecay {
 
 impl StepDecay {
     /// From `lr`, times `factor` every `every` steps.
+    ///
+    /// ```
+    /// use futensor::optim::{Schedule, StepDecay};
+    /// let schedule = StepDecay::new(1.0, 2, 0.5);
+    /// assert_eq!([0, 1, 2, 3, 4].map(|step| schedule.lr(step)), [1.0, 1.0, 0.5, 0.5, 0.25]);
+    /// ```
     pub fn new(lr: f64, every: u64, factor: f64) -> StepDecay {
         StepDecay { lr, every: every.max(1), factor }
     }
@@ -60,6 +71,12 @@ impl Cosine {
     }
 
     /// To another rate than 0.
+    ///
+    /// ```
+    /// use futensor::optim::{Cosine, Schedule};
+    /// let schedule = Cosine::new(1.0, 10).down_to(0.5);
+    /// assert_eq!((schedule.lr(0), schedule.lr(5), schedule.lr(10), schedule.lr(99)), (1.0, 0.75, 0.5, 0.5));
+    /// ```
     pub fn down_to(self, last: f64) -> Cosine {
         Cosine { last, ..self }
     }
@@ -81,6 +98,12 @@ pub struct Warmup<S> {
 
 impl<S: Schedule> Warmup<S> {
     /// So many steps of warming up, then `then` from its beginning.
+    ///
+    /// ```
+    /// use futensor::optim::{Constant, Schedule, Warmup};
+    /// let schedule = Warmup::new(4, Constant(1.0));
+    /// assert_eq!([0, 1, 3, 4, 5].map(|step| schedule.lr(step)), [0.25, 0.5, 1.0, 1.0, 1.0]);
+    /// ```
     pub fn new(steps: u64, then: S) -> Warmup<S> {
         Warmup { steps, then }
     }

@@ -38,21 +38,67 @@ impl Sgd {
     }
 
     /// How much of the last step goes into this one.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+    /// let device = Device::cpu();
+    /// let w = Parameter::new(device.ones([1]));
+    /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5);
+    /// sgd.step(&[device.ones([1])]);                                      // 0.25
+    /// sgd.step(&[device.ones([1])]);                                      // and 0.25 * 1.5
+    /// assert_eq!(w.value().to_vec::<f32>().await?, [1.0 - 0.25 - 0.375]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn momentum(self, momentum: f64) -> Sgd {
         Sgd { momentum, ..self }
     }
 
     /// How much of the gradient does not go into the momentum.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+    /// let device = Device::cpu();
+    /// let w = Parameter::new(device.ones([1]));
+    /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5).dampening(0.5);
+    /// sgd.step(&[device.ones([1])]);                                      // the first is not dampened
+    /// sgd.step(&[device.ones([1])]);                                      // 0.25 * (0.5 + 0.5)
+    /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn dampening(self, dampening: f64) -> Sgd {
         Sgd { dampening, ..self }
     }
 
     /// Nesterov's momentum.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+    /// let device = Device::cpu();
+    /// let w = Parameter::new(device.ones([1]));
+    /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5).nesterov(true);
+    /// sgd.step(&[device.ones([1])]);                                      // 0.25 * (1 + 0.5)
+    /// assert_eq!(w.value().to_vec::<f32>().await?, [0.625]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn nesterov(self, on: bool) -> Sgd {
         Sgd { nesterov: on, ..self }
     }
 
     /// So much of the parameter is added to its gradient.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+    /// let device = Device::cpu();
+    /// let w = Parameter::new(device.ones([1]));
+    /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).weight_decay(1.0);
+    /// sgd.step(&[device.ones([1])]);                                      // 0.25 * (1 + 1)
+    /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn weight_decay(self, decay: f64) -> Sgd {
         Sgd { weight_decay: decay, ..self }
     }

@@ -1,8 +1,8 @@
 //! Tensors from and to files in the safetensors format, without blocking anybody.
 //!
 //! [`load`] is a stream: a thread of its own reads the file, tensor by tensor and never far ahead, and each is
-//! on its way to the device as it comes. [`save`] is a future. Names, shapes and types are those of the
-//! file, so weights that PyTorch saved load under PyTorch's names.
+//! on its way to the device as it comes; [`load_bytes`] takes one from memory. [`save`] is a future. Names, shapes
+//! and types are those of the file, so weights that PyTorch saved load under PyTorch's names.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -27,7 +27,7 @@ mod read;
 mod wire;
 mod write;
 
-pub use read::{All, Load, LoadOptions, Next, Progress, load, load_with};
+pub use read::{All, Load, LoadOptions, Next, Progress, load, load_bytes, load_with};
 pub use write::{Save, save};
 
 /// Most bytes that wait between a file and a device, one tensor apart.

@@ -13,9 +13,9 @@ use safetensors::tensor::Metadata;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::future::Future;
-use std::io::{ErrorKind as Io, Read, Seek, SeekFrom};
+use std::io::{Cursor, ErrorKind as Io, Read, Seek, SeekFrom};
 use std::panic::Location;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -126,15 +126,57 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Load {
 /// [`load`] with options: how far ahead it reads, and which tensors.
 #[track_caller]
 pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Load {
-    let at: At = Location::caller();
-    let (to, from) = handoff(options.ahead_bytes);
-    let ahead_bytes = options.ahead_bytes as u64;
     let path = path.as_ref().to_path_buf();
     let shown = path.display().to_string();
+    let open = move || {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        Ok((file, length))
+    };
+    started(shown, open, device, options, Location::caller())
+}
+
+/// [`load`] from a file that is in memory: embedded by `include_bytes!`, or downloaded.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, safetensors};
+/// let header = br#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#;
+/// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[7, 8, 9]].concat();
+/// let tensors = safetensors::load_bytes(file, &Device::cpu()).all().await?;
+/// assert_eq!(tensors["w"].to_vec::<u8>().await?, [7, 8, 9]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// As [`load`].
+///
+/// # Cancel safety
+/// As [`load`].
+#[track_caller]
+pub fn load_bytes(bytes: impl AsRef<[u8]> + Send + 'static, device: &Device) -> Load {
+    let open = move || {
+        let length = bytes.as_ref().len() as u64;
+        Ok((Cursor::new(bytes), length))
+    };
+    started("bytes in memory".into(), open, device, LoadOptions::default(), Location::caller())
+}
+
+/// Starts the thread that reads what `open` gives: the file, and its length.
+fn started<F: Read + Seek>(
+    shown: String,
+    open: impl FnOnce() -> std::io::Result<(F, u64)> + Send + 'static,
+    device: &Device,
+    options: LoadOptions,
+    at: At,
+) -> Load {
+    let (to, from) = handoff(options.ahead_bytes);
+    let ahead_bytes = options.ahead_bytes as u64;
+    let own = shown.clone();
     let thread = std::thread::Builder::new().name("futensor-load".into());
     let spawned = thread.spawn(move || {
-        let reading = Reading { path: &path, at, to: &to };
-        if let Err(error) = reading.run(&*options.wanted) {
+        let reading = Reading { shown, at, to: &to };
+        if let Err(error) = reading.run(open, &*options.wanted) {
             to.send_blocking(Message::Failed(error), 0);
         }
     });
@@ -148,7 +190,7 @@ pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) 
         ended: false,
     };
     if let Err(error) = spawned {
-        let text = format!("{shown}: no thread to read it: {error}");
+        let text = format!("{own}: no thread to read it: {error}");
         let (to, from) = handoff(0);
         to.send_blocking(Message::Failed(Error::new(ErrorKind::Source, "load", text, at)), 0);
         load.from = from;
@@ -276,7 +318,8 @@ impl Future for All {
 
 /// What the thread does.
 struct Reading<'a> {
-    path: &'a Path,
+    /// What is read, in words.
+    shown: String,
     at: At,
     to: &'a Handoff<Message>,
 }
@@ -292,12 +335,16 @@ struct Part {
 
 impl Reading<'_> {
     fn error(&self, text: impl std::fmt::Display) -> Error {
-        Error::new(ErrorKind::Source, "load", format!("{}: {text}", self.path.display()), self.at)
+        Error::new(ErrorKind::Source, "load", format!("{}: {text}", self.shown), self.at)
     }
 
-    fn run(&self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
-        let mut file = File::open(self.path).map_err(|e| self.error(e))?;
-        let parts = self.header(&mut file, wanted)?;
+    fn run<F: Read + Seek>(
+        &self,
+        open: impl FnOnce() -> std::io::Result<(F, u64)>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<()> {
+        let (mut file, length) = open().map_err(|e| self.error(e))?;
+        let parts = self.header(&mut file, length, wanted)?;
         let bytes = parts.iter().map(|p| p.bytes).sum();
         if !self.to.send_blocking(Message::Start { tensors: parts.len(), bytes }, 0) {
             return Ok(());
@@ -314,9 +361,8 @@ impl Reading<'_> {
     }
 
     /// Reads the header and checks all that it says against the file's length.
-    fn header(&self, file: &mut File, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Part>> {
+    fn header(&self, file: &mut impl Read, length: u64, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Part>> {
         let io = |e: std::io::Error| self.error(e);
-        let length = file.metadata().map_err(io)?.len();
         let mut word = [0u8; 8];
         if length < 8 {
             return Err(self.error(format!("truncated: {length} bytes hold no header")));
@@ -375,7 +421,7 @@ impl Reading<'_> {
     }
 
     /// Reads a tensor's elements; `None` where nobody wants them any more.
-    fn read<T: Wire>(&self, file: &mut File, part: &Part) -> Result<Option<Upload>> {
+    fn read<T: Wire>(&self, file: &mut (impl Read + Seek), part: &Part) -> Result<Option<Upload>> {
         let broken = |e: std::io::Error| match e.kind() {
             Io::UnexpectedEof => self.error(format!("truncated within tensor {}", part.name)),
             _ => self.error(format!("tensor {}: {e}", part.name)),
@@ -404,13 +450,4 @@ impl Reading<'_> {
         let (shape, at) = (part.shape.clone(), self.at);
         Ok(Some(Box::new(move |device: &Device| device.handed_at(data, shape, at))))
     }
-}
-
-/// A path of its own beside another, for a file that is not whole yet.
-pub(super) fn beside(path: &Path) -> PathBuf {
-    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}-{count}.part", std::process::id()));
-    path.with_file_name(name)
 }

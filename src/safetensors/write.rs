@@ -1,7 +1,6 @@
 //! `save`: tensors read back one after the other, and a thread that writes them.
 
 use super::handoff::{Handoff, handoff};
-use super::read::beside;
 use super::wire::{Wire, name_of};
 use super::{AHEAD_BYTES, CHUNK};
 use crate::dtype::with_dtype;
@@ -169,4 +168,13 @@ fn write(path: &Path, from: &Handoff<Piece>) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&part);
     }
     written
+}
+
+/// A path of its own beside another, for a file that is not whole yet.
+fn beside(path: &Path) -> PathBuf {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}-{count}.part", std::process::id()));
+    path.with_file_name(name)
 }

@@ -48,29 +48,102 @@ impl Default for BatchOptions {
 
 impl BatchOptions {
     /// Requests in a batch at most; 32 by default.
+    ///
+    /// ```
+    /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
+    /// use futensor::Device;
+    /// let timer = ManualTimer::new();
+    /// let options = BatchOptions::default().batch_max(2).eager(false).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
+    ///     let n = x.len();
+    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
+    /// });
+    /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
+    /// assert_eq!((batcher.stats().batches, batcher.stats().waiting), (1, 1));
+    /// # drop(answers);
+    /// ```
     pub fn batch_max(mut self, batch_max: usize) -> BatchOptions {
         self.batch_max = batch_max.max(1);
         self
     }
     /// How long a request waits for company at most, while fewer than `in_flight` batches are under way;
     /// 2 ms by default.
+    ///
+    /// ```
+    /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
+    /// use futensor::Device;
+    /// use std::time::Duration;
+    /// let timer = ManualTimer::new();
+    /// let options = BatchOptions::default().delay(Duration::from_millis(5)).eager(false).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
+    ///     let n = x.len();
+    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
+    /// });
+    /// let answer = batcher.submit(1.0);
+    /// timer.advance(Duration::from_millis(4));
+    /// assert_eq!(batcher.stats().batches, 0);
+    /// timer.advance(Duration::from_millis(1));
+    /// assert_eq!(batcher.stats().batches, 1);
+    /// # drop(answer);
+    /// ```
     pub fn delay(mut self, delay: Duration) -> BatchOptions {
         self.delay = delay;
         self
     }
     /// Whether a request that finds no batch under way goes out at once (the default), or waits for company
     /// even then.
+    ///
+    /// ```
+    /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
+    /// use futensor::Device;
+    /// let timer = ManualTimer::new();
+    /// let options = BatchOptions::default().eager(true).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
+    ///     let n = x.len();
+    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
+    /// });
+    /// let answer = batcher.submit(1.0);
+    /// assert_eq!(batcher.stats().batches, 1);
+    /// # drop(answer);
+    /// ```
     pub fn eager(mut self, eager: bool) -> BatchOptions {
         self.eager = eager;
         self
     }
     /// Batches under way at once; 2 by default: one that runs, and one that is queued behind it.
+    ///
+    /// ```
+    /// use futensor::serve::{BatchOptions, Batcher};
+    /// use futensor::{SimOptions, Device};
+    /// let (device, simulation) = Device::simulated(SimOptions::new(1));    // does nothing by itself
+    /// let options = BatchOptions::default().batch_max(1).in_flight(2);
+    /// let batcher = Batcher::new(options, move |x: Vec<f32>| vec![device.zeros([4]) + x[0]]);
+    /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
+    /// assert_eq!((batcher.stats().in_flight, batcher.stats().waiting), (2, 1));
+    /// # drop((answers, simulation));
+    /// ```
     pub fn in_flight(mut self, in_flight: usize) -> BatchOptions {
         self.in_flight = in_flight.max(1);
         self
     }
     /// Requests that may wait; 256 by default. With that many `poll_ready` is pending and
     /// [`Batcher::try_submit`] refuses.
+    ///
+    /// ```
+    /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
+    /// use futensor::Device;
+    /// let timer = ManualTimer::new();
+    /// let options = BatchOptions::default().queue(2).eager(false).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
+    ///     let n = x.len();
+    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
+    /// });
+    /// let answers = [batcher.submit(1.0), batcher.submit(2.0)];
+    /// assert_eq!(batcher.try_submit(3.0).unwrap_err(), 3.0);
+    /// assert!(futures::executor::block_on(batcher.submit(4.0)).unwrap_err().is_refused());
+    /// assert_eq!(batcher.stats().refused, 2);
+    /// # drop(answers);
+    /// ```
     pub fn queue(mut self, queue: usize) -> BatchOptions {
         self.queue = queue.max(1);
         self
@@ -209,6 +282,24 @@ impl<R: Send + 'static> Batcher<R> {
 
     /// A batcher whose batches are of requests with the same key: sentences of about the same length, say.
     /// The oldest request decides which key is next.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::serve::{BatchOptions, Batcher, rows};
+    /// use futensor::{Device, stack};
+    /// let device = Device::cpu();
+    /// // Sentences of one length, so that none is padded.
+    /// let options = BatchOptions::default().batch_max(2).eager(false);
+    /// let batcher = Batcher::grouped(options, |words: &Vec<i64>| words.len() as u64, move |batch| {
+    ///     let all: Vec<_> = batch.into_iter().map(|words| { let n = words.len(); device.from_vec(words, [n]) }).collect();
+    ///     rows(&stack(&all, 0).sum(1))
+    /// });
+    /// let [a, b, c] = [vec![1, 2], vec![7], vec![3, 4]].map(|words| batcher.submit(words));
+    /// assert_eq!((a.await?.item::<i64>().await?, c.await?.item::<i64>().await?), (3, 7));
+    /// assert_eq!(b.await?.item::<i64>().await?, 7);                        // after its delay
+    /// assert_eq!(batcher.stats().sizes, [1, 1]);                           // a batch of one, and one of two
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn grouped(
         options: BatchOptions,
         key: impl Fn(&R) -> u64 + Send + Sync + 'static,
@@ -256,6 +347,19 @@ impl<R: Send + 'static> Batcher<R> {
     }
 
     /// Refuses new requests from now on; those that wait go out as soon as they may.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::serve::{BatchOptions, Batcher};
+    /// use futensor::Device;
+    /// let options = BatchOptions::default().eager(false);
+    /// let batcher = Batcher::new(options, |x: Vec<f32>| vec![Device::cpu().from_vec(x, [1])]);
+    /// let answer = batcher.submit(1.0);
+    /// batcher.close();
+    /// assert_eq!(answer.await?.item::<f32>().await?, 1.0);
+    /// assert!(batcher.submit(2.0).await.unwrap_err().is_refused());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn close(&self) {
         lock(&self.shared.state).closed = true;
         self.shared.places.open_gate();

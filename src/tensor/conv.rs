@@ -76,10 +76,20 @@ impl ConvOptions {
         self
     }
 
-    /// The number of groups; at least one.
-    pub(crate) fn groups_of(&self) -> usize {
-        assert!(self.groups > 0, "there is at least one group");
-        self.groups
+    /// The shape of a layer's weight, over two dimensions.
+    pub(crate) fn weight_shape(
+        &self,
+        inputs: usize,
+        outputs: usize,
+        kernel: &[isize],
+    ) -> Result<[usize; 4], Refusal> {
+        let [height, width] = pair("a kernel", kernel, 2, 1, 1)?;
+        let groups = self.walk(2)?.0.groups;
+        if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+            let text = format!("{inputs} channels to {outputs} do not divide into {groups} groups");
+            return Err(Refusal::argument(text));
+        }
+        Ok([outputs, inputs / groups, height, width])
     }
 
     /// As pairs, for so many spatial dimensions; of one, the height is walked by the neutral element.
@@ -136,7 +146,12 @@ fn convolve(
     options: &ConvOptions,
 ) -> TensorFuture {
     let at: At = Location::caller();
-    let refuse = |refusal: Refusal| build::refused(asked.name, x, refusal, at);
+    let refuse =
+        |refusal: Refusal| match [Some(x), Some(w), bias].into_iter().flatten().find_map(|t| t.node.error()) {
+            // What failed before is the root, whatever shape it was given.
+            Some(root) => build::failed(x.port(), x.node.meta(), root.clone(), at),
+            None => build::refused(asked.name, x, refusal, at),
+        };
     let spatial = asked.spatial;
     // Without a batch, as PyTorch: one image.
     let alone = x.rank() == spatial + 1;

@@ -154,25 +154,34 @@ impl Device {
         }
     }
 
-    /// The identity matrix of size `n`, float32.
+    /// Ones on the diagonal, zeros beside it, float32: the identity matrix of a size, or a matrix of rows and
+    /// columns.
     ///
     /// ```
     /// # tokio_test::block_on(async {
-    /// let x = futensor::Device::cpu().eye(2);
-    /// assert_eq!(x.to_vec::<f32>().await?, [1.0, 0.0, 0.0, 1.0]);
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.eye(2).to_vec::<f32>().await?, [1.0, 0.0, 0.0, 1.0]);
+    /// assert_eq!(device.eye([1, 3]).to_vec::<f32>().await?, [1.0, 0.0, 0.0]);
+    /// assert!(device.eye([1, 2, 3]).error().unwrap().is_shape());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn eye(&self, n: usize) -> TensorFuture {
-        let at = Location::caller();
-        let row = build::create(
-            self.port,
-            Op::Arange { start: Scalar::Int(0), step: Scalar::Int(1) },
-            n.into(),
-            DType::I64,
-            at,
-        );
-        let column = row.unsqueeze(1);
+    pub fn eye(&self, shape: impl Into<Shape>) -> TensorFuture {
+        let (shape, at) = (shape.into(), Location::caller());
+        let (rows, columns) = match shape[..] {
+            [n] => (n, n),
+            [n, m] => (n, m),
+            _ => {
+                let text = format!("a matrix has one size or two, not {shape}");
+                return self.refused("eye", ErrorKind::Shape, text, DType::F32, at);
+            }
+        };
+        let count = |n: usize| {
+            let numbers = Op::Arange { start: Scalar::Int(0), step: Scalar::Int(1) };
+            build::create(self.port, numbers, n.into(), DType::I64, at)
+        };
+        let row = count(columns);
+        let column = if rows == columns { row.unsqueeze(1) } else { count(rows).unsqueeze(1) };
         build::binary(crate::op::BinaryOp::Eq, &column, &row, at).to_dtype(DType::F32)
     }
 
@@ -266,7 +275,15 @@ impl Device {
         sourced(port, "from_future", shape, T::DTYPE, value, at)
     }
 
-    fn refused(&self, op: &str, kind: ErrorKind, text: String, dtype: DType, at: At) -> TensorFuture {
+    /// A failed value that no operand stands behind.
+    pub(crate) fn refused(
+        &self,
+        op: &str,
+        kind: ErrorKind,
+        text: String,
+        dtype: DType,
+        at: At,
+    ) -> TensorFuture {
         let meta = Meta { shape: 0.into(), dtype };
         build::failed(self.port, meta, Error::new(kind, op, text, at), at)
     }

@@ -112,6 +112,21 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, weight, bias], Location::caller())
     }
 
+    /// [`layer_norm`](Self::layer_norm) without a bias.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// assert_eq!(x.layer_norm_weighted(&device.full([2], 10.0), 0.0).to_vec::<f32>().await?, [-10.0, 10.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn layer_norm_weighted(&self, weight: &TensorFuture, eps: f64) -> TensorFuture {
+        let op = Norm { trailing: weight.rank(), eps, weight: true, bias: false, centred: true };
+        custom(Arc::new(op), &[self, weight], Location::caller())
+    }
+
     /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions without weight and bias.
     ///
     /// ```

@@ -8,6 +8,7 @@ use super::tensor::Tensor;
 use crate::dtype::Scalar;
 use crate::op::BinaryOp;
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+use std::panic::Location;
 
 mod sealed {
     pub trait Sealed {}
@@ -74,11 +75,44 @@ pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: impl Operand, at: build:
     }
 }
 
+/// A number first, where an op has no operator: PyTorch's `torch.pow(2, x)`. With operators a number stands on the left
+/// as it is (`2.0 - &x`), and so does a [`Scalar`]. Nothing waits.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, Scalar};
+/// let x = Device::cpu().from_vec(vec![1.0f32, 2.0, 3.0], [3]);
+/// assert_eq!(Scalar::from(2).pow(&x).to_vec::<f32>().await?, [2.0, 4.0, 8.0]);
+/// assert_eq!(Scalar::from(7.5).fmod(&x).to_vec::<f32>().await?, [0.5, 1.5, 1.5]);
+/// assert_eq!(Scalar::from(0).atan2(&x).to_vec::<f32>().await?, [0.0; 3]);
+/// assert_eq!((Scalar::from(true) + &x).to_vec::<f32>().await?, [2.0, 3.0, 4.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+impl Scalar {
+    /// This number to the power of each element; see [`TensorFuture::pow`].
+    #[track_caller]
+    pub fn pow(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::with_scalar(BinaryOp::Pow, x.as_ref(), self, true, Location::caller())
+    }
+
+    /// The remainder of this number by each element, with this number's sign; see [`TensorFuture::fmod`].
+    #[track_caller]
+    pub fn fmod(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller())
+    }
+
+    /// The angle of the point `(x, self)` for each element, in radians; see [`TensorFuture::atan2`].
+    #[track_caller]
+    pub fn atan2(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller())
+    }
+}
+
 macro_rules! operators {
     ($($Trait:ident $method:ident $op:ident),* $(,)?) => {$(
         operators!(@tensor $Trait $method $op; TensorFuture, &TensorFuture, Tensor, &Tensor);
         // On the left one float and one integer type: with two, the type of `(1.0 - &x).exp()` would be open.
-        operators!(@scalar $Trait $method $op; f64, i64; TensorFuture, &TensorFuture, Tensor, &Tensor);
+        operators!(@scalar $Trait $method $op; f64, i64, Scalar; TensorFuture, &TensorFuture, Tensor, &Tensor);
     )*};
     (@tensor $Trait:ident $method:ident $op:ident; $($T:ty),*) => {$(
         impl<R: Operand> $Trait<R> for $T {

@@ -3,7 +3,8 @@
 use super::{block_on, read, seed};
 use futensor::{
     Backward, ConvOptions, CpuRun, DType, Device, Generator, GradOptions, Index, Meta, Needs, Operation,
-    PadMode, PoolOptions, Refusal, TensorFuture, cat, checkpoint, custom, einsum, grad, grad_with, stack,
+    PadMode, PoolOptions, Refusal, Scalar, TensorFuture, cat, checkpoint, custom, einsum, grad, grad_with,
+    stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
@@ -59,6 +60,9 @@ fn cases() -> Vec<Case> {
         Case("x / 3", ONE, Any, |x| &x[0] / 3.0, true),
         Case("3 / x", ONE, Off, |x| 3.0 / &x[0], true),
         Case("x ^ 3", ONE, Any, |x| x[0].pow(3), true),
+        Case("2.5 ^ x", ONE, Any, |x| Scalar::from(2.5).pow(&x[0]), true),
+        Case("atan2 from 2", ONE, Any, |x| Scalar::from(2).atan2(&x[0]), true),
+        Case("fmod of 7", ONE, Off, |x| Scalar::from(7).fmod(&x[0] * 10.0), false),
         Case("x ^ 2.5", ONE, Positive, |x| x[0].pow(2.5), true),
         Case("clamp", ONE, Apart, |x| x[0].clamp(-0.6, 0.6), false),
         Case("x % 0.7", ONE, Apart, |x| &x[0] % 10.0, false),
@@ -72,6 +76,7 @@ fn cases() -> Vec<Case> {
         Case("logsumexp", ONE, Any, |x| x[0].logsumexp(1), true),
         Case("logsumexp kept", ONE, Any, |x| x[0].logsumexp_keepdim(0), true),
         Case("layer_norm", &[&[3, 4], &[4], &[4]], Any, |x| x[0].layer_norm(&x[1], &x[2], 1e-3), true),
+        Case("layer_norm weighted", &[&[3, 4], &[4]], Any, |x| x[0].layer_norm_weighted(&x[1], 1e-3), true),
         Case("layer_norm plain", &[&[2, 3, 4]], Any, |x| x[0].layer_norm_plain(2, 1e-3), true),
         Case("rms_norm", &[&[3, 4], &[4]], Any, |x| x[0].rms_norm(&x[1], 1e-3), true),
         Case("rms_norm plain", &[&[3, 4]], Any, |x| x[0].rms_norm_plain(1, 1e-3), true),

@@ -219,7 +219,11 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
         ("squeeze", Some(d)) => futures(x.squeeze(d)),
         ("squeeze", None) => futures(x.squeeze(())),
         ("expand", _) => futures(x.expand(list("shape")?)),
-        // A start or a length below zero cannot be said.
+        // A start from the end is an index; a length below zero cannot be said.
+        ("narrow", Some(0)) if int("start")? < 0 => {
+            let (start, length) = (int("start")?, int("length")?);
+            futures(x.i(Index::Span { start, end: Some(start + length).filter(|&end| end != 0), step: 1 }))
+        }
         ("narrow", Some(d)) => {
             futures(x.narrow(d, int("start")?.try_into().ok()?, int("length")?.try_into().ok()?))
         }
@@ -241,6 +245,7 @@ fn create(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Made
         "arange" => futures(device.arange(scalar(0)?, scalar(1)?, scalar(2)?)),
         "linspace" => futures(device.linspace(scalar(0)?.as_f64(), scalar(1)?.as_f64(), size("steps")?)),
         "eye" if attrs["n"] == attrs["m"] => futures(device.eye(size("n")?)),
+        "eye" => futures(device.eye([size("n")?, size("m")?])),
         "full" => {
             let shape: Vec<usize> = ints(&attrs["shape"]).into_iter().map(|n| n as usize).collect();
             futures(device.full(shape, scalar(0)?))
@@ -293,14 +298,14 @@ fn several(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     None
 }
 
-/// A number on the left: an operator, or the mirrored method.
+/// A number on the left: an operator, a method of the number, or the mirrored method.
 fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
     macro_rules! operator {
         ($sign:tt) => {
             match a {
                 Scalar::Float(a) => futures(a $sign b),
                 Scalar::Int(a) => futures(a $sign b),
-                Scalar::Bool(_) => None,
+                Scalar::Bool(_) => futures(a $sign b),
             }
         };
     }
@@ -310,6 +315,9 @@ fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
         "mul" => operator!(*),
         "div" => operator!(/),
         "remainder" => operator!(%),
+        "pow" => futures(a.pow(b)),
+        "fmod" => futures(a.fmod(b)),
+        "atan2" => futures(a.atan2(b)),
         "eq" => futures(b.eq(a)),
         "ne" => futures(b.ne(a)),
         "lt" => futures(b.gt(a)),

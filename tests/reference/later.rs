@@ -21,6 +21,9 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             futures(x.layer_norm(w, b, attrs["eps"].as_f64()?))
         }
         ("rms_norm", [Arg::Tensor(x), Arg::Tensor(w)]) => futures(x.rms_norm(w, attrs["eps"].as_f64()?)),
+        ("layer_norm", [Arg::Tensor(x), Arg::Tensor(w), Arg::Absent]) => {
+            futures(x.layer_norm_weighted(w, attrs["eps"].as_f64()?))
+        }
         ("layer_norm", [Arg::Tensor(x), Arg::Absent, Arg::Absent]) => {
             futures(x.layer_norm_plain(attrs["normalized_shape"].as_array()?.len(), attrs["eps"].as_f64()?))
         }

@@ -75,7 +75,7 @@ pub struct Engine {
 
 impl Engine {
     async fn start(device: Device, config: &Config, fallback: bool) -> Outcome<Engine> {
-        let model = Model::load(&device, &config.model).await?;
+        let model = Model::load(&device, config.model.clone()).await?;
         let options = BatchOptions::default()
             .batch_max(config.batch)
             .delay(config.delay)
