@@ -34,8 +34,10 @@
 
 mod answer;
 mod batcher;
+mod options;
 mod timer;
 
 pub use answer::Answer;
-pub use batcher::{BatchOptions, BatchStats, Batcher, rows};
+pub use batcher::{Batcher, rows};
+pub use options::{BatchOptions, BatchStats};
 pub use timer::{ManualTimer, Timer};
