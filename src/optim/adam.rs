@@ -75,7 +75,7 @@ macro_rules! adams {
             #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
-            #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()], 0.5).betas(0.0, 0.0);")]
+            #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()], 0.5).betas(0.0, 0.0).weight_decay(0.0);")]
             /// forgetful.step(&[device.full([1], 7.0)]);                       // each step is lr, by sign
             /// forgetful.step(&[device.full([1], 0.1)]);
             /// assert!((w.value().item::<f32>().await? + 1.0).abs() < 1e-6);
