@@ -138,6 +138,34 @@ fn both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights() {
     server.stop().unwrap();
 }
 
+fn of_the_held_out_fifth_98_percent_are_recognised() {
+    // 1,797 images of 64 bytes, then their labels; every fifth was held out of the training.
+    let digits = include_bytes!("../examples/train_digits/data/digits.bin");
+    let (images, labels) = digits.split_at(1797 * 64);
+    let held_out: Vec<usize> = (4..1797).step_by(5).collect();
+    let server = Server::start(cpu(), Config::default());
+    let right = held_out.iter().filter(|&&i| {
+        let (status, answer) = server.post(RAW, &images[i * 64..][..64]);
+        assert_eq!(status, 200, "{answer}");
+        answer["digit"] == labels[i]
+    });
+    let right = right.count();
+    assert!(right * 100 >= held_out.len() * 98, "{right} of {}", held_out.len());
+    server.stop().unwrap();
+}
+
+fn weights_of_another_network_are_refused_by_name_and_shape() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let refused = |model: &'static [u8]| {
+        let config = Config { model: model.into(), ..Config::default() };
+        runtime.block_on(App::new(cpu(), config)).err().expect("an error").to_string()
+    };
+    let other = refused(include_bytes!("../examples/load_weights/weights.safetensors"));
+    assert!(other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"), "{other}");
+    let cut = refused(&include_bytes!("../examples/server/model/digits.safetensors")[..30_000]);
+    assert!(cut.contains("truncated"), "{cut}");
+}
+
 fn concurrent_requests_share_batches_and_each_gets_its_own_answer() {
     let config = Config { batch: 8, delay: Duration::from_millis(5), eager: false, ..Config::default() };
     let server = Server::start(cpu(), config);
@@ -519,6 +547,8 @@ macro_rules! trials {
 fn main() {
     let mut trials = trials!(
         both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights
+        of_the_held_out_fifth_98_percent_are_recognised
+        weights_of_another_network_are_refused_by_name_and_shape
         concurrent_requests_share_batches_and_each_gets_its_own_answer
         what_is_wrong_with_a_request_is_said_with_the_right_status
         a_client_that_goes_away_takes_its_request_with_it
