@@ -147,21 +147,29 @@ impl Port {
 
     /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
+        let (handle, link) = self.enter(node);
+        if let Some(link) = link {
+            self.push(link);
+        }
+        handle
+    }
+
+    /// Takes a new node in: its first handle, and the link to [`push`](Self::push) if the device is there.
+    pub fn enter(&'static self, node: Node) -> (NodeHandle, Option<NodeLink>) {
         if self.ended.load(Relaxed)
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
             {
                 let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
                 drop_unrun(node);
-                return self.given(shape, dtype, at, Err(error));
+                return (self.given(shape, dtype, at, Err(error)), None);
             }
         }
         super::trace::op(self, &node);
         self.pressure.enqueued(node.bytes());
         node.completion.set(QUEUED);
         let (handle, link) = NodeHandle::with_link(node);
-        self.push(link);
-        handle
+        (handle, Some(link))
     }
 
     /// A node whose value or error is there already.
@@ -201,7 +209,9 @@ impl Port {
         }
     }
 
-    fn push(&'static self, link: NodeLink) {
+    /// Has the engine look at a node that is marked as queued.
+    #[inline]
+    pub fn push(&'static self, link: NodeLink) {
         self.intake.push(link);
         self.attend();
     }

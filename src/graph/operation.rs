@@ -224,6 +224,13 @@ pub trait Operation: Send + Sync + 'static {
         None
     }
 
+    /// True where elementwise ops that follow, and a reduction after them, may run in the same step, if nobody else
+    /// can look at this op's result. They then work on its memory while that is warm. By default false: worth while
+    /// for an op that makes a large result in an order of its own.
+    fn takes_epilogue(&self) -> bool {
+        false
+    }
+
     /// Which values [`gradient`](Self::gradient) reads, where the inputs marked in `wanted` are on the tape.
     /// Called with the op itself. By default all of them.
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {

@@ -93,6 +93,10 @@ impl Operation for MatMul {
         300 + flops / if output.dtype.is_float() { 50 } else { 4 }
     }
 
+    fn takes_epilogue(&self) -> bool {
+        true
+    }
+
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let one = |i: usize| if wanted[1 - i] { Needs::inputs(&[i]) } else { Needs::NOTHING };
         one(0).and(one(1))
