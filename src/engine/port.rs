@@ -145,6 +145,15 @@ impl Port {
         port
     }
 
+    /// The port that a node was made by.
+    #[inline]
+    pub fn of(node: &Node) -> &'static Port {
+        debug_assert!(node.home.as_any().is::<Port>());
+        // SAFETY: `Home` has one implementation, the one below, and lives in this crate. (To ask for the type
+        // takes two calls through tables at each op.)
+        unsafe { &*(node.home as *const dyn Home as *const Port) }
+    }
+
     /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
         let (handle, link) = self.enter(node);
@@ -155,7 +164,7 @@ impl Port {
     }
 
     /// Takes a new node in: its first handle, and the link to [`push`](Self::push) if the device is there.
-    pub fn enter(&'static self, node: Node) -> (NodeHandle, Option<NodeLink>) {
+    pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<NodeLink>) {
         if self.ended.load(Relaxed)
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
@@ -167,7 +176,7 @@ impl Port {
         }
         super::trace::op(self, &node);
         self.pressure.enqueued(node.bytes());
-        node.completion.set(QUEUED);
+        node.completion.mark(QUEUED);
         let (handle, link) = NodeHandle::with_link(node);
         (handle, Some(link))
     }

@@ -210,7 +210,7 @@ pub trait Operation: Send + Sync + 'static {
         Err(Refusal::no_kernel(self.name()))
     }
 
-    /// Estimated time on one thread in nanoseconds. Below 5,000 an awaiting poll may run the op itself;
+    /// Estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op itself;
     /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
     /// or written, since nobody else knows what an op does.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
