@@ -15,13 +15,14 @@ use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
+use crate::graph::node::{Home, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::value::Value;
 use crate::shape::Shape;
 use crate::sync::{Apart, AtomicPtr, Mutex, lock};
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 // Counters and switches that are no part of a lock-free protocol.
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -279,6 +280,17 @@ impl Port {
         if ended > 1 {
             self.counters.fused.fetch_add(ended as u64 - 1, Relaxed);
         }
+    }
+
+    /// Asks a source for its value; true where it is there, or was. Counted before it is published, as a small step.
+    pub fn poll_source(&self, node: &Node, waker: &Waker) -> bool {
+        let Op::Source(source) = &node.op else { return false };
+        let Poll::Ready(result) = source.poll(&mut Context::from_waker(waker)) else { return false };
+        if node.completion.claim(Phase::Writing, 0) {
+            self.count_small(1, Pressure::weight(node.bytes()));
+            self.finish(node, result);
+        }
+        true
     }
 
     /// Lets go of what small steps have read.
