@@ -97,6 +97,13 @@ impl<T> Completion<T> {
         }
     }
 
+    /// Sets a flag of a value that nobody else has yet: at no cost, where [`set`](Self::set) is a locked access.
+    #[inline]
+    pub fn mark(&mut self, flag: u32) {
+        // Relaxed: handing the value on is what makes it seen.
+        self.state.store(self.state.load(Ordering::Relaxed) | flag, Ordering::Relaxed);
+    }
+
     /// A value that is there, or an error.
     pub fn completed(value: T, failed: bool) -> Completion<T> {
         let phase = if failed { Phase::Failed } else { Phase::Done };

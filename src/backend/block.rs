@@ -67,7 +67,15 @@ fn run_step(
         Task::Group { group, written, end } => {
             let program = program(block, step, &group.program);
             let end = end.as_ref().map(|(n, k)| (&**n, *k));
-            run_group_on(group, program, written, end, operand, last_reader, host)
+            let Some((head, at)) = &group.head else {
+                return run_group_on(group, program, written, end, operand, last_reader, host);
+            };
+            let (at, first) = (*at as usize, group.inputs.len());
+            let value =
+                run_node_on(head, &step.before, |k| operand(first + k), |k| last_reader(first + k), host);
+            let of_head = |k: usize| if k == at { value.as_ref().map_err(Some) } else { operand(k) };
+            let last_reader = |k: usize| k == at || last_reader(k);
+            run_group_on(group, program, written, end, of_head, last_reader, host)
         }
         Task::Node { node, inputs } => {
             Results::from_iter([run_node_on(node, inputs, operand, last_reader, host)])

@@ -15,7 +15,6 @@ use super::step::Step;
 use crate::backend::cpu::crew::Crew;
 use crate::backend::cpu::memory::Memory;
 use crate::backend::host::Host;
-use crate::completion::Phase;
 use crate::error::ErrorKind;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::sync::{Mutex, lock};
@@ -24,7 +23,6 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::task::{Context, Poll};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -356,18 +354,9 @@ impl Shared {
 
     /// Asks a source for its value.
     fn poll_source(&self, machine: &mut Machine, node: NodeLink, now: u64) {
-        let Op::Source(source) = &node.op else { return };
         let waker = machine.source_waker(&node);
-        match source.poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => {}
-            Poll::Ready(result) => {
-                if node.completion.claim(Phase::Writing, 0) {
-                    self.port.finish(&node, result);
-                    self.port.pressure.finished(1, node.bytes());
-                    self.port.counters.started.fetch_add(1, Relaxed);
-                }
-                machine.source_done(&node, now);
-            }
+        if self.port.poll_source(&node, &waker) {
+            machine.source_done(&node, now);
         }
     }
 

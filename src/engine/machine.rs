@@ -38,6 +38,8 @@ pub(crate) struct Limits {
     /// A step may be submitted before what it reads is there: its stream is in order, and waits for others
     /// by itself. Where this is false each submitted step can run at once, on whatever thread is free.
     pub ahead: bool,
+    /// What follows an op that [takes it](crate::Operation::takes_epilogue) may run in the same step.
+    pub epilogues: bool,
 }
 
 /// Where an entry stands.
@@ -369,6 +371,7 @@ impl Machine {
         if let Work::Group { group, end, .. } = step.work {
             links.extend(group.members.into_iter().map(|(n, _)| n));
             links.extend(group.inputs);
+            links.extend(group.head.map(|(n, _)| n));
             links.extend(end.map(|(n, _)| n));
         } else if let Work::Node(node) = step.work {
             links.push(node);
@@ -735,7 +738,11 @@ impl Machine {
             end = self.grow(&node, &mut group, &mut entries);
         } else {
             entries.push(e);
+            if self.limits.epilogues && node.op.takes_epilogue() {
+                end = self.follow(&node, &mut group, &mut entries);
+            }
         }
+        let grouped = fusible || group.head.is_some();
         if fusible && self.written(&group, end.as_ref(), &node).len() > OUTPUTS_MAX {
             // Too many of them are observed: a shorter group, cut where it fits. (The old one goes first:
             // its links would count.)
@@ -765,11 +772,10 @@ impl Machine {
                 }
             }
         };
-        if fusible {
-            for input in &group.inputs {
-                wait_for(self, input);
-            }
-        } else {
+        for input in &group.inputs {
+            wait_for(self, input);
+        }
+        if !fusible {
             // SAFETY: pending in our books.
             for input in unsafe { node.inputs() } {
                 wait_for(self, input);
@@ -781,7 +787,7 @@ impl Machine {
 
         // Who else wants a member's value decides whether it is written out.
         let mut written: SmallVec<[u8; 2]> = SmallVec::new();
-        if fusible {
+        if grouped {
             written = self.written(&group, end.as_ref(), &node);
             let regs = written.iter().map(|&k| group.members[k as usize].1).collect();
             group.program.outputs = regs;
@@ -799,7 +805,7 @@ impl Machine {
         for &k in &written {
             bytes = bytes.saturating_add(group.members[k as usize].0.bytes());
         }
-        if !fusible {
+        if !grouped {
             bytes = node.bytes();
         }
         if self.limits.ahead {
@@ -812,7 +818,7 @@ impl Machine {
         counters.in_flight.store(self.in_flight, Relaxed);
         counters.started.fetch_add(1, Relaxed);
         counters.fused.fetch_add(entries.len() as u64 - 1, Relaxed);
-        let work = if fusible { Work::Group { group, written, end } } else { Work::Node(node) };
+        let work = if grouped { Work::Group { group, written, end } } else { Work::Node(node) };
         Step { at, waits, work, entries, bytes, cost_ns }
     }
 
@@ -860,6 +866,8 @@ impl Machine {
     ) -> Option<(NodeLink, u8)> {
         let mut k = 0;
         let mut end: Option<(u32, u8)> = None;
+        // Where the group follows a node, that one is an entry and no member.
+        let members_from = !first.op.is_elementwise() as usize;
         while k < entries.len() {
             let consumers = self.entry(entries[k]).consumers.clone();
             for c in consumers {
@@ -869,8 +877,8 @@ impl Machine {
                 let node = self.entry(c).node.clone();
                 if matches!(node.op, Op::Reduce(_)) {
                     let movable = matches!(self.entry(c).stage, Stage::Waiting) && self.entry(c).blocked == 1;
-                    if end.is_none() && movable {
-                        end = Some((c, k as u8));
+                    if end.is_none() && movable && k >= members_from {
+                        end = Some((c, (k - members_from) as u8));
                     }
                 } else {
                     self.try_include(c, first, group, entries, 6);
@@ -881,6 +889,29 @@ impl Machine {
         let (e, member) = end?;
         entries.push(e);
         Some((self.entry(e).node.clone(), member))
+    }
+
+    /// What comes after a step of one node in the same step, as long as nobody else looks at the node's value.
+    fn follow(
+        &mut self,
+        head: &NodeLink,
+        group: &mut Group<NodeLink>,
+        entries: &mut SmallVec<[u32; 2]>,
+    ) -> Option<(NodeLink, u8)> {
+        let end = self.grow(head, group, entries);
+        // Beside its readers here the caller has a link.
+        let at = group.input(head).filter(|&at| !is_observed(head, group.edges[at] as u32 + 1));
+        match at {
+            Some(at) if self.written(group, end.as_ref(), head).len() <= OUTPUTS_MAX => {
+                group.head = Some((head.clone(), at as u8));
+                end
+            }
+            _ => {
+                *group = Group::new();
+                entries.truncate(1);
+                None
+            }
+        }
     }
 
     /// Includes an entry and, before it, those of its inputs that are not submitted, if all of that can

@@ -34,8 +34,15 @@ fn port() -> &'static Port {
 }
 
 fn machine(port: &'static Port) -> Machine {
-    let limits =
-        Limits { streams: 2, depth_max: 2, ops_max: 16, bytes_max: usize::MAX, hold_max_ns: 0, ahead: true };
+    let limits = Limits {
+        streams: 2,
+        depth_max: 2,
+        ops_max: 16,
+        bytes_max: usize::MAX,
+        hold_max_ns: 0,
+        ahead: true,
+        epilogues: true,
+    };
     Machine::new(port, limits)
 }
 

@@ -15,13 +15,14 @@ use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Home, Node, NodeHandle, NodeLink, free};
+use crate::graph::node::{Home, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::value::Value;
 use crate::shape::Shape;
 use crate::sync::{Apart, AtomicPtr, Mutex, lock};
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 // Counters and switches that are no part of a lock-free protocol.
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -145,23 +146,40 @@ impl Port {
         port
     }
 
+    /// The port that a node was made by.
+    #[inline]
+    pub fn of(node: &Node) -> &'static Port {
+        debug_assert!(node.home.as_any().is::<Port>());
+        // SAFETY: `Home` has one implementation, the one below, and lives in this crate. (To ask for the type
+        // takes two calls through tables at each op.)
+        unsafe { &*(node.home as *const dyn Home as *const Port) }
+    }
+
     /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
+        let (handle, link) = self.enter(node);
+        if let Some(link) = link {
+            self.push(link);
+        }
+        handle
+    }
+
+    /// Takes a new node in: its first handle, and the link to [`push`](Self::push) if the device is there.
+    pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<NodeLink>) {
         if self.ended.load(Relaxed)
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
             {
                 let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
                 drop_unrun(node);
-                return self.given(shape, dtype, at, Err(error));
+                return (self.given(shape, dtype, at, Err(error)), None);
             }
         }
         super::trace::op(self, &node);
         self.pressure.enqueued(node.bytes());
-        node.completion.set(QUEUED);
+        node.completion.mark(QUEUED);
         let (handle, link) = NodeHandle::with_link(node);
-        self.push(link);
-        handle
+        (handle, Some(link))
     }
 
     /// A node whose value or error is there already.
@@ -201,7 +219,9 @@ impl Port {
         }
     }
 
-    fn push(&'static self, link: NodeLink) {
+    /// Has the engine look at a node that is marked as queued.
+    #[inline]
+    pub fn push(&'static self, link: NodeLink) {
         self.intake.push(link);
         self.attend();
     }
@@ -260,6 +280,17 @@ impl Port {
         if ended > 1 {
             self.counters.fused.fetch_add(ended as u64 - 1, Relaxed);
         }
+    }
+
+    /// Asks a source for its value; true where it is there, or was. Counted before it is published, as a small step.
+    pub fn poll_source(&self, node: &Node, waker: &Waker) -> bool {
+        let Op::Source(source) = &node.op else { return false };
+        let Poll::Ready(result) = source.poll(&mut Context::from_waker(waker)) else { return false };
+        if node.completion.claim(Phase::Writing, 0) {
+            self.count_small(1, Pressure::weight(node.bytes()));
+            self.finish(node, result);
+        }
+        true
     }
 
     /// Lets go of what small steps have read.

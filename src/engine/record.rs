@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use super::step::{At, Step, Work};
+use super::step::{At, Step};
 use crate::dtype::DType;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::shape::Shape;
@@ -217,11 +217,8 @@ impl Tape {
     /// The caller is the one that runs the step: nobody else lets its nodes' inputs go meanwhile.
     #[cold]
     pub unsafe fn step(&self, step: &Step, began: Option<Instant>) {
-        let written = |i: usize| match &step.work {
-            Work::Group { group, written, .. } => i >= group.members.len() || written.contains(&(i as u8)),
-            Work::Node(_) => true,
-        };
-        let nodes: Vec<(&NodeLink, bool)> = step.nodes().enumerate().map(|(i, n)| (n, written(i))).collect();
+        let nodes: Vec<(&NodeLink, bool)> =
+            step.nodes().enumerate().map(|(i, n)| (n, step.writes(i))).collect();
         let At { stream, point } = step.at;
         let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
         let ran = Ran::Stream { stream: stream as usize, point };

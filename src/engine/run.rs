@@ -5,8 +5,9 @@
 
 use super::port::Port;
 use super::step::{Step, Work};
-use crate::backend::host::{Host, Results, run_group, run_node};
+use crate::backend::host::{Host, Results, operand_of, run_group, run_group_on, run_node};
 use crate::graph::node::{Inputs, NodeLink, Op, free};
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -27,7 +28,19 @@ pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
                 // The members' edges, and the group's own link.
                 counts.handles == 0 && counts.links == group.edges[i] as u32 + 1
             };
-            run_group(group, written, end.as_ref().map(|(n, k)| (&**n, *k)), last_reader, host)
+            let end = end.as_ref().map(|(n, k)| (&**n, *k));
+            let Some((head, at)) = &group.head else {
+                return run_group(group, written, end, last_reader, host);
+            };
+            // SAFETY: the engine claimed the node for this step.
+            let inputs = unsafe { head.inputs() };
+            let value = run_node(head, inputs, |i| inputs[i].is_only_owner(), host);
+            let operand = |k: usize| match k == *at as usize {
+                true => value.as_ref().map_err(Some),
+                false => operand_of(&group.inputs[k]),
+            };
+            let last_reader = |k: usize| k == *at as usize || last_reader(k);
+            run_group_on(group, Cow::Borrowed(&group.program), written, end, operand, last_reader, host)
         }
         Work::Node(node) if matches!(node.op, Op::Fill(_)) => {
             Results::from_iter([run_node(node, &[], |_| false, host)])
@@ -65,6 +78,9 @@ pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<
     };
     match &step.work {
         Work::Group { group, written, end } => {
+            if let Some((head, _)) = &group.head {
+                complete(head, false);
+            }
             for (k, (node, _)) in group.members.iter().enumerate() {
                 complete(node, written.contains(&(k as u8)));
             }

@@ -12,7 +12,6 @@ use super::small::{Bench, Held, Tally};
 use super::step::Step;
 use crate::backend::cpu::memory::Memory;
 use crate::backend::host::{Host, Results};
-use crate::completion::Phase;
 use crate::error::ErrorKind;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::sync::{Mutex, lock};
@@ -21,7 +20,6 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::task::{Context, Poll};
 
 /// What goes wrong, and when; counted in steps that have begun, from 1.
 #[derive(Clone, Copy, Debug, Default)]
@@ -260,14 +258,8 @@ impl World {
 }
 
 fn poll_source(world: &mut World, node: NodeLink) {
-    let Op::Source(source) = &node.op else { return };
     let waker = world.machine.source_waker(&node);
-    if let Poll::Ready(result) = source.poll(&mut Context::from_waker(&waker)) {
-        if node.completion.claim(Phase::Writing, 0) {
-            world.port.finish(&node, result);
-            world.port.pressure.finished(1, node.bytes());
-            world.port.counters.started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
+    if world.port.poll_source(&node, &waker) {
         let now = world.clock;
         world.machine.source_done(&node, now);
     }

@@ -42,10 +42,23 @@ pub(crate) struct Step {
 impl Step {
     /// Every node that the step ends, in the order of the data.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
-        let (members, last): (&[(NodeLink, u8)], Option<&NodeLink>) = match &self.work {
-            Work::Group { group, end, .. } => (&group.members, end.as_ref().map(|(n, _)| n)),
-            Work::Node(node) => (&[], Some(node)),
+        let (head, members, last) = match &self.work {
+            Work::Group { group, end, .. } => {
+                (group.head.as_ref(), &group.members[..], end.as_ref().map(|(n, _)| n))
+            }
+            Work::Node(node) => (None, &[][..], Some(node)),
         };
-        members.iter().map(|(n, _)| n).chain(last)
+        head.into_iter().chain(members).map(|(n, _)| n).chain(last)
+    }
+
+    /// True where the `i`th of its nodes gets a value.
+    pub fn writes(&self, i: usize) -> bool {
+        match &self.work {
+            Work::Group { group, written, .. } => match i.checked_sub(group.head.is_some() as usize) {
+                Some(k) => k >= group.members.len() || written.contains(&(k as u8)),
+                None => false,
+            },
+            Work::Node(_) => true,
+        }
     }
 }

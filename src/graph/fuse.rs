@@ -20,6 +20,9 @@ pub(crate) struct Group<N> {
     pub edges: SmallVec<[u8; 2]>,
     /// Who is computed, and in which register.
     pub members: SmallVec<[(N, Reg); 2]>,
+    /// A node that is no instruction, is computed just before the program, and is read by its members only;
+    /// and which of the inputs it is.
+    pub head: Option<(N, u8)>,
     input_regs: SmallVec<[Reg; 2]>,
 }
 
@@ -34,6 +37,7 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
             inputs: SmallVec::new(),
             edges: SmallVec::new(),
             members: SmallVec::new(),
+            head: None,
             input_regs: SmallVec::new(),
         }
     }
@@ -47,12 +51,22 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         self.members.iter().find(|(n, _)| address(n) == address(node)).map(|&(_, reg)| reg)
     }
 
+    /// The input that this node is.
+    pub fn input(&self, node: &Node) -> Option<usize> {
+        self.inputs.iter().position(|n| address(n) == address(node))
+    }
+
+    /// The input that the head is.
+    pub fn head_input(&self) -> Option<usize> {
+        self.head.as_ref().map(|&(_, i)| i as usize)
+    }
+
     /// The register in which a node's value is read, as a member or as an input.
     pub fn operand(&mut self, node: &N) -> Reg {
         if let Some(reg) = self.member(node) {
             return reg;
         }
-        if let Some(i) = self.inputs.iter().position(|n| address(n) == address(node)) {
+        if let Some(i) = self.input(node) {
             self.edges[i] += 1;
             return self.input_regs[i];
         }

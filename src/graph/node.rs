@@ -146,6 +146,11 @@ impl Op {
         }
     }
 
+    /// True where what follows may run in the same step, on the result that only it reads.
+    pub fn takes_epilogue(&self) -> bool {
+        matches!(self, Op::Custom(op) if op.takes_epilogue())
+    }
+
     /// True where the op is an instruction of a fused program.
     pub fn is_elementwise(&self) -> bool {
         matches!(

@@ -210,7 +210,7 @@ pub trait Operation: Send + Sync + 'static {
         Err(Refusal::no_kernel(self.name()))
     }
 
-    /// Estimated time on one thread in nanoseconds. Below 5,000 an awaiting poll may run the op itself;
+    /// Estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op itself;
     /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
     /// or written, since nobody else knows what an op does.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
@@ -222,6 +222,13 @@ pub trait Operation: Send + Sync + 'static {
     /// its last reader.
     fn reuses(&self) -> Option<usize> {
         None
+    }
+
+    /// True where elementwise ops that follow, and a reduction after them, may run in the same step, if nobody else
+    /// can look at this op's result. They then work on its memory while that is warm. By default false: worth while
+    /// for an op that makes a large result in an order of its own.
+    fn takes_epilogue(&self) -> bool {
+        false
     }
 
     /// Which values [`gradient`](Self::gradient) reads, where the inputs marked in `wanted` are on the tape.

@@ -16,6 +16,9 @@ use std::collections::HashMap;
 /// A value of the block, by number: what comes from outside first, then what steps make.
 pub(crate) type Slot = u32;
 
+/// The place of what no other step can read.
+pub(crate) const NOWHERE: Slot = Slot::MAX;
+
 /// What a step computes.
 #[allow(clippy::large_enum_variant)] // A plan has few, and keeps them where they are.
 pub(crate) enum Task {
@@ -32,8 +35,11 @@ pub(crate) enum Task {
 
 pub(crate) struct PlanStep {
     pub task: Task,
-    /// Where the operands are, in the order of the group's or the node's inputs.
+    /// Where the operands are, in the order of the group's or the node's inputs; for the group's head [`NOWHERE`].
+    /// What the head reads comes after them.
     pub reads: SmallVec<[Slot; 4]>,
+    /// What the group's head is made from.
+    pub before: SmallVec<[NodeLink; 2]>,
     /// Where the results go, in their order.
     pub makes: SmallVec<[Slot; 2]>,
     /// Values that nobody reads after this step and that are no outputs.
@@ -67,6 +73,8 @@ struct Draft {
     members: Vec<usize>,
     /// A reduction of a member.
     end: Option<usize>,
+    /// What is computed just before, and read by members only.
+    head: Option<usize>,
     /// The members are fused into one program; else there is one, which is anything.
     group: bool,
     gone: bool,
@@ -96,8 +104,15 @@ fn inputs(node: &NodeLink) -> &[NodeLink] {
 }
 
 /// Plans a block. `nodes` stand in the order in which they were made; `given` are what comes from outside;
-/// `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's draws.
-pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink], draws: &[(u64, u64)]) -> Plan {
+/// `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's draws. With `epilogues`
+/// groups may have heads.
+pub(crate) fn plan(
+    nodes: &[NodeLink],
+    given: &[NodeLink],
+    outputs: &[NodeLink],
+    draws: &[(u64, u64)],
+    epilogues: bool,
+) -> Plan {
     let number: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (n.address(), i)).collect();
     let mut drafter = Drafter::new(nodes, &number, outputs);
     for n in 0..nodes.len() {
@@ -107,6 +122,9 @@ pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink],
     }
     drafter.split_wide();
     drafter.release_ends();
+    if epilogues {
+        drafter.set_heads();
+    }
     let order = drafter.order();
 
     // Numbers for what is made, step by step.
@@ -122,6 +140,7 @@ pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink],
             makes.push(slots as Slot);
             slots += 1;
         };
+        let mut before = SmallVec::new();
         let (task, reads) = if draft.group {
             let mut group = drafter.group(&draft.members).unwrap_or_else(|| unreachable!("it had room before"));
             let written: SmallVec<[u8; 2]> = (0..draft.members.len())
@@ -129,7 +148,17 @@ pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink],
                 .map(|k| k as u8)
                 .collect();
             group.program.outputs = written.iter().map(|&k| group.members[k as usize].1).collect();
-            let reads = group.inputs.iter().map(|i| slot_of[&i.address()]).collect();
+            if let Some(head) = draft.head.map(|h| &nodes[h])
+                && let Some(at) = group.input(head)
+            {
+                group.head = Some((head.clone(), at as u8));
+                before.extend(inputs(head).iter().cloned());
+            }
+            let read = group.inputs.iter().enumerate().map(|(k, i)| match group.head_input() == Some(k) {
+                true => NOWHERE,
+                false => slot_of[&i.address()],
+            });
+            let reads = read.chain(before.iter().map(|i: &NodeLink| slot_of[&i.address()])).collect();
             for &k in &written {
                 made(&group.members[k as usize].0, &mut slot_of);
             }
@@ -150,7 +179,7 @@ pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink],
             Task::Group { group, .. } => drawn(group, draws),
             Task::Node { .. } => SmallVec::new(),
         };
-        steps.push(PlanStep { task, reads, makes, ends: SmallVec::new(), serves: 0, draws: drawn });
+        steps.push(PlanStep { task, reads, before, makes, ends: SmallVec::new(), serves: 0, draws: drawn });
     }
 
     let outputs: Vec<Slot> = outputs.iter().map(|o| slot_of[&o.address()]).collect();
@@ -162,7 +191,7 @@ pub(crate) fn plan(nodes: &[NodeLink], given: &[NodeLink], outputs: &[NodeLink],
     }
     for step in steps.iter_mut().rev() {
         step.serves = step.makes.iter().map(|&s| serves[s as usize]).fold(0, |all, s| all | s);
-        for &slot in &step.reads {
+        for &slot in step.reads.iter().filter(|&&slot| slot != NOWHERE) {
             serves[slot as usize] |= step.serves;
             if !std::mem::replace(&mut read_later[slot as usize], true) {
                 step.ends.push(slot);
@@ -328,7 +357,7 @@ impl<'a> Drafter<'a> {
     /// Nodes of a step, with what they are made from, an edge each.
     fn needs(&self, d: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let draft = &self.drafts[d];
-        let nodes = draft.members.iter().copied().chain(draft.end);
+        let nodes = draft.members.iter().copied().chain(draft.end).chain(draft.head);
         nodes.flat_map(|n| self.operands[n].iter().map(move |&o| (n, o)))
     }
 
@@ -391,6 +420,26 @@ impl<'a> Drafter<'a> {
                     self.drafts[d].end = None;
                     self.open(e, false);
                 }
+            }
+        }
+    }
+
+    /// What one group alone reads, over its own shape, may be computed at its head.
+    fn set_heads(&mut self) {
+        for o in 0..self.nodes.len() {
+            let lone = self.draft_of[o];
+            if !self.wanted[o] || self.is_output[o] || !self.nodes[o].op.takes_epilogue() {
+                continue;
+            }
+            let Some(&first) = self.readers[o].first() else { continue };
+            let d = self.draft_of[first];
+            let draft = &self.drafts[d];
+            let alone = self.readers[o].iter().all(|r| draft.members.contains(r));
+            let fits = draft.group && draft.head.is_none() && self.nodes[first].shape == self.nodes[o].shape;
+            if alone && fits {
+                self.drafts[d].head = Some(o);
+                self.drafts[lone].gone = true;
+                self.draft_of[o] = d;
             }
         }
     }

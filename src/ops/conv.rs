@@ -147,6 +147,10 @@ impl Operation for Conv {
         500 + flops / 30
     }
 
+    fn takes_epilogue(&self) -> bool {
+        true
+    }
+
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (a, b) = (run.inputs[0], run.inputs[1]);
         let (geometry, _) = self.sizes(a.shape, b.shape)?;

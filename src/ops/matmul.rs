@@ -89,8 +89,11 @@ impl Operation for MatMul {
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let k = inputs[0].shape.last().copied().unwrap_or(1);
         let flops = (output.shape.numel() as u64).saturating_mul(k as u64).saturating_mul(2);
-        // 50 GFLOP/s is what a small product reaches on one thread; integers are slower.
-        300 + flops / if output.dtype.is_float() { 50 } else { 4 }
+        300 + flops / if output.dtype.is_float() { matmul::flops_per_ns() } else { 4 }
+    }
+
+    fn takes_epilogue(&self) -> bool {
+        true
     }
 
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {

@@ -38,6 +38,10 @@ impl Operation for Turned {
         MatMul.estimate_ns(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)], output)
     }
 
+    fn takes_epilogue(&self) -> bool {
+        true
+    }
+
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         MatMul.gradient_needs(wanted)
     }

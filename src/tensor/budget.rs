@@ -12,7 +12,7 @@ const VALUES: u32 = 128;
 /// Estimated nanoseconds of work inside polls before a poll gives way.
 const WORK_NS: u32 = 50_000;
 /// Longest step that a poll runs itself.
-pub(crate) const INLINE_NS: u32 = 5_000;
+pub(crate) const INLINE_NS: u32 = 6_000;
 
 thread_local! {
     static SPENT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };

@@ -3,12 +3,12 @@
 use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::record;
-use super::region::trace::enqueue;
+use super::region::trace::{enqueue, enter};
 use crate::dtype::{DType, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
-use crate::graph::node::{Inputs, Node, Op};
+use crate::graph::node::{Inputs, Node, NodeLink, Op};
 use crate::graph::operation::{Meta, Operation, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
@@ -57,20 +57,56 @@ pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) 
     failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
 }
 
-/// Queues an op on operands, or makes a failed value: where an operand is known to have failed, with
-/// that one's error; where devices are mixed; where the rule refuses.
+/// An op that is asked for and that the engine has not been told of. Who owns an operand lets it go before: a
+/// worker that is awake would find it observed, and copy what may be written over.
+#[must_use]
+pub(crate) struct Asked {
+    value: TensorFuture,
+    link: Option<NodeLink>,
+}
+
+impl Asked {
+    #[inline]
+    pub(crate) fn go(self) -> TensorFuture {
+        if let Some(link) = self.link {
+            self.value.port().push(link);
+        }
+        self.value
+    }
+
+    /// [`go`](Self::go) once these operands are let go.
+    #[inline]
+    pub(crate) fn without<T>(self, owned: T) -> TensorFuture {
+        drop(owned);
+        self.go()
+    }
+}
+
+/// Queues an op on operands, or makes a failed value.
 pub(crate) fn apply(
     op: Op,
     operands: &[&TensorFuture],
     rule: impl FnOnce() -> Result<Meta, Refusal>,
     at: At,
 ) -> TensorFuture {
+    ask(op, operands, rule, at).go()
+}
+
+/// Prepares an op on operands, or makes a failed value: where an operand is known to have failed, with
+/// that one's error; where devices are mixed; where the rule refuses.
+pub(crate) fn ask(
+    op: Op,
+    operands: &[&TensorFuture],
+    rule: impl FnOnce() -> Result<Meta, Refusal>,
+    at: At,
+) -> Asked {
     let first = operands[0];
     let port = first.port();
-    let fail = |error: Error| failed(port, first.node.meta(), error, at);
+    let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), link: None };
+    let fail = |error: Error| failed(first.node.meta(), error);
     if let Some(error) = operands.iter().find_map(|x| x.node.error()) {
         return match rule() {
-            Ok(meta) => failed(port, meta, error.clone(), at),
+            Ok(meta) => failed(meta, error.clone()),
             Err(_) => fail(error.clone()),
         };
     }
@@ -90,42 +126,55 @@ pub(crate) fn apply(
             }
             if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
                 let made = Made::Op(op.clone());
-                let node = enqueue(port, Node::new(op, inputs, shape, dtype, port, at));
-                return record::recorded(made, operands, node);
+                let (node, link) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
+                return Asked { value: record::recorded(made, operands, node), link };
             }
-            TensorFuture::new(enqueue(port, Node::new(op, inputs, shape, dtype, port, at)))
+            let (node, link) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
+            Asked { value: TensorFuture::new(node), link }
         }
         Err(refusal) => fail(Error::new(refusal.kind, op.name(), refusal.message, at)),
     }
 }
 
 pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {
+    ask_unary(op, x, at).go()
+}
+
+pub(crate) fn ask_unary(op: UnaryOp, x: &TensorFuture, at: At) -> Asked {
     let rule = || Ok(Meta { shape: x.shape().clone(), dtype: infer::unary(op, x.dtype())?.out });
-    apply(Op::Unary(op), &[x], rule, at)
+    ask(Op::Unary(op), &[x], rule, at)
 }
 
 pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> TensorFuture {
+    ask_binary(op, a, b, at).go()
+}
+
+pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> Asked {
     let rule = || {
         let shape = infer::broadcast(a.shape(), b.shape())?;
         Ok(Meta { shape, dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out })
     };
-    apply(Op::Binary(op), &[a, b], rule, at)
+    ask(Op::Binary(op), &[a, b], rule, at)
 }
 
-pub(crate) fn with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, left: bool, at: At) -> TensorFuture {
+pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, left: bool, at: At) -> Asked {
     let rule = || {
         let dtype = infer::with_scalar(op, x.dtype(), scalar)?.out;
         Ok(Meta { shape: x.shape().clone(), dtype })
     };
-    apply(Op::WithScalar { op, scalar, left }, &[x], rule, at)
+    ask(Op::WithScalar { op, scalar, left }, &[x], rule, at)
 }
 
 pub(crate) fn custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> TensorFuture {
+    ask_custom(op, operands, at).go()
+}
+
+pub(crate) fn ask_custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> Asked {
     let metas: SmallVec<[Meta; 4]> = operands.iter().map(|x| x.node.meta()).collect();
     let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
     let rule = || op.infer(&refs);
     let meta = rule();
-    apply(Op::Custom(op.clone()), operands, move || meta, at)
+    ask(Op::Custom(op.clone()), operands, move || meta, at)
 }
 
 /// A reduction; `dims` empty with `all` reduces everything.

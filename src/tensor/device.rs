@@ -236,6 +236,7 @@ impl Device {
             bytes_max: options.in_flight_bytes,
             hold_max_ns: options.hold_back.as_nanos() as u64,
             ahead: false,
+            epilogues: true,
         };
         let pressure = Pressure::new(QueueLimits {
             ops_max: options.queue_ops,

@@ -67,10 +67,7 @@ struct Waiting {
 
 /// The device's port, from a node.
 pub(crate) fn port_of(node: &Node) -> &'static Port {
-    match node.home.as_any().downcast_ref::<Port>() {
-        Some(port) => port,
-        None => unreachable!("every node is made by a port"),
-    }
+    Port::of(node)
 }
 
 impl TensorFuture {

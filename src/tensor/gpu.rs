@@ -199,6 +199,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         bytes_max: options.in_flight_bytes,
         hold_max_ns: options.hold_back.as_nanos() as u64,
         ahead: true,
+        epilogues: false,
     };
     let pressure = Pressure::new(QueueLimits {
         ops_max: options.queue_ops,

@@ -69,9 +69,13 @@ impl Operand for Scalar {
 
 /// A binary op of a tensor and whatever is on its right.
 pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: impl Operand, at: build::At) -> TensorFuture {
+    ask(op, a, &b, at).without(b)
+}
+
+fn ask(op: BinaryOp, a: &TensorFuture, b: &impl Operand, at: build::At) -> build::Asked {
     match b.operand() {
-        OperandRef::Tensor(b) => build::binary(op, a, b, at),
-        OperandRef::Scalar(scalar) => build::with_scalar(op, a, scalar, false, at),
+        OperandRef::Tensor(b) => build::ask_binary(op, a, b, at),
+        OperandRef::Scalar(scalar) => build::ask_with_scalar(op, a, scalar, false, at),
     }
 }
 
@@ -119,7 +123,8 @@ macro_rules! operators {
             type Output = TensorFuture;
             #[track_caller]
             fn $method(self, right: R) -> TensorFuture {
-                binary(BinaryOp::$op, self.as_ref(), right, std::panic::Location::caller())
+                let asked = ask(BinaryOp::$op, self.as_ref(), &right, std::panic::Location::caller());
+                asked.without((self, right))
             }
         }
     )*};
@@ -135,7 +140,7 @@ macro_rules! operators {
             #[track_caller]
             fn $method(self, right: $T) -> TensorFuture {
                 let at = std::panic::Location::caller();
-                build::with_scalar(BinaryOp::$op, right.as_ref(), Scalar::from(self), true, at)
+                build::ask_with_scalar(BinaryOp::$op, right.as_ref(), Scalar::from(self), true, at).without(right)
             }
         }
     )*};
@@ -148,7 +153,9 @@ macro_rules! negate {
             type Output = TensorFuture;
             #[track_caller]
             fn neg(self) -> TensorFuture {
-                build::unary(crate::op::UnaryOp::Neg, self.as_ref(), std::panic::Location::caller())
+                let asked =
+                    build::ask_unary(crate::op::UnaryOp::Neg, self.as_ref(), std::panic::Location::caller());
+                asked.without(self)
             }
         }
     )*};

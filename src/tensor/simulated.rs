@@ -114,6 +114,7 @@ impl Device {
             bytes_max: usize::MAX,
             hold_max_ns: 50_000,
             ahead: true,
+            epilogues: true,
         };
         let script = Script {
             seed: options.seed,

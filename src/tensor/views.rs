@@ -301,7 +301,8 @@ impl TensorFuture {
             let (start, len, step) = resolve(index, n)?;
             Some((start, len, step, !matches!(index, Index::At(_))))
         });
-        build::custom(Arc::new(op), &[&self, source.as_ref()], Location::caller())
+        let asked = build::ask_custom(Arc::new(op), &[&self, source.as_ref()], Location::caller());
+        asked.without((self, source))
     }
 }
 

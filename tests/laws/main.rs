@@ -15,6 +15,7 @@ mod calls;
 mod devices;
 mod ends;
 mod errors;
+mod fusion;
 mod handles;
 mod observers;
 mod pressure;
@@ -61,6 +62,7 @@ fn main() {
     pressure::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);
+    fusion::add(&mut laws);
     regions::add(&mut laws);
     libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
 }

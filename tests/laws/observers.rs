@@ -21,6 +21,7 @@ pub fn add(laws: &mut Laws) {
     promises!(laws, 5, ALL;
         slice_assign_leaves_other_handles_their_value
         slice_assign_of_the_last_handle_copies_nothing
+        an_operand_given_by_value_is_written_over_by_a_device_that_is_awake
         a_buffer_with_another_reader_is_not_reused
         an_op_is_offered_its_input_only_as_its_last_reader);
 }
@@ -221,6 +222,25 @@ fn slice_assign_leaves_other_handles_their_value(kind: Kind) {
     // Now only the view is left beside it.
     let newer = new.slice_assign((1, ..), view);
     assert_eq!(block_on(newer.sum_all().item::<f32>()).unwrap(), 1000.0);
+}
+
+/// The engine may begin before the caller has returned: what the caller gives away is gone by then.
+fn an_operand_given_by_value_is_written_over_by_a_device_that_is_awake(kind: Kind) {
+    let device = kind.device();
+    let one = 1 << 20;
+    let region = device.region(|x: TensorFuture| x.sin() + 1.0);
+    let mut x = device.rand([512, 512]);
+    block_on(&x).unwrap();
+    for i in 0..200 {
+        x = match i % 3 {
+            0 => x * 1.5,
+            1 => x.slice_assign(i, device.ones([512])),
+            _ => region.call(x),
+        };
+        block_on(&x).unwrap();
+    }
+    let peak = device.stats().bytes_peak;
+    assert!(peak < one + one / 2, "{peak} bytes at the peak, of which the value is {one}");
 }
 
 fn slice_assign_of_the_last_handle_copies_nothing(kind: Kind) {

@@ -162,7 +162,9 @@ fn work_that_only_a_gone_request_wanted_is_skipped() {
 fn an_error_fails_its_batch_only() {
     let (device, simulation) = Device::simulated(SimOptions::new(1));
     let own = device.clone();
-    let batcher = Batcher::new(BatchOptions::default().batch_max(2).eager(false), move |requests: Vec<u32>| {
+    let timer = ManualTimer::new();
+    let options = BatchOptions::default().batch_max(2).eager(false).timer(timer.clone());
+    let batcher = Batcher::new(options, move |requests: Vec<u32>| {
         let x = own.ones([requests.len(), 2]);
         match requests[0] {
             0 => rows(&custom_fn("broken", &[&x], crate::support::same_meta, |_| Err(Refusal::kernel("no")))),
@@ -173,6 +175,7 @@ fn an_error_fails_its_batch_only() {
         }
     });
     let answers: Vec<Answer> = (0..5).flat_map(|i| [batcher.submit(i), batcher.submit(i)]).collect();
+    while simulation.run() + timer.advance(Duration::ZERO) > 0 {}
     let results: Vec<_> = answers.into_iter().map(|a| simulation.block_on(a).expect("it ends")).collect();
     let error = |i: usize| {
         let (a, b) = (results[2 * i].as_ref().unwrap_err(), results[2 * i + 1].as_ref().unwrap_err());

@@ -78,6 +78,13 @@ impl Ours {
         self.each(name, move || op(&x))
     }
 
+    /// The ops in a region, which plans them once.
+    fn planned(&self, op: impl Fn(&TensorFuture) -> TensorFuture + 'static) -> Job {
+        let x = self.values(8, &[LARGE], 3.0);
+        let region = self.device.region(move |x: TensorFuture| op(&x));
+        self.each("futensor region", move || region.call(x.clone()))
+    }
+
     /// The op on data that stays in L1 and leaves nothing behind: a row, read again and again, and summed.
     fn in_l1(&self, op: impl Fn(&TensorFuture) -> TensorFuture + 'static) -> Job {
         let row = self.values(9, &[1, 4096], 3.0).expand([LARGE / 4096, 4096]);
@@ -190,9 +197,15 @@ impl Ours {
         (net, x, y, weights)
     }
 
-    fn forward(&self) -> Job {
+    fn forward(&self, planned: bool) -> Job {
         let (net, x, y, _) = self.mlp();
-        self.each("futensor", move || futensor::no_grad(|| net.forward(&x).cross_entropy(&y, ())).reshape([1]))
+        let loss =
+            move |x: &TensorFuture| futensor::no_grad(|| net.forward(x).cross_entropy(&y, ())).reshape([1]);
+        if !planned {
+            return self.each("futensor", move || loss(&x));
+        }
+        let region = self.device.region(move |x: TensorFuture| loss(&x));
+        self.each("futensor region", move || region.call(x.clone()))
     }
 
     /// Always the same steps, from the same start. The losses are read when the clock has stopped; nothing else waits
@@ -235,7 +248,7 @@ impl Ours {
         let chain = |x: &TensorFuture| ((x * 2.0 + 1.0) * x - 0.5).relu();
         match case {
             Case::Enqueue | Case::Detached | Case::Awaited => vec![self.small(case)],
-            Case::Chain => vec![self.large("futensor", chain), self.in_l1(chain)],
+            Case::Chain => vec![self.large("futensor", chain), self.planned(chain), self.in_l1(chain)],
             Case::Exp => vec![self.large("futensor", |x| x.exp()), self.in_l1(|x| x.exp())],
             Case::Tanh => vec![self.large("futensor", |x| x.tanh()), self.in_l1(|x| x.tanh())],
             Case::Gelu => vec![self.large("futensor", |x| x.gelu()), self.in_l1(|x| x.gelu())],
@@ -258,7 +271,7 @@ impl Ours {
                 vec![self.each("futensor", move || device.randn([LARGE]))]
             }
             Case::Overlap(n) => vec![self.chains(n, true), self.chains(n, false)],
-            Case::Mlp => vec![self.forward()],
+            Case::Mlp => vec![self.forward(false), self.forward(true)],
             Case::Train => vec![self.train(false), self.train(true)],
         }
     }

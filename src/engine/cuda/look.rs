@@ -11,8 +11,6 @@ use crate::engine::machine::Look;
 use crate::engine::small::weight;
 use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
-use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
 
 /// Nodes looked at before anything else is.
 const AT_ONCE: usize = 64;
@@ -52,18 +50,9 @@ impl Shared {
 
     /// Asks a source for its value.
     fn poll_source(&self, desk: &mut Desk, node: NodeLink, now: u64) {
-        let Op::Source(source) = &node.op else { return };
         let waker = desk.machine.source_waker(&node);
-        match source.poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => {}
-            Poll::Ready(result) => {
-                if node.completion.claim(Phase::Writing, 0) {
-                    self.port.finish(&node, result);
-                    self.port.pressure.finished(1, node.bytes());
-                    self.port.counters.started.fetch_add(1, Relaxed);
-                }
-                desk.machine.source_done(&node, now);
-            }
+        if self.port.poll_source(&node, &waker) {
+            desk.machine.source_done(&node, now);
         }
     }
 

@@ -240,7 +240,7 @@ impl Ready {
         let captured = traced.captured();
         given.extend(captured.iter().cloned());
         let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
-        let plan = plan(&traced.nodes, &given, &made, &positions);
+        let plan = plan(&traced.nodes, &given, &made, &positions, port.host);
         let mut traced = traced;
         Ready {
             plan: Arc::new(plan),
@@ -256,25 +256,30 @@ impl Ready {
     fn run(&self, port: &'static Port, inputs: Vec<TensorFuture>, first: bool, at: At) -> Vec<TensorFuture> {
         let draws = self.draws.iter().map(|d| if first { d.traced } else { d.dice.reserve(d.positions) });
         let draws = draws.collect();
+        let given = self.gives.iter().map(|gives| match gives {
+            Gives::Input(k) => Some(inputs[*k].clone()),
+            _ => None,
+        });
+        let mut given: Vec<Option<TensorFuture>> = given.collect();
         let made = match inputs.iter().find(|x| !std::ptr::eq(x.port(), port)) {
             Some(other) => self.misplaced(port, other.port(), at),
-            None => self.queue(port, &inputs, draws, at),
+            None => self.queue(port, inputs, draws, at),
         };
         for x in &made[made.len() - self.detached..] {
             x.detach();
         }
-        let give = |gives: &Gives| match gives {
+        let give = |(i, gives): (usize, &Gives)| match gives {
             Gives::Made(k) => made[*k].clone(),
-            Gives::Input(k) => inputs[*k].clone(),
+            Gives::Input(_) => given[i].take().unwrap_or_else(|| unreachable!("it was put there")),
             Gives::Outside(x) => x.clone(),
         };
-        self.gives.iter().map(give).collect()
+        self.gives.iter().enumerate().map(give).collect()
     }
 
     fn queue(
         &self,
         port: &'static Port,
-        inputs: &[TensorFuture],
+        inputs: Vec<TensorFuture>,
         draws: Vec<(u64, u64)>,
         at: At,
     ) -> Vec<TensorFuture> {
@@ -284,6 +289,8 @@ impl Ready {
         let block = Arc::new(Block::new(self.plan.clone(), draws));
         let mut links: Inputs = inputs.iter().map(|x| x.node.link()).collect();
         links.extend(self.captured.iter().cloned());
+        // Before the engine can look: what nobody else holds is written over.
+        drop(inputs);
         if let [meta] = &self.metas[..] {
             let node = Node::new(Op::Block(block), links, meta.shape.clone(), meta.dtype, port, at);
             return vec![TensorFuture::new(enqueue(port, node))];

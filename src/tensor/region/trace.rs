@@ -76,6 +76,12 @@ pub(crate) fn enqueue(port: &'static Port, node: Node) -> NodeHandle {
     if is_tracing() { note(port, node) } else { port.enqueue(node) }
 }
 
+/// [`enqueue`], but that the caller pushes the link, if there is one.
+#[inline]
+pub(crate) fn enter(port: &'static Port, node: Node) -> (NodeHandle, Option<NodeLink>) {
+    if is_tracing() { (note(port, node), None) } else { port.enter(node) }
+}
+
 pub(super) fn is_traced(node: &Node) -> bool {
     node.completion.state().has(TRACED)
 }

@@ -1,0 +1,193 @@
+//! What runs as one step, as recordings show it: decided by what is queued, the same to the bit as apart.
+
+use crate::support::{Kind, PARALLEL, block_on};
+use crate::{Laws, promises};
+use futensor::{CpuRun, Device, Meta, Operation, RecordedStep, Refusal, TensorFuture, custom};
+
+/// Devices whose memory is the host's.
+const HOSTS: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
+
+pub fn add(laws: &mut Laws) {
+    promises!(laws, 2, HOSTS;
+        what_follows_a_product_runs_in_its_step
+        a_reduction_may_end_what_follows_a_product
+        a_product_that_somebody_holds_is_a_step_of_its_own
+        what_follows_an_op_that_fails_fails_with_it_alone
+        a_product_and_what_follows_it_take_the_memory_of_one
+        the_groups_of_a_loop_are_the_same_each_time_round);
+    promises!(laws, 9, PARALLEL; products_with_what_follows_are_the_same_in_a_region);
+}
+
+fn bits(x: &TensorFuture) -> Vec<u32> {
+    block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
+}
+
+/// The names of a step's ops, those in brackets that were not written out.
+fn names(step: &RecordedStep) -> Vec<String> {
+    let name = |op: &futensor::RecordedOp| match op.written {
+        true => op.name.clone(),
+        false => format!("({})", op.name),
+    };
+    step.ops.iter().map(name).collect()
+}
+
+/// Queues what `ask` asks for while nothing can run, and says what ran.
+fn recorded<T>(kind: Kind, device: &Device, ask: impl FnOnce() -> T) -> (T, Vec<Vec<String>>) {
+    let busy = kind.occupy(device);
+    let recording = device.record();
+    let asked = ask();
+    busy.release();
+    block_on(device.waitall()).unwrap();
+    let steps = recording.finish();
+    let gates = |step: &Vec<String>| step.iter().any(|name| name == "gated");
+    (asked, steps.iter().map(names).filter(|step| !gates(step)).collect())
+}
+
+struct Layer {
+    x: TensorFuture,
+    w: TensorFuture,
+    b: TensorFuture,
+}
+
+fn layer(device: &Device) -> Layer {
+    device.seed(17);
+    let layer = Layer { x: device.randn([48, 160]), w: device.randn([160, 96]), b: device.randn([96]) };
+    block_on(device.waitall()).unwrap();
+    layer
+}
+
+fn what_follows_a_product_runs_in_its_step(kind: Kind) {
+    let device = kind.device();
+    let Layer { x, w, b } = layer(&device);
+    let (h, steps) = recorded(kind, &device, || (x.matmul(&w) + &b).relu());
+    assert_eq!(steps, [["(matmul)", "(add)", "relu"]]);
+    let product = x.matmul(&w);
+    block_on(&product).unwrap();
+    let sum = &product + &b;
+    block_on(&sum).unwrap();
+    assert_eq!(bits(&h), bits(&sum.relu()));
+}
+
+fn a_reduction_may_end_what_follows_a_product(kind: Kind) {
+    let device = kind.device();
+    let Layer { x, w, .. } = layer(&device);
+    let (sums, steps) = recorded(kind, &device, || (x.matmul(&w) * 0.125).exp().sum(1));
+    assert_eq!(steps, [["(matmul)", "(mul)", "(exp)", "sum"]]);
+    let product = x.matmul(&w);
+    block_on(&product).unwrap();
+    let powers = (&product * 0.125).exp();
+    block_on(&powers).unwrap();
+    assert_eq!(bits(&sums), bits(&powers.sum(1)));
+    // A reduction with nothing between has the product before it written out.
+    let (_, steps) = recorded(kind, &device, || x.matmul(&w).sum(1));
+    assert_eq!(steps, [["matmul"], ["sum"]]);
+}
+
+fn a_product_that_somebody_holds_is_a_step_of_its_own(kind: Kind) {
+    let device = kind.device();
+    let Layer { x, w, b } = layer(&device);
+    let ((product, h), steps) = recorded(kind, &device, || {
+        let product = x.matmul(&w);
+        let h = (&product + &b).relu();
+        (product, h)
+    });
+    assert_eq!(steps, [vec!["matmul"], vec!["(add)", "relu"]]);
+    assert_eq!(bits(&h), bits(&(&product + &b).relu()));
+    // Read by what cannot be in its step.
+    let (both, steps) = recorded(kind, &device, || {
+        let product = x.matmul(&w);
+        [&product + &b, product.matmul(w.t())]
+    });
+    assert!(steps.iter().all(|step| step.len() == 1), "{steps:?}");
+    assert_eq!(bits(&both[0]), bits(&(&product + &b)));
+}
+
+/// As a product, but that it fails.
+struct Fails;
+
+impl Operation for Fails {
+    fn name(&self) -> &str {
+        "fails"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        Ok(inputs[0].clone())
+    }
+    fn takes_epilogue(&self) -> bool {
+        true
+    }
+    fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        Err(Refusal::kernel("it was asked to"))
+    }
+}
+
+fn what_follows_an_op_that_fails_fails_with_it_alone(kind: Kind) {
+    let device = kind.device();
+    let x = device.ones([512, 512]) * 2.0;
+    block_on(&x).unwrap();
+    let ((other, bad), steps) = recorded(kind, &device, || {
+        let fails = custom(Fails, &[&x]);
+        let other = &x * 3.0;
+        let bad = fails + &other;
+        (other, bad)
+    });
+    // (Where nothing is held back the factor, which is seen first, has gone its own way.)
+    assert!(kind == Kind::CpuImpatient || steps == [["(fails)", "mul", "add"]], "{steps:?}");
+    let error = block_on(&bad).unwrap_err();
+    assert!(error.is_kernel(), "{error}");
+    assert_eq!(error.op(), "fails");
+    assert_eq!(block_on(other.to_vec::<f32>()).unwrap(), [6.0; 512 * 512]);
+}
+
+fn a_product_and_what_follows_it_take_the_memory_of_one(kind: Kind) {
+    let device = kind.device();
+    let x = device.rand([512, 512]);
+    block_on(&x).unwrap();
+    let one = 1 << 20;
+    let (h, _) = recorded(kind, &device, || (x.matmul(&x) * 0.5 + 1.0).relu());
+    let peak = device.stats().bytes_peak;
+    assert!(peak < 2 * one + one / 2, "{peak} bytes at the peak, of which two values are {}", 2 * one);
+    drop(h);
+}
+
+/// The queue is longer than what the engine looks at in one go, so its groups are settled bit by bit.
+fn the_groups_of_a_loop_are_the_same_each_time_round(kind: Kind) {
+    let device = kind.device();
+    let Layer { x, w, b } = layer(&device);
+    let turned = w.t();
+    const ROUNDS: usize = 60;
+    let (_, steps) = recorded(kind, &device, || {
+        let mut x = x.clone();
+        for _ in 0..ROUNDS {
+            let h = (x.matmul(&w) + &b).tanh();
+            x = (h.matmul(&turned) * 0.25 + &x).sigmoid() - 0.5;
+        }
+        x.detach();
+        x
+    });
+    let round = [vec!["(matmul)", "(add)", "tanh"], vec!["(matmul)", "(mul)", "(add)", "(sigmoid)", "sub"]];
+    assert_eq!(steps.len(), 2 * ROUNDS);
+    for (i, pair) in steps.chunks(2).enumerate() {
+        assert_eq!(pair, round, "round {i}");
+    }
+}
+
+fn products_with_what_follows_are_the_same_in_a_region(kind: Kind) {
+    let device = kind.device();
+    let Layer { x, w, b } = layer(&device);
+    let block = |x: &TensorFuture| {
+        let h = (x.matmul(&w) + &b).relu();
+        let held = h.matmul(w.t());
+        let y = (&held * 0.1).tanh() + x;
+        let sums = (h.matmul(w.t()) - x).abs().sum(0);
+        [y, sums, held, x.matmul(&w).sum(1)]
+    };
+    let region = device.region(|x: TensorFuture| block(&x));
+    for _ in 0..2 {
+        let planned = region.call(x.clone());
+        for (planned, apart) in planned.iter().zip(block(&x)) {
+            assert_eq!(bits(planned), bits(&apart));
+        }
+    }
+    let (_, steps) = recorded(kind, &device, || region.call(x.clone()));
+    assert!(steps.iter().flatten().all(|name| name == "region"), "{steps:?}");
+}
