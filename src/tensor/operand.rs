@@ -96,19 +96,19 @@ impl Scalar {
     /// This number to the power of each element; see [`TensorFuture::pow`].
     #[track_caller]
     pub fn pow(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::with_scalar(BinaryOp::Pow, x.as_ref(), self, true, Location::caller())
+        build::ask_with_scalar(BinaryOp::Pow, x.as_ref(), self, true, Location::caller()).without(x)
     }
 
     /// The remainder of this number by each element, with this number's sign; see [`TensorFuture::fmod`].
     #[track_caller]
     pub fn fmod(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller())
+        build::ask_with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller()).without(x)
     }
 
     /// The angle of the point `(x, self)` for each element, in radians; see [`TensorFuture::atan2`].
     #[track_caller]
     pub fn atan2(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller())
+        build::ask_with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller()).without(x)
     }
 }
 
