@@ -81,23 +81,27 @@ impl UnderWay {
         Operand { value: known.clone(), spare: spare.filter(|_| ends) }
     }
 
-    /// The results: the value of the block's one output, or that of the block with the outputs left to its parts.
-    pub fn end(mut self, node: &Node, block: &Block) -> Known {
+    /// The outputs, as far as they were wanted.
+    pub fn outputs(mut self, block: &Block) -> Vec<Option<Known>> {
         let from = block.plan.given;
-        let mut results: Vec<Option<Known>> =
-            block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect();
-        if results.len() > 1 {
-            let keep = |known: Known| {
-                let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
-                Kept { result: known.result, doubts: Some(doubts) }
-            };
-            block.keep(results.into_iter().map(|known| known.map(keep)).collect());
-            let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-            return Known { result: Ok(done), doubts: Doubts::new() };
-        }
-        let none = || Known { result: Err(not_run(node)), doubts: Doubts::new() };
-        results.pop().flatten().unwrap_or_else(none)
+        block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect()
     }
+}
+
+/// What becomes of a block's outputs: the value of the only one, or that of the block, with the outputs left to its
+/// parts.
+pub(crate) fn settle(mut outputs: Vec<Option<Known>>, node: &Node, block: &Block) -> Known {
+    if outputs.len() > 1 {
+        let keep = |known: Known| {
+            let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
+            Kept { result: known.result, doubts: Some(doubts) }
+        };
+        block.keep(outputs.into_iter().map(|known| known.map(keep)).collect());
+        let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
+        return Known { result: Ok(done), doubts: Doubts::new() };
+    }
+    let none = || Known { result: Err(not_run(node)), doubts: Doubts::new() };
+    outputs.pop().flatten().unwrap_or_else(none)
 }
 
 impl Gear {

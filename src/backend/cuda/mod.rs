@@ -28,6 +28,7 @@ mod custom;
 pub(crate) mod doubt;
 pub(crate) mod gear;
 mod gemm;
+pub(crate) mod graph;
 mod group;
 pub(crate) mod handed;
 pub(crate) mod lanes;
@@ -38,6 +39,7 @@ pub(crate) mod pinned;
 pub(crate) mod probe;
 mod shelf;
 pub(crate) mod step;
+mod tape;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -79,6 +81,10 @@ pub(crate) trait Site {
     /// Address of the step's index error record (`INDEX_ERROR_BYTES`, zeroed in stream order). Asking for
     /// it makes the step read it back at its end: an index that was out of range fails the value.
     fn index_error(&self) -> Result<u64, Trouble>;
+    /// Where launches are noted instead of being made.
+    fn tape(&self) -> Option<&tape::Tape> {
+        None
+    }
 }
 
 /// Why a step could not be launched. What was queued of it before stays queued, and harms nobody.

@@ -64,6 +64,8 @@ pub(super) struct Worker {
     /// Something was freed or has come through since memory was short.
     moved: bool,
     trim: Arc<AtomicBool>,
+    /// What is no longer used is unloaded once nothing runs.
+    tidy: bool,
 }
 
 /// The life of the device's thread.
@@ -81,6 +83,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
             seen: 0,
             moved: false,
             trim,
+            tidy: false,
             shared: shared.clone(),
         }),
         Err(why) => {
@@ -184,7 +187,10 @@ impl Worker {
         self.seen = seen;
         self.moved |= did;
         if self.trim.swap(false, SeqCst) {
+            self.gear.drop_graphs();
+            self.gear.launcher.forget_unused();
             self.gear.context.trim();
+            self.tidy = true;
         }
         shared.port.attendance.attend(0);
         {
@@ -213,6 +219,14 @@ impl Worker {
         did |= self.upload()?;
         if !did {
             self.cover_all()?;
+            if self.tidy && self.is_alone() {
+                // No launch is under way, and the graphs that were there before are gone with their memory.
+                self.gear.drop_graphs();
+                self.gear.free_returned()?;
+                self.gear.launcher.trim();
+                self.gear.context.trim();
+                self.tidy = false;
+            }
         }
         self.send_reapers()?;
         // Nothing can bring memory any more: the last try is due.
@@ -323,6 +337,7 @@ impl Worker {
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
+                self.gear.drop_graphs();
                 self.gear.context.trim();
                 self.put_off(lane, PutOff::Memory);
                 return Ok(Some(step));

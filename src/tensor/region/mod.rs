@@ -240,7 +240,7 @@ impl Ready {
         let captured = traced.captured();
         given.extend(captured.iter().cloned());
         let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
-        let plan = plan(&traced.nodes, &given, &made, &positions);
+        let plan = Plan { inputs: traced.inputs.len(), ..plan(&traced.nodes, &given, &made, &positions) };
         let mut traced = traced;
         Ready {
             plan: Arc::new(plan),
