@@ -38,12 +38,14 @@ pub(crate) struct UnderWay {
     made: Vec<Option<Known>>,
     /// Outputs that somebody wanted when it began.
     wanted: u64,
+    /// A step of its own has failed.
+    pub failed: bool,
 }
 
 impl UnderWay {
     pub fn new(block: &Block) -> UnderWay {
         let made = (block.plan.given..block.plan.slots).map(|_| None).collect();
-        UnderWay { next: 0, made, wanted: block.wanted() }
+        UnderWay { next: 0, made, wanted: block.wanted(), failed: false }
     }
 
     /// The next step that is needed; `None` at the end.
@@ -132,8 +134,10 @@ impl Gear {
             }
             Task::Node { node, inputs } => self.node(lane, node, inputs, &operands, last_try)?,
         };
+        let sound = operands.iter().all(|operand| operand.value.is_ok());
         drop(operands);
         let Some(Queued { results, doubt, .. }) = queued else { return Ok(false) };
+        under_way.failed |= sound && results.iter().any(Result::is_err);
         doubts.extend(doubt);
         let from = block.plan.given;
         for (&slot, result) in step.makes.iter().zip(results) {

@@ -11,7 +11,7 @@
 //! arguments it was given. A block keeps up to [`GRAPHS_MAX`] graphs: for other strides, constants among the inputs, wanted
 //! outputs, and inputs that may or may not be written over. It goes on as launches in a row where ops from outside take
 //! part, where there is but one launch, where a library would need more than [`STAGED_MAX`] bytes of inputs copied to a
-//! fixed place (so large products are not short of launches), and where memory is short.
+//! fixed place (large products are not what launches hold up), where an op fails, and where memory is short.
 
 #![allow(unsafe_code)]
 
@@ -215,6 +215,24 @@ impl Gear {
         let done = self.replay_one(&mut shelf, lane, block, given);
         *lock(&block.plan.kept) = Some(shelf);
         done
+    }
+
+    /// A block is about to be launched in parts.
+    pub fn runs_in_parts(&mut self) {
+        self.launcher.had_brought = false;
+    }
+
+    /// A block was launched in parts. One with ops from outside will not be a graph, and is not even noted, as what
+    /// such an op does when it is asked is its own affair; nor is one whose ops fail, until they do not.
+    pub fn ran_in_parts(&mut self, block: &Block, failed: bool) {
+        let brought = std::mem::take(&mut self.launcher.had_brought);
+        let mut kept = lock(&block.plan.kept);
+        if let Some(shelf) = kept.as_mut().and_then(|kept| kept.downcast_mut::<Shelf>()) {
+            shelf.never |= brought;
+            if failed {
+                (shelf.runs, shelf.next) = (0, FIRST);
+            }
+        }
     }
 
     /// Gives the memory of all graphs back; blocks that run on make new ones.

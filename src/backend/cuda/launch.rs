@@ -27,6 +27,8 @@ use std::sync::Arc;
 pub(crate) struct Launcher {
     pub(super) modules: Modules,
     pub(super) blas: Blas,
+    /// An op from outside has been here since somebody looked.
+    pub(super) had_brought: bool,
 }
 
 /// The largest power of two up to 16 that divides an address.
@@ -46,7 +48,11 @@ impl Launcher {
     }
 
     pub fn with(gpu: Gpu, fusion: Fusion, disk: Disk) -> Launcher {
-        Launcher { modules: Modules::new(&gpu, fusion, Arc::new(disk)), blas: Blas::new(&gpu) }
+        Launcher {
+            modules: Modules::new(&gpu, fusion, Arc::new(disk)),
+            blas: Blas::new(&gpu),
+            had_brought: false,
+        }
     }
 
     /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output is the memory of
@@ -208,6 +214,7 @@ impl Launcher {
         grid: CudaGrid,
         args: &[CudaArg<'_>],
     ) -> Result<(), Trouble> {
+        self.had_brought = true;
         let function = self.modules.brought(kernel)?;
         let mut words = Words::default();
         for arg in args {

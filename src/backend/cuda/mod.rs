@@ -117,6 +117,7 @@ impl Trouble {
             | CUDA_ERROR_NO_BINARY_FOR_GPU
             | CUDA_ERROR_NOT_FOUND
             | CUDA_ERROR_NOT_SUPPORTED
+            | CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
             | CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => {
                 let message = format!("{call}: {}", describe(status));
                 Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message }))

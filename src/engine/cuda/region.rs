@@ -80,6 +80,7 @@ impl Worker {
             }
         }
         let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
+        self.gear.runs_in_parts();
         while let Some(step) = under_way.step(block) {
             match self.gear.block_step(lane, block, step, &given, &mut under_way, last_try) {
                 Ok(true) => {}
@@ -99,6 +100,7 @@ impl Worker {
             }
             self.gear.free_returned()?;
         }
+        self.gear.ran_in_parts(block, under_way.failed);
         let known = settle(under_way.outputs(block), node, block);
         Ok(Some((known.result, known.doubts)))
     }
