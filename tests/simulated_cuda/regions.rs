@@ -274,7 +274,7 @@ fn products_of_inputs_and_of_weights_are_part_of_a_graph(simulator: &Simulator, 
         let hidden = (x.matmul(&w) * 0.001).tanh();
         // A product that is an output, one of a transposed input, and one that is read on.
         let out = hidden.matmul(&v);
-        let turned = x.matmul(&m.t());
+        let turned = x.matmul(m.t());
         (out, turned.clone(), (turned + 1.0).sum([0]))
     };
     let region = device.region(|(x, m): (TensorFuture, TensorFuture)| made(&x, &m));
