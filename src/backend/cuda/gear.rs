@@ -266,6 +266,23 @@ impl Gear {
         Ok(self.returned.is_empty())
     }
 
+    /// Gives back what can be given back at once; true, as there is more once nothing runs.
+    pub fn begin_trim(&mut self) -> bool {
+        self.drop_graphs();
+        self.launcher.forget_unused();
+        self.context.trim();
+        true
+    }
+
+    /// The rest, when no launch is under way: kernels, once no graph has them either. False: there is no more.
+    pub fn end_trim(&mut self) -> Result<bool, Trouble> {
+        self.drop_graphs();
+        self.free_returned()?;
+        self.launcher.trim();
+        self.context.trim();
+        Ok(false)
+    }
+
     /// Frees that wait for the device to come further.
     pub fn frees_under_way(&self) -> usize {
         self.returned.len()

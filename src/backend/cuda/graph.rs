@@ -15,14 +15,14 @@
 
 #![allow(unsafe_code)]
 
-use super::block::{Doubts, GivenOperand, Known, UnderWay};
-use super::context::Raw;
+use super::block::{Doubts, GivenOperand, Known};
 use super::doubt::Doubt;
 use super::gear::{Gear, Place, device, read_back};
 use super::handed::{Handed, Whereabouts};
-use super::memory::{DeviceBuffer, Heap};
+use super::made::{Kernel, Made};
+use super::note::Verdict;
 use super::step::{Operand, Target};
-use super::tape::{self, Item, Kind, Life, Multiplied, Noted, Played, Spot, Tape, spoken_of};
+use super::tape::{Multiplied, Spot};
 use super::{Trouble, pinned::PinnedBlock};
 use crate::graph::block::Block;
 use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value};
@@ -30,8 +30,6 @@ use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
 use crate::sync::lock;
 use cudarc::driver::sys;
 use smallvec::SmallVec;
-use std::ffi::c_void;
-use std::panic::Location;
 use std::sync::Arc;
 
 /// Graphs of one block; the one that was made first goes first.
@@ -39,13 +37,9 @@ const GRAPHS_MAX: usize = 4;
 /// Graphs that are made for one block, all in all: what is never the same twice is not worth more.
 const MADE_MAX: u32 = 16;
 /// Most bytes that are copied at each replay because a library's operands have to lie still.
-const STAGED_MAX: usize = 16 << 20;
+pub(super) const STAGED_MAX: usize = 16 << 20;
 /// The run that is the first to be noted.
 const FIRST: u32 = 2;
-/// What stands for the seed and the position of a draw while a block is noted: a word that nothing else is made of.
-const SEED: u64 = 0x5e3d_0f00_a5c3_9671;
-const POSITION: u64 = 0xa11c_e5ed_1bad_d1ce;
-
 /// What became of a block.
 pub(crate) enum Replayed {
     /// It is queued: its outputs, as far as they are wanted.
@@ -70,7 +64,7 @@ struct Shelf {
 
 /// Where a base is when a graph runs.
 #[derive(Clone, Copy, Debug)]
-enum Where {
+pub(super) enum Where {
     Given(usize),
     Output(usize),
     /// Bytes from the start of the graph's memory.
@@ -78,88 +72,53 @@ enum Where {
 }
 
 /// What an input was when its block was noted, and what of it has to be the same.
-struct Input {
+pub(super) struct Input {
     /// A constant, which is part of the graph.
-    words: Option<[u64; INLINE_BYTES / 8]>,
-    placed: Option<Box<Placed>>,
+    pub words: Option<[u64; INLINE_BYTES / 8]>,
+    pub placed: Option<Box<Placed>>,
     /// A launch reads or writes it.
-    used: bool,
+    pub used: bool,
     /// It might have been written over, and was.
-    spare: bool,
-    taken: bool,
+    pub spare: bool,
+    pub taken: bool,
     /// A library reads it where it is.
-    fixed: Option<u64>,
+    pub fixed: Option<u64>,
 }
 
-/// A kernel's node.
-struct Kernel {
-    noted: Noted,
-    /// Words of the arguments that are a draw's seed, with its position behind it.
-    draws: SmallVec<[(usize, usize); 1]>,
-    node: sys::CUgraphNode,
-    /// Arguments that the executable graph has.
-    sent: Vec<u64>,
-}
-
-enum Part {
+pub(super) enum Part {
     Kernel(Kernel),
     Product(Multiplied),
 }
 
-enum Source {
+pub(super) enum Source {
     Constant(Value),
     Given(usize, Option<Box<Placed>>),
     Output(usize, Option<Box<Placed>>),
 }
 
-struct Output {
-    source: Source,
+pub(super) struct Output {
+    pub source: Source,
     /// Inputs whose doubts are this one's too.
-    doubts_of: SmallVec<[usize; 2]>,
+    pub doubts_of: SmallVec<[usize; 2]>,
     /// Records of the graph's own.
-    records: SmallVec<[usize; 1]>,
+    pub records: SmallVec<[usize; 1]>,
 }
 
-/// The driver's side of a graph.
-struct Made {
-    heap: Arc<Heap>,
-    graph: sys::CUgraph,
-    executable: sys::CUgraphExec,
-    // Dropped last: its end tells the device's thread to look.
-    arena: Arc<DeviceBuffer>,
-}
-
-struct Graph {
-    inputs: Vec<Input>,
+pub(super) struct Graph {
+    pub inputs: Vec<Input>,
     /// Which outputs were wanted.
-    wanted: u64,
-    parts: Vec<Part>,
-    places: Vec<Where>,
+    pub wanted: u64,
+    pub parts: Vec<Part>,
+    pub places: Vec<Where>,
     /// Bytes of each output.
-    outputs: Vec<usize>,
-    results: Vec<Option<Output>>,
-    records: Vec<(Arc<Doubt>, u64)>,
-    constants: Vec<([u64; INLINE_BYTES / 8], u64)>,
-    arena: usize,
+    pub outputs: Vec<usize>,
+    pub results: Vec<Option<Output>>,
+    pub records: Vec<(Arc<Doubt>, u64)>,
+    pub constants: Vec<([u64; INLINE_BYTES / 8], u64)>,
+    pub arena: usize,
     /// Where a library's workspace begins, if it needs one.
-    workspace: Option<u64>,
-    made: Option<Made>,
-}
-
-// SAFETY: the handles are used by the device's thread alone; a drop elsewhere only hands them over (`Heap::end_graph`).
-unsafe impl Send for Graph {}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        self.heap.end_graph(self.graph, self.executable);
-    }
-}
-
-/// What came of noting a block.
-enum Verdict {
-    Graph(Box<Graph>),
-    NotYet,
-    Never,
+    pub workspace: Option<u64>,
+    pub made: Option<Made>,
 }
 
 fn same(a: &Option<Box<Placed>>, b: &Option<Box<Placed>>) -> bool {
@@ -171,7 +130,7 @@ fn same(a: &Option<Box<Placed>>, b: &Option<Box<Placed>>) -> bool {
 }
 
 /// Where a value's storage begins on this device, if it is there.
-fn address(value: &Value) -> Option<u64> {
+pub(super) fn address(value: &Value) -> Option<u64> {
     let Storage::Shared(buffer) = &value.storage else { return None };
     if let Some(here) = device(&**buffer) {
         return Some(here.ptr);
@@ -191,10 +150,6 @@ fn is_spare(operand: &Operand) -> bool {
         }
         _ => false,
     }
-}
-
-fn draws(n: usize) -> impl Iterator<Item = (u64, u64)> {
-    (0..n as u64).map(|k| (SEED.wrapping_add(k << 20), POSITION.wrapping_sub(k << 20)))
 }
 
 impl Gear {
@@ -287,247 +242,6 @@ impl Gear {
             }
             done => done,
         }
-    }
-
-    /// Runs a block on a tape, and makes a graph of what is on it.
-    fn note(
-        &mut self,
-        lane: usize,
-        block: &Block,
-        given: &[GivenOperand],
-        spare: &[bool],
-        wanted: u64,
-    ) -> Result<Verdict, Trouble> {
-        let tape = Arc::new(Tape::default());
-        let mut stand_ins: Vec<Arc<Doubt>> = Vec::new();
-        let mut operands: Vec<GivenOperand> = Vec::new();
-        for (k, operand) in given.iter().enumerate() {
-            let Ok(value) = &operand.operand.value else { return Ok(Verdict::NotYet) };
-            let storage = match &value.storage {
-                Storage::Inline(words) => Storage::Inline(*words),
-                Storage::Shared(buffer) => {
-                    Storage::Shared(tape.given(k, k >= block.plan.inputs, buffer.bytes()))
-                }
-            };
-            let value = Ok(Value { storage, placed: value.placed.clone() });
-            let stand_in = Doubt::stand_in("", Location::caller());
-            stand_ins.push(stand_in.clone());
-            let operand = Operand { value, spare: spare[k].then_some(1) };
-            operands.push(GivenOperand { operand, doubts: Doubts::from_iter([stand_in]) });
-        }
-        let block = block.again(draws(block.draws.len()).collect(), wanted);
-        self.launcher.modules.unsettled = false;
-        self.tape = Some(tape.clone());
-        let noted = self.note_steps(lane, &block, &operands, &tape);
-        self.tape = None;
-        drop(operands);
-        let results = match noted {
-            Ok(Some(results)) => results,
-            Ok(None) | Err(Trouble::OutOfMemory { .. }) => return Ok(Verdict::NotYet),
-            Err(Trouble::Refused(_)) => return Ok(Verdict::Never),
-            Err(fault) => return Err(fault),
-        };
-        if self.launcher.modules.unsettled {
-            return Ok(Verdict::NotYet);
-        }
-        // Values know their bases while the tape is read.
-        let Ok(played) = tape.take() else { return Ok(Verdict::Never) };
-        let made = self.graph(played, results, &stand_ins, given, spare, &block);
-        Ok(made.map_or(Verdict::Never, |graph| Verdict::Graph(Box::new(graph))))
-    }
-
-    /// The steps of a block, and copies of outputs that a library computes, which have to lie still.
-    fn note_steps(
-        &mut self,
-        lane: usize,
-        block: &Block,
-        given: &[GivenOperand],
-        tape: &Arc<Tape>,
-    ) -> Result<Option<Vec<Option<Known>>>, Trouble> {
-        let mut under_way = UnderWay::new(block);
-        while let Some(step) = under_way.step(block) {
-            if !self.block_step(lane, block, step, given, &mut under_way, false)? {
-                return Ok(None);
-            }
-        }
-        let mut results = under_way.outputs(block);
-        let mut moved: Vec<(tape::Base, Storage)> = Vec::new();
-        for known in results.iter_mut().flatten() {
-            let Ok(value) = &mut known.result else { continue };
-            let Storage::Shared(buffer) = &value.storage else { continue };
-            let Some(from) = spoken_of(&**buffer) else { continue };
-            let bytes = buffer.bytes();
-            if !tape.is_multiplied(from.base) || !tape.is_fixed(from.ptr()) || tape.is_given(from.base) {
-                continue;
-            }
-            let to = match moved.iter().find(|(base, _)| *base == from.base) {
-                Some((_, to)) => to.clone(),
-                None => {
-                    let to = tape.buffer(bytes);
-                    let berth = self.berth(lane);
-                    tape.staged(from.ptr());
-                    self.launcher.bytes(&berth, from.ptr(), to.ptr(), bytes)?;
-                    berth.give_up()?;
-                    moved.push((from.base, Storage::Shared(to)));
-                    moved[moved.len() - 1].1.clone()
-                }
-            };
-            *value = Value { storage: to, placed: value.placed.take() };
-        }
-        Ok(Some(results))
-    }
-
-    /// A graph of what is on a tape; `None` where it cannot be one, or not usefully.
-    fn graph(
-        &mut self,
-        played: Played,
-        results: Vec<Option<Known>>,
-        stand_ins: &[Arc<Doubt>],
-        given: &[GivenOperand],
-        spare: &[bool],
-        block: &Block,
-    ) -> Option<Graph> {
-        let Played { bases, items, constants, doubts, taken, staged } = played;
-        if items.len() < 2 || staged > STAGED_MAX {
-            return None;
-        }
-        // Outputs: what they are made of, and which bases they are.
-        let mut outputs: Vec<(tape::Base, usize)> = Vec::new();
-        let mut sources: Vec<Option<Output>> = Vec::new();
-        for known in &results {
-            let Some(known) = known else {
-                sources.push(None);
-                continue;
-            };
-            let value = known.result.as_ref().ok()?;
-            let source = match &value.storage {
-                Storage::Inline(_) => Source::Constant(value.clone()),
-                Storage::Shared(buffer) => {
-                    let base = spoken_of(&**buffer)?.base;
-                    match bases.get(base)?.0 {
-                        Kind::Given(k, _) => Source::Given(k, value.placed.clone()),
-                        Kind::Kept => return None,
-                        Kind::Own => {
-                            let at = outputs.iter().position(|o| o.0 == base).unwrap_or_else(|| {
-                                outputs.push((base, buffer.bytes()));
-                                outputs.len() - 1
-                            });
-                            Source::Output(at, value.placed.clone())
-                        }
-                    }
-                }
-            };
-            let index =
-                |list: &[Arc<Doubt>], doubt: &Arc<Doubt>| list.iter().position(|d| Arc::ptr_eq(d, doubt));
-            let own: Vec<Arc<Doubt>> = doubts.iter().map(|d| d.0.clone()).collect();
-            sources.push(Some(Output {
-                source,
-                doubts_of: known.doubts.iter().filter_map(|d| index(stand_ins, d)).collect(),
-                records: known.doubts.iter().filter_map(|d| index(&own, d)).collect(),
-            }));
-        }
-
-        // One block of memory for the rest.
-        let is_output = |base: tape::Base| outputs.iter().position(|o| o.0 == base);
-        let inside: Vec<tape::Base> = (0..bases.len())
-            .filter(|&b| !matches!(bases[b].0, Kind::Given(..)) && is_output(b).is_none())
-            .collect();
-        let lives: Vec<Life> = inside.iter().map(|&b| bases[b].1).collect();
-        let (starts, mut arena) = tape::pack(&lives);
-        let mut places: Vec<Where> = Vec::with_capacity(bases.len());
-        for (base, (kind, _)) in bases.iter().enumerate() {
-            places.push(match (kind, is_output(base), inside.binary_search(&base)) {
-                (Kind::Given(k, _), ..) => Where::Given(*k),
-                (_, Some(j), _) => Where::Output(j),
-                (_, None, Ok(at)) => Where::Arena(starts[at] as u64),
-                _ => return None,
-            });
-        }
-        let arena_of = |base: tape::Base| match places.get(base) {
-            Some(Where::Arena(at)) => Some(*at),
-            _ => None,
-        };
-        let mut workspace = None;
-        if items.iter().any(|item| matches!(item, Item::Product(_))) {
-            workspace = Some(arena as u64);
-            arena += self.launcher.blas.workspace;
-        }
-
-        // Where draws stand, and which inputs are looked at.
-        let wanted_draws: Vec<usize> = {
-            let steps = block.plan.steps.iter().filter(|step| step.serves & block.wanted() != 0);
-            steps.flat_map(|step| step.draws.iter().map(|d| d.1 as usize)).collect()
-        };
-        let stand_in_draws: Vec<(u64, u64)> = draws(block.draws.len()).collect();
-        let mut drawn = vec![false; block.draws.len()];
-        let mut used = vec![false; given.len()];
-        let mut fixed = vec![false; given.len()];
-        let mut parts: Vec<Part> = Vec::with_capacity(items.len());
-        for item in items {
-            let mut look = |spot: &Spot, still: bool| match places.get(spot.base) {
-                Some(Where::Given(k)) => {
-                    used[*k] = true;
-                    fixed[*k] |= still;
-                    true
-                }
-                Some(Where::Output(_)) => !still,
-                Some(Where::Arena(_)) => true,
-                None => false,
-            };
-            parts.push(match item {
-                Item::Launch(noted) => {
-                    if !noted.addresses.iter().all(|(_, spot)| look(spot, false)) {
-                        return None;
-                    }
-                    let mut found = SmallVec::new();
-                    for (at, pair) in noted.words.windows(2).enumerate() {
-                        if let Some(k) = stand_in_draws.iter().position(|d| pair == [d.0, d.1]) {
-                            drawn[k] = true;
-                            found.push((at, k));
-                        }
-                    }
-                    Part::Kernel(Kernel { noted, draws: found, node: std::ptr::null_mut(), sent: Vec::new() })
-                }
-                Item::Product(product) => {
-                    if !product.spots.iter().all(|spot| look(spot, true)) {
-                        return None;
-                    }
-                    Part::Product(product)
-                }
-            });
-        }
-        if !wanted_draws.iter().all(|&k| drawn[k]) {
-            return None;
-        }
-        let mut inputs = Vec::with_capacity(given.len());
-        for (k, operand) in given.iter().enumerate() {
-            let value = operand.operand.value.as_ref().ok()?;
-            inputs.push(Input {
-                words: if let Storage::Inline(words) = &value.storage { Some(*words) } else { None },
-                placed: value.placed.clone(),
-                used: used[k],
-                spare: spare[k],
-                taken: taken.contains(&k),
-                fixed: if fixed[k] { Some(address(value)?) } else { None },
-            });
-        }
-        let records: Option<Vec<(Arc<Doubt>, u64)>> =
-            doubts.into_iter().map(|(doubt, base)| Some((doubt, arena_of(base)?))).collect();
-        let constants: Option<Vec<_>> =
-            constants.into_iter().map(|(base, words)| Some((words, arena_of(base)?))).collect();
-        Some(Graph {
-            inputs,
-            wanted: block.wanted(),
-            parts,
-            outputs: outputs.iter().map(|o| o.1).collect(),
-            results: sources,
-            records: records?,
-            constants: constants?,
-            arena,
-            workspace,
-            places,
-            made: None,
-        })
     }
 
     /// Queues a graph as part of the lane's next flight.
@@ -690,98 +404,5 @@ impl Graph {
                     && same(&input.placed, &value.placed)
                     && (input.fixed.is_none() || input.fixed == address(value))
             })
-    }
-}
-
-/// What a kernel's node is told. The pointers lead into `words`.
-fn parameters(
-    noted: &Noted,
-    words: &mut [u64],
-    pointers: &mut SmallVec<[*mut c_void; 24]>,
-    context: sys::CUcontext,
-) -> sys::CUDA_KERNEL_NODE_PARAMS {
-    let base = words.as_mut_ptr();
-    pointers.clear();
-    // Every start lies inside the words, or at their end.
-    pointers.extend(noted.starts.iter().map(|&at| base.wrapping_add(at).cast::<c_void>()));
-    sys::CUDA_KERNEL_NODE_PARAMS {
-        func: noted.function.0,
-        gridDimX: noted.grid[0],
-        gridDimY: noted.grid[1],
-        gridDimZ: noted.grid[2],
-        blockDimX: noted.block[0],
-        blockDimY: noted.block[1],
-        blockDimZ: noted.block[2],
-        sharedMemBytes: noted.shared,
-        kernelParams: pointers.as_mut_ptr(),
-        extra: std::ptr::null_mut(),
-        kern: std::ptr::null_mut(),
-        ctx: context,
-    }
-}
-
-impl Made {
-    fn begin(&mut self) -> Result<(), Trouble> {
-        // SAFETY: the place can be written; the context is current.
-        Trouble::of("cuGraphCreate", unsafe { sys::cuGraphCreate(&mut self.graph, 0) })
-    }
-
-    /// Adds a kernel behind what was added last.
-    fn add(
-        &mut self,
-        kernel: &mut Kernel,
-        words: &mut [u64],
-        last: Option<sys::CUgraphNode>,
-        context: sys::CUcontext,
-    ) -> Result<sys::CUgraphNode, Trouble> {
-        let mut pointers = SmallVec::new();
-        let told = parameters(&kernel.noted, words, &mut pointers, context);
-        let after = last.as_ref().map_or(std::ptr::null(), |node| node);
-        // SAFETY: as for the launch that was noted: there is a pointer for each parameter, to a value of its size that
-        // outlives the call, which copies them. The graph is ours, and `last` is a node of it.
-        let status = unsafe {
-            sys::cuGraphAddKernelNode_v2(&mut kernel.node, self.graph, after, last.is_some() as usize, &told)
-        };
-        Trouble::of("cuGraphAddKernelNode", status)?;
-        Ok(kernel.node)
-    }
-
-    /// Gives a kernel other arguments, for the launches to come.
-    fn bind(&mut self, kernel: &mut Kernel, words: &mut [u64], context: sys::CUcontext) -> Result<(), Trouble> {
-        let mut pointers = SmallVec::new();
-        let told = parameters(&kernel.noted, words, &mut pointers, context);
-        // SAFETY: as above; launches that are under way keep the arguments they were given.
-        let status = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, kernel.node, &told) };
-        Trouble::of("cuGraphExecKernelNodeSetParams", status)
-    }
-
-    /// Adds a graph as a node, which is a copy of it.
-    fn add_child(
-        &mut self,
-        child: sys::CUgraph,
-        last: Option<sys::CUgraphNode>,
-    ) -> Result<sys::CUgraphNode, Trouble> {
-        let mut node = std::ptr::null_mut();
-        let after = last.as_ref().map_or(std::ptr::null(), |node| node);
-        // SAFETY: the graphs are ours, and `last` is a node of the outer one; the child is copied, and ends here.
-        let status = unsafe {
-            let status =
-                sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, last.is_some() as usize, child);
-            let _ = sys::cuGraphDestroy(child);
-            status
-        };
-        Trouble::of("cuGraphAddChildGraphNode", status)?;
-        Ok(node)
-    }
-
-    fn instantiate(&mut self) -> Result<(), Trouble> {
-        // SAFETY: the graph is whole; the place can be written.
-        let status = unsafe { sys::cuGraphInstantiateWithFlags(&mut self.executable, self.graph, 0) };
-        Trouble::of("cuGraphInstantiate", status)
-    }
-
-    fn launch(&self, raw: Raw) -> Result<(), Trouble> {
-        // SAFETY: instantiated, and the stream is alive; what the nodes read and write is alive in its order.
-        Trouble::of("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.executable, raw.0) })
     }
 }

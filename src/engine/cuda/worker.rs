@@ -64,8 +64,7 @@ pub(super) struct Worker {
     /// Something was freed or has come through since memory was short.
     moved: bool,
     trim: Arc<AtomicBool>,
-    /// What is no longer used is unloaded once nothing runs.
-    tidy: bool,
+    tidy: bool, // Not all is trimmed: the rest goes once nothing runs.
 }
 
 /// The life of the device's thread.
@@ -186,12 +185,7 @@ impl Worker {
         let mut did = seen != self.seen;
         self.seen = seen;
         self.moved |= did;
-        if self.trim.swap(false, SeqCst) {
-            self.gear.drop_graphs();
-            self.gear.launcher.forget_unused();
-            self.gear.context.trim();
-            self.tidy = true;
-        }
+        self.tidy |= self.trim.swap(false, SeqCst) && self.gear.begin_trim();
         shared.port.attendance.attend(0);
         {
             let mut desk = lock(&shared.desk);
@@ -220,12 +214,7 @@ impl Worker {
         if !did {
             self.cover_all()?;
             if self.tidy && self.is_alone() {
-                // No launch is under way, and the graphs that were there before are gone with their memory.
-                self.gear.drop_graphs();
-                self.gear.free_returned()?;
-                self.gear.launcher.trim();
-                self.gear.context.trim();
-                self.tidy = false;
+                self.tidy = self.gear.end_trim()?;
             }
         }
         self.send_reapers()?;
