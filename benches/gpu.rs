@@ -5,7 +5,7 @@
 //! Each row is the median of several samples after a warm-up; values are awaited or detached as its name says, every
 //! op has operands of its own, and what was computed is checked.
 
-use futensor::{DType, Device, TensorFuture};
+use futensor::{CudaOptions, DType, Device, TensorFuture};
 use futures::executor::block_on;
 use std::time::Instant;
 
@@ -102,6 +102,68 @@ fn copies(device: &Device, n: usize) {
     row("device to host, into a vector", 4.0 * n as f64 / down / 1e9, "GB/s");
 }
 
+/// A block of 100 steps, each a sum along a dimension and what is made with it, so that no step can be a part of another.
+fn steps(x: TensorFuture) -> TensorFuture {
+    (0..50).fold(x, |x, _| {
+        let mean = x.sum_keepdim([1]) * (1.0 / 64.0);
+        (x - mean) * 0.5 + 1.0
+    })
+}
+
+/// 100 steps as one graph, as launches in a row, and op by op: what the host pays for asking, a call among many that
+/// nobody waits for in between (the slower one of host and GPU), one that is awaited, and the GPU's own time for one.
+fn region(quick: bool) {
+    let rows = if quick { 64 } else { 1024 };
+    let calls = if quick { 3 } else { 50 };
+    for (name, graphs, planned) in
+        [("as a graph", true, true), ("as launches", false, true), ("op by op", false, false)]
+    {
+        let options = CudaOptions::default().graphs(graphs).timed(1);
+        let device = Device::cuda_with(0, options).expect("there was one");
+        let x: TensorFuture = block_on(device.rand([rows, 64])).expect("a value").into();
+        let region = device.region(steps);
+        let call = || if planned { region.call(x.clone()) } else { steps(x.clone()) };
+        let want = block_on(steps(x.clone()).to_vec::<f32>()).expect("values");
+        // Fused kernels are compiled in the background first.
+        let from = Instant::now();
+        let least = if quick { 0.3 } else { 3.0 };
+        while from.elapsed().as_secs_f64() < least || graphs && device.stats().graphs == 0 {
+            assert!(from.elapsed().as_secs() < 60, "no graph after a minute");
+            block_on(call()).expect("a value");
+        }
+        assert_eq!(block_on(call().to_vec::<f32>()).expect("values"), want, "{name}");
+        let mut asked = Vec::new();
+        let through = median(if quick { 1 } else { 9 }, || {
+            wait(&device);
+            let from = Instant::now();
+            let held: Vec<TensorFuture> = (0..calls).map(|_| call()).collect();
+            asked.push(from.elapsed().as_secs_f64() / calls as f64);
+            wait(&device);
+            drop(held);
+            from.elapsed().as_secs_f64() / calls as f64
+        });
+        asked.sort_by(f64::total_cmp);
+        let awaited = median(if quick { 1 } else { 20 }, || {
+            let from = Instant::now();
+            block_on(call()).expect("a value");
+            from.elapsed().as_secs_f64()
+        });
+        let on_gpu = median(if quick { 1 } else { 20 }, || {
+            let recording = device.record();
+            block_on(call()).expect("a value");
+            wait(&device);
+            let steps: Vec<_> = recording.finish().into_iter().filter(|s| s.by_device).collect();
+            let began = steps.iter().map(|s| s.began).min().unwrap_or_default();
+            let ended = steps.iter().map(|s| s.ended).max().unwrap_or_default();
+            ended.saturating_sub(began).as_secs_f64()
+        });
+        row(&format!("100 steps {name}: asked for"), asked[asked.len() / 2] * 1e6, "us");
+        row(&format!("100 steps {name}: one of many"), through * 1e6, "us");
+        row(&format!("100 steps {name}: awaited"), awaited * 1e6, "us");
+        row(&format!("100 steps {name}: on the GPU"), on_gpu * 1e6, "us");
+    }
+}
+
 fn main() {
     // Cargo's own flags (`--bench`, `--test`) are of no use here.
     let device = match Device::cuda(0) {
@@ -113,5 +175,6 @@ fn main() {
     increments(&device);
     chain(&device, if small { 1 << 20 } else { 64 << 20 });
     products(&device, if small { 128 } else { 8192 });
+    region(small);
     copies(&device, if small { 1 << 20 } else { 64 << 20 });
 }

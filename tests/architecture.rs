@@ -30,6 +30,8 @@ const UNSAFE: &[&str] = &[
     "backend/cuda/context.rs",
     "backend/cuda/doubt.rs",
     "backend/cuda/gear.rs",
+    "backend/cuda/graph.rs",
+    "backend/cuda/made.rs",
     "backend/cuda/launch.rs",
     "backend/cuda/memory.rs",
     "backend/cuda/module.rs",

@@ -56,6 +56,8 @@ pub(crate) struct Counters {
     pub barriers: AtomicU64,
     pub barrier_ns: AtomicU64,
     pub events: AtomicU64,
+    /// Steps that were launched as one graph.
+    pub graphs: AtomicU64,
     /// Ops of steps whose values are published and that are still counted as queued.
     pub closing: AtomicUsize,
 }

@@ -42,6 +42,12 @@ impl Block {
         }
     }
 
+    /// The same block with other draws, and exactly these outputs wanted.
+    #[allow(dead_code)] // As `under_way`.
+    pub fn again(&self, draws: Vec<(u64, u64)>, wanted: u64) -> Block {
+        Block { wanted: AtomicU64::new(wanted), ..Block::new(self.plan.clone(), draws) }
+    }
+
     /// Outputs that somebody may still look at.
     pub fn wanted(&self) -> u64 {
         self.wanted.load(Relaxed)

@@ -10,7 +10,9 @@
 use super::fuse::Group;
 use super::node::{NodeLink, Op};
 use super::program::{Code, OUTPUTS_MAX};
+use crate::sync::Mutex;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::collections::HashMap;
 
 /// A value of the block, by number: what comes from outside first, then what steps make.
@@ -53,6 +55,9 @@ pub(crate) struct PlanStep {
 pub(crate) struct Plan {
     /// Values from outside.
     pub given: usize,
+    /// So many of them, the first, are a call's inputs; the rest are the same at each run.
+    #[allow(dead_code)] // Host devices need not know.
+    pub inputs: usize,
     /// All values.
     pub slots: usize,
     pub steps: Vec<PlanStep>,
@@ -60,6 +65,9 @@ pub(crate) struct Plan {
     pub outputs: Vec<Slot>,
     /// Estimated time of all of it on one thread of a CPU.
     pub cost_ns: u64,
+    /// What a device keeps from one run to the next.
+    #[allow(dead_code)] // Host devices keep nothing.
+    pub kept: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 /// The bit of an output in [`PlanStep::serves`].
@@ -200,7 +208,7 @@ pub(crate) fn plan(
     }
     let cost_ns = nodes.iter().enumerate().filter(|(i, _)| drafter.wanted[*i]);
     let cost_ns = cost_ns.fold(0u64, |sum, (_, n)| sum.saturating_add(n.cost_ns as u64));
-    Plan { given: given.len(), slots, steps, outputs, cost_ns }
+    Plan { given: given.len(), inputs: given.len(), slots, steps, outputs, cost_ns, kept: Mutex::new(None) }
 }
 
 /// The draws of a program.

@@ -75,15 +75,13 @@ impl Slot {
 pub(super) enum End {
     Answered,
     Failed,
-    /// Dropped while it was in the queue.
-    LeftWaiting,
     /// Dropped while its batch was on its way.
     LeftRunning,
 }
 
 /// The batcher, as an answer knows it.
 pub(super) trait Desk: Send + Sync {
-    /// Takes a request out of the queue; false where its batch is on its way already.
+    /// Takes a request out of the queue and counts it as gone; false where its batch is on its way already.
     fn leave(&self, id: u64) -> bool;
     /// A request that came at `came` has ended.
     fn ended(&self, end: End, came: Duration);
@@ -172,8 +170,9 @@ impl Drop for Answer {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Waiting { id, slot } => {
                 slot.leave();
-                let end = if self.desk.leave(id) { End::LeftWaiting } else { End::LeftRunning };
-                self.desk.ended(end, self.came);
+                if !self.desk.leave(id) {
+                    self.desk.ended(End::LeftRunning, self.came);
+                }
             }
             Stage::Row(row) => {
                 drop(row);

@@ -426,6 +426,8 @@ impl<R: Send + 'static> Desk for Shared<R> {
             let item = at.and_then(|at| state.waiting.remove(at));
             self.waiting.store(state.waiting.len(), SeqCst);
             state.stats.waiting = state.waiting.len();
+            // In one go: who sees that it waits no more sees where it went.
+            state.stats.left_waiting += item.is_some() as u64;
             item
         };
         let was_waiting = item.is_some();
@@ -439,7 +441,6 @@ impl<R: Send + 'static> Desk for Shared<R> {
         let took = self.timer.now().saturating_sub(came);
         let stats = &mut lock(&self.state).stats;
         match end {
-            End::LeftWaiting => stats.left_waiting += 1,
             End::LeftRunning => {
                 stats.running -= 1;
                 stats.left_running += 1;

@@ -169,6 +169,8 @@ pub struct Stats {
     pub in_flight: usize,
     /// Times that one stream had to wait for another.
     pub stream_waits: u64,
+    /// Calls of regions that a GPU was given as one CUDA graph.
+    pub graphs: u64,
     /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node).
     pub bytes_live: usize,
     /// Largest `bytes_live` so far.
@@ -348,6 +350,7 @@ impl Device {
             queued,
             in_flight: c.in_flight.load(Relaxed),
             stream_waits: c.events.load(Relaxed),
+            graphs: c.graphs.load(Relaxed),
             bytes_live: bytes.live,
             bytes_peak: bytes.peak,
             bytes_cached: bytes.cached,
@@ -437,6 +440,10 @@ impl Device {
     ///
     /// Freed memory is kept warm, since pages that nobody has touched cost more than most steps; what is
     /// kept stands in [`Stats::bytes_cached`], and is never more than the most that was live (or 64 MiB).
+    ///
+    /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the driver's pool keeps and the
+    /// memory of graphs ([`Region`](crate::Region)), and unloads kernels that were not used since the last call. What
+    /// is needed again is made again.
     ///
     /// ```
     /// # tokio_test::block_on(async {

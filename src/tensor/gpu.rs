@@ -37,6 +37,7 @@ pub struct CudaOptions {
     watchdog: Option<Duration>,
     sync: bool,
     timed: u32,
+    graphs: bool,
     bytes_max: usize,
     in_flight_ops: usize,
     in_flight_bytes: usize,
@@ -58,6 +59,7 @@ impl Default for CudaOptions {
             watchdog: None,
             sync: std::env::var_os("FUTENSOR_SYNC").is_some_and(|v| v != "0" && !v.is_empty()),
             timed: 0,
+            graphs: std::env::var_os("FUTENSOR_GRAPHS").is_none_or(|v| v != "never"),
             bytes_max: usize::MAX,
             in_flight_ops: 256,
             in_flight_bytes: 4 << 30,
@@ -102,6 +104,9 @@ options! {
     /// and the recording has the GPU's times of them; 1 times all of them. Nothing waits for the times. 0 by default:
     /// a recorded step then begins when it is launched, and ends when it is seen to be through.
     timed: u32;
+    /// Whether a region ([`Device::region`]) that runs again is launched as one CUDA graph; on by default, off where the
+    /// environment has `FUTENSOR_GRAPHS=never`, and while each step runs to its end (`sync`).
+    graphs: bool;
     /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
     /// default but the device's.
     bytes_max: usize;
@@ -191,6 +196,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         watchdog: options.watchdog,
         sync: options.sync,
         timed: options.timed,
+        graphs: options.graphs && !options.sync,
     };
     let limits = Limits {
         streams: options.streams.clamp(1, 64) as u16,

@@ -11,6 +11,7 @@ mod support;
 
 mod faults;
 mod order;
+mod regions;
 mod times;
 mod values;
 
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
     let entries: Vec<(String, Entry)> = [
         ("values", values::all()),
         ("order", order::all()),
+        ("regions", regions::all()),
         ("times", times::all()),
         ("faults", faults::all()),
     ]

@@ -7,8 +7,10 @@
 
 #![allow(unsafe_code)]
 
+use super::context::Raw;
 use super::gemm::{Calls, Misfit, calls};
 use super::launch::{Launcher, align};
+use super::tape::Multiplied;
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -35,7 +37,9 @@ struct Handle {
 pub(super) struct Blas {
     /// By the stream's number.
     handles: Vec<Option<Handle>>,
-    workspace: usize,
+    /// For what is captured; its workspace is the graph's.
+    capturing: Option<Handle>,
+    pub workspace: usize,
     tf32: bool,
 }
 
@@ -68,7 +72,7 @@ impl Blas {
         // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual, cublasSetWorkspace).
         let workspace = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
         let tf32 = std::env::var("FUTENSOR_TF32").is_ok_and(|v| v == "1");
-        Blas { handles: Vec::new(), workspace, tf32 }
+        Blas { handles: Vec::new(), capturing: None, workspace, tf32 }
     }
 
     fn handle(&mut self, stream: &Stream) -> Result<blas::cublasHandle_t, Trouble> {
@@ -122,7 +126,7 @@ impl Blas {
 
     /// Ends the handles and frees their workspaces, once nothing of this device runs.
     pub fn clear(&mut self) {
-        for handle in self.handles.drain(..).flatten() {
+        for handle in self.handles.drain(..).flatten().chain(self.capturing.take()) {
             // SAFETY: made by us, and nothing that uses it is under way, says the caller.
             unsafe {
                 let _ = blas::cublasDestroy_v2(handle.raw);
@@ -133,6 +137,64 @@ impl Blas {
         }
     }
 
+    /// A product as a graph, by capturing it on a stream that has nothing to do with it; `spots` are its addresses.
+    /// The workspace is memory of the graph's, of `self.workspace` bytes.
+    pub fn captured(
+        &mut self,
+        raw: Raw,
+        product: &Multiplied,
+        spots: [u64; 3],
+        workspace: u64,
+    ) -> Result<sys::CUgraph, Trouble> {
+        let stream = Stream { raw: raw.0, number: 0 };
+        let handle = match &self.capturing {
+            Some(handle) => handle.raw,
+            None => {
+                let mut raw = std::ptr::null_mut();
+                // SAFETY: as in `handle`.
+                check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, &stream)?;
+                self.capturing = Some(Handle { raw, workspace: 0 });
+                raw
+            }
+        };
+        let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+        // SAFETY: handle and stream are alive; the workspace is the graph's, and no two launches of one graph overlap.
+        // The workspace last: a new stream would take it away again. What is captured is not run, and nobody else
+        // captures on this stream, which this thread alone gives work to.
+        unsafe {
+            check("cublasSetStream", blas::cublasSetStream_v2(handle, stream.raw.cast()), &stream)?;
+            check("cublasSetMathMode", blas::cublasSetMathMode(handle, exact), &stream)?;
+            let at = workspace as *mut c_void;
+            let set = blas::cublasSetWorkspace_v2(handle, at, self.workspace);
+            check("cublasSetWorkspace", set, &stream)?;
+            // Other threads may go on calling the driver.
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            Trouble::of("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream.raw, mode))?;
+        }
+        let done = self.gemms(handle, product.dtype, &product.calls, product.adds, spots);
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: begun above; the place can be written.
+        let ended = unsafe { sys::cuStreamEndCapture(stream.raw, &mut graph) };
+        let trouble = match done {
+            Ok(()) => match Trouble::of("cuStreamEndCapture", ended) {
+                Ok(()) => return Ok(graph),
+                // A capture that did not work out leaves the context as it was.
+                Err(Trouble::Fault { status, .. }) if is_of_capture(status) => {
+                    Refusal::kernel(format!("cuStreamEndCapture: {status:?}")).into()
+                }
+                Err(trouble) => trouble,
+            },
+            Err(status) => check("cublasGemmStridedBatchedEx", status, &stream)
+                .err()
+                .unwrap_or_else(|| Refusal::kernel(format!("cublasGemmStridedBatchedEx: {status:?}")).into()),
+        };
+        if !graph.is_null() {
+            // SAFETY: made by the capture, and known to nobody else.
+            let _ = unsafe { sys::cuGraphDestroy(graph) };
+        }
+        Err(trouble)
+    }
+
     /// One product as calls.
     fn multiply(
         &mut self,
@@ -140,12 +202,24 @@ impl Blas {
         dtype: DType,
         calls: &Calls,
         adds: bool,
-        [a, b, out]: [u64; 3],
+        ptrs: [u64; 3],
     ) -> Result<(), Trouble> {
+        let handle = self.handle(stream)?;
+        let done = self.gemms(handle, dtype, calls, adds, ptrs);
+        done.or_else(|status| check("cublasGemmStridedBatchedEx", status, stream))
+    }
+
+    fn gemms(
+        &self,
+        handle: blas::cublasHandle_t,
+        dtype: DType,
+        calls: &Calls,
+        adds: bool,
+        [a, b, out]: [u64; 3],
+    ) -> Result<(), Status> {
         use blas::cublasComputeType_t as Compute;
         use blas::cublasOperation_t::{CUBLAS_OP_N as PLAIN, CUBLAS_OP_T as TRANSPOSED};
         use blas::cudaDataType_t as Type;
-        let handle = self.handle(stream)?;
         let (kind, compute) = match dtype {
             DType::F64 => (Type::CUDA_R_64F, Compute::CUBLAS_COMPUTE_64F),
             DType::F32 if self.tf32 => (Type::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F_FAST_TF32),
@@ -194,10 +268,27 @@ impl Blas {
                     blas::cublasGemmAlgo_t::CUBLAS_GEMM_DFALT,
                 )
             };
-            check("cublasGemmStridedBatchedEx", status, stream)?;
+            if status != Status::CUBLAS_STATUS_SUCCESS {
+                return Err(status);
+            }
         }
         Ok(())
     }
+}
+
+/// What a stream says when a capture on it came to nothing.
+fn is_of_capture(status: sys::CUresult) -> bool {
+    use sys::CUresult::*;
+    matches!(
+        status,
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            | CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            | CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+            | CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+            | CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+            | CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            | CUDA_ERROR_CAPTURED_EVENT
+    )
 }
 
 impl Launcher {
@@ -236,7 +327,13 @@ impl Launcher {
                 }
             };
             if let Some((calls, a, b)) = ready {
-                return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
+                let Some(tape) = site.tape() else {
+                    return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
+                };
+                // A library's own launches cannot be given other addresses later: it works on what lies still.
+                let (a, b, to) = (self.still(site, a)?, self.still(site, b)?, self.still(site, out)?);
+                tape.product(product.dtype, &calls, product.adds, [a, b, to]);
+                return if to == out { Ok(()) } else { self.brought_back(site, to, out) };
             }
         }
         let numel = product.batch.numel() * product.m * product.n;
@@ -258,6 +355,33 @@ impl Launcher {
             self.run(site, &plan, &[out, to], &[out])?;
         }
         Ok(())
+    }
+
+    /// For a tape: the same address, or one in a copy of all the memory around it that is the same at each replay.
+    fn still(&mut self, site: &dyn Site, ptr: u64) -> Result<u64, Trouble> {
+        match site.tape() {
+            Some(tape) if !tape.is_fixed(ptr) => {
+                let (from, bytes, at) = tape.staged(ptr);
+                let to = site.scratch(bytes)?;
+                self.bytes(site, from, to, bytes)?;
+                Ok(to.wrapping_add_signed(at))
+            }
+            _ => Ok(ptr),
+        }
+    }
+
+    /// For a tape: copies what `still` has copied back.
+    fn brought_back(&mut self, site: &dyn Site, from: u64, to: u64) -> Result<(), Trouble> {
+        let Some(tape) = site.tape() else { return Ok(()) };
+        let (to, bytes, at) = tape.staged(to);
+        self.bytes(site, from.wrapping_add_signed(-at), to, bytes)
+    }
+
+    /// Copies bytes.
+    pub(super) fn bytes(&mut self, site: &dyn Site, from: u64, to: u64, bytes: usize) -> Result<(), Trouble> {
+        let shape = [bytes];
+        let view = DeviceView { ptr: from, dtype: DType::U8, shape: &shape, strides: &[1] };
+        self.copy(site, view, DeviceViewMut { ptr: to, dtype: DType::U8, shape: &shape })
     }
 
     /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes on doing so, unless

@@ -38,12 +38,14 @@ pub(crate) struct UnderWay {
     made: Vec<Option<Known>>,
     /// Outputs that somebody wanted when it began.
     wanted: u64,
+    /// A step of its own has failed.
+    pub failed: bool,
 }
 
 impl UnderWay {
     pub fn new(block: &Block) -> UnderWay {
         let made = (block.plan.given..block.plan.slots).map(|_| None).collect();
-        UnderWay { next: 0, made, wanted: block.wanted() }
+        UnderWay { next: 0, made, wanted: block.wanted(), failed: false }
     }
 
     /// The next step that is needed; `None` at the end.
@@ -81,23 +83,27 @@ impl UnderWay {
         Operand { value: known.clone(), spare: spare.filter(|_| ends) }
     }
 
-    /// The results: the value of the block's one output, or that of the block with the outputs left to its parts.
-    pub fn end(mut self, node: &Node, block: &Block) -> Known {
+    /// The outputs, as far as they were wanted.
+    pub fn outputs(mut self, block: &Block) -> Vec<Option<Known>> {
         let from = block.plan.given;
-        let mut results: Vec<Option<Known>> =
-            block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect();
-        if results.len() > 1 {
-            let keep = |known: Known| {
-                let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
-                Kept { result: known.result, doubts: Some(doubts) }
-            };
-            block.keep(results.into_iter().map(|known| known.map(keep)).collect());
-            let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-            return Known { result: Ok(done), doubts: Doubts::new() };
-        }
-        let none = || Known { result: Err(not_run(node)), doubts: Doubts::new() };
-        results.pop().flatten().unwrap_or_else(none)
+        block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect()
     }
+}
+
+/// What becomes of a block's outputs: the value of the only one, or that of the block, with the outputs left to its
+/// parts.
+pub(crate) fn settle(mut outputs: Vec<Option<Known>>, node: &Node, block: &Block) -> Known {
+    if outputs.len() > 1 {
+        let keep = |known: Known| {
+            let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
+            Kept { result: known.result, doubts: Some(doubts) }
+        };
+        block.keep(outputs.into_iter().map(|known| known.map(keep)).collect());
+        let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
+        return Known { result: Ok(done), doubts: Doubts::new() };
+    }
+    let none = || Known { result: Err(not_run(node)), doubts: Doubts::new() };
+    outputs.pop().flatten().unwrap_or_else(none)
 }
 
 impl Gear {
@@ -128,8 +134,10 @@ impl Gear {
             }
             Task::Node { node, inputs } => self.node(lane, node, inputs, &operands, last_try)?,
         };
+        let sound = operands.iter().all(|operand| operand.value.is_ok());
         drop(operands);
         let Some(Queued { results, doubt, .. }) = queued else { return Ok(false) };
+        under_way.failed |= sound && results.iter().any(Result::is_err);
         doubts.extend(doubt);
         let from = block.plan.given;
         for (&slot, result) in step.makes.iter().zip(results) {

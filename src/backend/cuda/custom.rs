@@ -35,6 +35,11 @@ impl Queue<'_> {
 
 impl CudaQueue for Queue<'_> {
     fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal> {
+        if let Some(tape) = self.site.tape() {
+            // Its arguments are its own: an address may stand anywhere.
+            tape.refuse("an op from outside");
+            return Err(Refusal::kernel("not while launches are noted"));
+        }
         let done = self.launcher.launch_brought(self.site, kernel, grid, args);
         self.keep(done)
     }

@@ -24,7 +24,8 @@ struct Record {
 
 #[derive(Debug)]
 pub(crate) struct Doubt {
-    record: PinnedBlock,
+    /// Where the record will be; a stand-in has none, and no verdict.
+    record: Option<PinnedBlock>,
     op: String,
     at: &'static Location<'static>,
     verdict: OnceLock<Option<Error>>,
@@ -32,7 +33,21 @@ pub(crate) struct Doubt {
 
 impl Doubt {
     pub fn new(record: PinnedBlock, node: &Node) -> Arc<Doubt> {
-        Arc::new(Doubt { record, op: node.op.name().to_owned(), at: node.at, verdict: OnceLock::new() })
+        Doubt { record: Some(record), ..Doubt::nothing(node.op.name(), node.at) }.into()
+    }
+
+    fn nothing(op: &str, at: &'static Location<'static>) -> Doubt {
+        Doubt { record: None, op: op.to_owned(), at, verdict: OnceLock::new() }
+    }
+
+    /// Stands for a doubt that each run of something has anew.
+    pub fn stand_in(op: &str, at: &'static Location<'static>) -> Arc<Doubt> {
+        Arc::new(Doubt::nothing(op, at))
+    }
+
+    /// The doubt of a run, of which this is the stand-in.
+    pub fn again(&self, record: PinnedBlock) -> Arc<Doubt> {
+        Doubt { record: Some(record), ..Doubt::nothing(&self.op, self.at) }.into()
     }
 
     /// The error, if there is one. To be called once the host knows that a flight has been reached which is, or
@@ -40,7 +55,7 @@ impl Doubt {
     pub fn verdict(&self) -> Option<Error> {
         let look = || {
             // SAFETY: the block has room for a record, and the copy into it is over.
-            let record = unsafe { self.record.ptr().cast::<Record>().read() };
+            let record = unsafe { self.record.as_ref()?.ptr().cast::<Record>().read() };
             let text = || {
                 let Record { index, position, size, .. } = record;
                 format!("index {index} at position {position} is out of range for size {size}")

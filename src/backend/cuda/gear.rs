@@ -5,20 +5,24 @@
 #![allow(unsafe_code)]
 
 use super::context::{Context, Event, Events};
+use super::doubt::Doubt;
 use super::lanes::{Lanes, Mark};
 use super::launch::Launcher;
 use super::memory::{DeviceBuffer, Heap, Returned, allocate, free};
 use super::pinned::{Pinned, PinnedBlock};
+use super::tape::{Tape, spoken_of};
 use super::timing::Timing;
 use super::{Site, Stream, Trouble};
+use crate::graph::node::Node;
+use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Storage, Value};
 use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
 use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 /// An event to be waited for, and the flight of the lane that it stands behind.
 pub(crate) struct ToReap {
@@ -52,6 +56,10 @@ pub(crate) struct Gear {
     pub(super) after: SmallVec<[Mark; 8]>,
     /// What each lane's next flight has to keep; work that was queued for a step that had to be put off counts.
     pub(super) cargo: Vec<Cargo>,
+    /// While a block is noted: launches go here, on memory that is only spoken of.
+    pub(super) tape: Option<Arc<Tape>>,
+    /// Plans that may have graphs.
+    pub(super) graphs: Vec<Weak<Plan>>,
 }
 
 /// A step's memory beside its results, and its index error record.
@@ -60,6 +68,7 @@ pub(super) struct Berth {
     raw: super::context::Raw,
     scratch: RefCell<SmallVec<[u64; 4]>>,
     index_error: Cell<Option<u64>>,
+    tape: Option<Arc<Tape>>,
 }
 
 impl Site for Berth {
@@ -68,13 +77,22 @@ impl Site for Berth {
     }
 
     fn scratch(&self, bytes: usize) -> Result<u64, Trouble> {
-        let ptr = allocate(bytes, self.raw)?;
+        let ptr = match &self.tape {
+            Some(tape) => tape.scratch(bytes),
+            None => allocate(bytes, self.raw)?,
+        };
         self.scratch.borrow_mut().push(ptr);
         Ok(ptr)
     }
 
     fn index_error(&self) -> Result<u64, Trouble> {
         if let Some(ptr) = self.index_error.get() {
+            return Ok(ptr);
+        }
+        if let Some(tape) = &self.tape {
+            // Whoever replays this zeroes it.
+            let ptr = tape.keep(INDEX_ERROR_BYTES);
+            self.index_error.set(Some(ptr));
             return Ok(ptr);
         }
         let ptr = self.scratch(INDEX_ERROR_BYTES)?;
@@ -84,23 +102,38 @@ impl Site for Berth {
         self.index_error.set(Some(ptr));
         Ok(ptr)
     }
+
+    fn tape(&self) -> Option<&Tape> {
+        self.tape.as_deref()
+    }
 }
 
 impl Berth {
     /// The step is queued: gives scratch memory back, and copies the index error record to the host, if there is
-    /// one.
-    pub fn leave(self, pinned: &Arc<Pinned>) -> Result<Option<PinnedBlock>, Trouble> {
+    /// one: what is in doubt about the step's node then.
+    pub fn leave(self, pinned: &Arc<Pinned>, node: &Node) -> Result<Option<Arc<Doubt>>, Trouble> {
+        if let (Some(tape), Some(ptr)) = (&self.tape, self.index_error.get()) {
+            let doubt = Doubt::stand_in(node.op.name(), node.at);
+            tape.doubts(doubt.clone(), ptr);
+            self.give_up()?;
+            return Ok(Some(doubt));
+        }
         let copied = self.index_error.get().map(|ptr| {
             let block = pinned.take(INDEX_ERROR_BYTES)?;
             read_back(block.ptr(), ptr, INDEX_ERROR_BYTES, self.raw).map(|()| block)
         });
         self.give_up()?;
-        copied.transpose()
+        Ok(copied.transpose()?.map(|block| Doubt::new(block, node)))
     }
 
     /// Gives scratch memory back.
     pub fn give_up(self) -> Result<(), Trouble> {
-        self.scratch.take().into_iter().try_for_each(|ptr| free(ptr, self.raw))
+        let scratch = self.scratch.take();
+        if let Some(tape) = &self.tape {
+            scratch.into_iter().for_each(|ptr| tape.release(ptr));
+            return Ok(());
+        }
+        scratch.into_iter().try_for_each(|ptr| free(ptr, self.raw))
     }
 }
 
@@ -150,6 +183,8 @@ impl Gear {
             to_reap: Vec::new(),
             after: SmallVec::new(),
             cargo: lanes_count.map(|_| Cargo::default()).collect(),
+            tape: None,
+            graphs: Vec::new(),
         })
     }
 
@@ -165,6 +200,7 @@ impl Gear {
             raw,
             scratch: RefCell::default(),
             index_error: Cell::new(None),
+            tape: self.tape.clone(),
         }
     }
 
@@ -186,6 +222,9 @@ impl Gear {
 
     /// Puts the lane behind what the next launch reads and writes over. To be called before it.
     pub(super) fn order(&mut self, lane: usize) -> Result<(), Trouble> {
+        if self.tape.is_some() {
+            return Ok(());
+        }
         let (to_reap, after) = (&mut self.to_reap, std::mem::take(&mut self.after));
         self.lanes.order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))?;
         self.timing.begin(self.lanes.raw(lane))
@@ -201,6 +240,9 @@ impl Gear {
         if let Some(here) = device(&**buffer) {
             self.reads(lane, here);
             return Ok(Some(Place::Device(here.ptr)));
+        }
+        if let Some(there) = spoken_of(&**buffer) {
+            return Ok(Some(Place::Device(there.ptr())));
         }
         match self.bring(lane, buffer)? {
             None => Ok(None),
@@ -218,9 +260,27 @@ impl Gear {
 
     /// Frees what was dropped, as far as order allows now; false where something has to wait.
     pub fn free_returned(&mut self) -> Result<bool, Trouble> {
+        self.heap.end_graphs();
         self.returned.extend(self.heap.take_returned());
         self.heap.free(&mut self.returned, &self.lanes)?;
         Ok(self.returned.is_empty())
+    }
+
+    /// Gives back what can be given back at once; true, as there is more once nothing runs.
+    pub fn begin_trim(&mut self) -> bool {
+        self.drop_graphs();
+        self.launcher.forget_unused();
+        self.context.trim();
+        true
+    }
+
+    /// The rest, when no launch is under way: kernels, once no graph has them either. False: there is no more.
+    pub fn end_trim(&mut self) -> Result<bool, Trouble> {
+        self.drop_graphs();
+        self.free_returned()?;
+        self.launcher.trim();
+        self.context.trim();
+        Ok(false)
     }
 
     /// Frees that wait for the device to come further.

@@ -27,6 +27,8 @@ use std::sync::Arc;
 pub(crate) struct Launcher {
     pub(super) modules: Modules,
     pub(super) blas: Blas,
+    /// An op from outside has been here since somebody looked.
+    pub(super) had_brought: bool,
 }
 
 /// The largest power of two up to 16 that divides an address.
@@ -46,7 +48,11 @@ impl Launcher {
     }
 
     pub fn with(gpu: Gpu, fusion: Fusion, disk: Disk) -> Launcher {
-        Launcher { modules: Modules::new(&gpu, fusion, Arc::new(disk)), blas: Blas::new(&gpu) }
+        Launcher {
+            modules: Modules::new(&gpu, fusion, Arc::new(disk)),
+            blas: Blas::new(&gpu),
+            had_brought: false,
+        }
     }
 
     /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output is the memory of
@@ -169,8 +175,12 @@ impl Launcher {
         }
     }
 
-    /// Unloads what is no longer used. To be called, from time to time, when nothing of this device runs.
-    #[allow(dead_code)] // A device that lives long and sees thousands of programs would call it.
+    /// Forgets kernels that were not used since the last call; `trim` unloads them.
+    pub fn forget_unused(&mut self) {
+        self.modules.forget_unused();
+    }
+
+    /// Unloads what is no longer used, when nothing of this device runs and no graph of it is left.
     pub fn trim(&mut self) {
         self.modules.trim();
     }
@@ -204,6 +214,7 @@ impl Launcher {
         grid: CudaGrid,
         args: &[CudaArg<'_>],
     ) -> Result<(), Trouble> {
+        self.had_brought = true;
         let function = self.modules.brought(kernel)?;
         let mut words = Words::default();
         for arg in args {
@@ -248,11 +259,11 @@ pub(super) fn launch_plan(
         for arg in args {
             match arg {
                 Arg::In { index, bytes } => {
-                    words.push(&[inputs[*index as usize].wrapping_add_signed(*bytes as i64)])
+                    words.address(inputs[*index as usize].wrapping_add_signed(*bytes as i64))
                 }
-                Arg::Out { index, bytes } => words.push(&[outputs[*index as usize] + *bytes as u64]),
-                Arg::Scratch(bytes) => words.push(&[scratch + *bytes as u64]),
-                Arg::IndexError => words.push(&[site.index_error()?]),
+                Arg::Out { index, bytes } => words.address(outputs[*index as usize] + *bytes as u64),
+                Arg::Scratch(bytes) => words.address(scratch + *bytes as u64),
+                Arg::IndexError => words.address(site.index_error()?),
                 Arg::U32(x) => words.push(&[*x as u64]),
                 Arg::U64(x) => words.push(&[*x]),
                 Arg::F32(x) => words.push(&[x.to_bits() as u64]),
@@ -272,12 +283,19 @@ const _: () = assert!(INDEX_ERROR_BYTES == 32, "the driver of the device reads t
 struct Words {
     words: SmallVec<[u64; 128]>,
     starts: SmallVec<[usize; 24]>,
+    /// Words that are device addresses.
+    addresses: SmallVec<[usize; 8]>,
 }
 
 impl Words {
     fn push(&mut self, words: &[u64]) {
         self.starts.push(self.words.len());
         self.words.extend_from_slice(words);
+    }
+
+    fn address(&mut self, ptr: u64) {
+        self.addresses.push(self.words.len());
+        self.push(&[ptr]);
     }
 }
 
@@ -289,6 +307,10 @@ fn launch(
     shared: u32,
     args: &mut Words,
 ) -> Result<(), Trouble> {
+    if let Some(tape) = site.tape() {
+        tape.launch(function, grid, block, shared, &args.words, &args.starts, &args.addresses);
+        return Ok(());
+    }
     let base = args.words.as_mut_ptr();
     let mut pointers: SmallVec<[*mut c_void; 24]> =
         // SAFETY: every start lies inside the words (or at their end, for a struct without bytes).

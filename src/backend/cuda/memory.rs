@@ -52,6 +52,8 @@ pub(crate) struct Heap {
     /// Counts bytes, and refuses those beyond the limit.
     account: Arc<Memory>,
     returned: Mutex<Vec<Returned>>,
+    /// Graphs, and what was made of them to be launched, that nobody will launch any more.
+    ended: Mutex<Vec<(usize, usize)>>,
     /// Allocations that are not freed.
     live: AtomicUsize,
     /// The open context, as a number; 0 while there is none.
@@ -95,6 +97,7 @@ impl Heap {
             ordinal,
             account,
             returned: Mutex::new(Vec::new()),
+            ended: Mutex::new(Vec::new()),
             live: AtomicUsize::new(0),
             context: AtomicUsize::new(0),
             bell: OnceLock::new(),
@@ -145,6 +148,27 @@ impl Heap {
 
     pub fn has_returned(&self) -> bool {
         !lock(&self.returned).is_empty()
+    }
+
+    /// A graph and its executable form will not be launched again; from any thread.
+    pub fn end_graph(&self, graph: sys::CUgraph, executable: sys::CUgraphExec) {
+        lock(&self.ended).push((graph as usize, executable as usize));
+    }
+
+    /// Destroys the graphs that have ended. Launches that are under way go on to their end, says the driver's manual
+    /// (cuGraphExecDestroy), and nobody waits for them.
+    pub fn end_graphs(&self) {
+        for (graph, executable) in std::mem::take(&mut *lock(&self.ended)) {
+            // SAFETY: the driver's own handles, each handed over once; null where there was none.
+            unsafe {
+                if executable != 0 {
+                    let _ = sys::cuGraphExecDestroy(executable as sys::CUgraphExec);
+                }
+                if graph != 0 {
+                    let _ = sys::cuGraphDestroy(graph as sys::CUgraph);
+                }
+            }
+        }
     }
 
     /// Allocations that are not freed, returned ones included.

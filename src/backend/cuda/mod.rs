@@ -28,16 +28,20 @@ mod custom;
 pub(crate) mod doubt;
 pub(crate) mod gear;
 mod gemm;
+pub(crate) mod graph;
 mod group;
 pub(crate) mod handed;
 pub(crate) mod lanes;
 pub(crate) mod launch;
+mod made;
 pub(crate) mod memory;
 pub(crate) mod module;
+mod note;
 pub(crate) mod pinned;
 pub(crate) mod probe;
 mod shelf;
 pub(crate) mod step;
+mod tape;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -79,6 +83,10 @@ pub(crate) trait Site {
     /// Address of the step's index error record (`INDEX_ERROR_BYTES`, zeroed in stream order). Asking for
     /// it makes the step read it back at its end: an index that was out of range fails the value.
     fn index_error(&self) -> Result<u64, Trouble>;
+    /// Where launches are noted instead of being made.
+    fn tape(&self) -> Option<&tape::Tape> {
+        None
+    }
 }
 
 /// Why a step could not be launched. What was queued of it before stays queued, and harms nobody.
@@ -111,6 +119,7 @@ impl Trouble {
             | CUDA_ERROR_NO_BINARY_FOR_GPU
             | CUDA_ERROR_NOT_FOUND
             | CUDA_ERROR_NOT_SUPPORTED
+            | CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
             | CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => {
                 let message = format!("{call}: {}", describe(status));
                 Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message }))

@@ -29,6 +29,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Function(pub sys::CUfunction);
 
+// SAFETY: a handle; the driver's calls on functions may be made from any thread.
+unsafe impl Send for Function {}
+
 /// When a fused program gets a kernel of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fusion {
@@ -127,6 +130,8 @@ pub(crate) struct Modules {
     next: ModuleId,
     /// Out of every shelf; unloaded when nothing runs.
     retired: Vec<sys::CUmodule>,
+    /// Somebody was told that a fused kernel is not there yet.
+    pub unsettled: bool,
 }
 
 impl Modules {
@@ -144,6 +149,7 @@ impl Modules {
             loaded: HashMap::new(),
             next: 0,
             retired: Vec::new(),
+            unsettled: false,
         }
     }
 
@@ -216,7 +222,11 @@ impl Modules {
         self.collect()?;
         let seen = match self.fused.get(kernel) {
             Some(Fused::Done(Found::Ready(function, _))) => return Ok(Some(*function)),
-            Some(Fused::Done(Found::Refused(_)) | Fused::Compiling) => return Ok(None),
+            Some(Fused::Done(Found::Refused(_))) => return Ok(None),
+            Some(Fused::Compiling) => {
+                self.unsettled = true;
+                return Ok(None);
+            }
             Some(Fused::Seen(times)) => {
                 *times = times.saturating_add(1);
                 *times
@@ -229,8 +239,12 @@ impl Modules {
         };
         match self.fusion {
             Fusion::Never => Ok(None),
-            Fusion::Background if seen < SEEN_BEFORE_COMPILED => Ok(None),
+            Fusion::Background if seen < SEEN_BEFORE_COMPILED => {
+                self.unsettled = true;
+                Ok(None)
+            }
             Fusion::Background => {
+                self.unsettled = true;
                 let source = kernel.source();
                 let started = match self.job([&source]) {
                     Ok(job) => self.background.start(Ticket::Fused(Box::new(kernel.clone())), job),
@@ -269,6 +283,14 @@ impl Modules {
         let out = self.brought.put(key, found.clone());
         self.release(out);
         found.result()
+    }
+
+    /// Takes kernels from their shelves that were not used since the last call; [`trim`](Self::trim) unloads them.
+    pub fn forget_unused(&mut self) {
+        let out = self.single.sweep(|_| false).into_iter().chain(self.brought.sweep(|_| false)).collect();
+        self.release(out);
+        let out = self.fused.sweep(|f| matches!(f, Fused::Compiling));
+        self.release_fused(out);
     }
 
     /// Unloads what no shelf holds any more. To be called when nothing of this device runs.

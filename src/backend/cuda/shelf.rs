@@ -8,11 +8,13 @@ pub(super) struct Shelf<K, V> {
     slots: HashMap<K, (V, u64)>,
     most: usize,
     clock: u64,
+    /// The clock at the last sweep.
+    swept: u64,
 }
 
 impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
     pub fn new(most: usize) -> Shelf<K, V> {
-        Shelf { slots: HashMap::new(), most, clock: 0 }
+        Shelf { slots: HashMap::new(), most, clock: 0, swept: 0 }
     }
 
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
@@ -20,6 +22,18 @@ impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
         let (value, used) = self.slots.get_mut(key)?;
         *used = self.clock;
         Some(value)
+    }
+
+    /// Takes out what was not used since the last sweep, but for what `keep` says.
+    pub fn sweep(&mut self, keep: impl Fn(&V) -> bool) -> Vec<V> {
+        let before = std::mem::replace(&mut self.swept, self.clock);
+        let old: Vec<K> = self
+            .slots
+            .iter()
+            .filter(|(_, (value, used))| *used <= before && !keep(value))
+            .map(|(k, _)| k.clone())
+            .collect();
+        old.iter().filter_map(|k| self.slots.remove(k)).map(|(v, _)| v).collect()
     }
 
     /// Empties it.
@@ -47,6 +61,21 @@ impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sweep_takes_what_was_not_used_since_the_one_before() {
+        let mut shelf = Shelf::new(8);
+        for k in 0..4 {
+            shelf.put(k, k);
+        }
+        assert!(shelf.sweep(|_| false).is_empty());
+        shelf.get(&1);
+        shelf.put(4, 4);
+        let mut out = shelf.sweep(|&v| v == 3);
+        out.sort();
+        assert_eq!(out, [0, 2]);
+        assert!(shelf.get(&1).is_some() && shelf.get(&3).is_some() && shelf.get(&4).is_some());
+    }
 
     #[test]
     fn a_full_shelf_keeps_what_was_used_last() {

@@ -12,6 +12,7 @@ use super::group::End;
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use super::pinned::PinnedBlock;
+use super::tape::spoken_of;
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::backend::host::{Results, broadcast, constant, first, panic_message, spread, strides_of, taint};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
@@ -111,13 +112,14 @@ fn spare(operand: &Operand, from: (&Shape, DType), to: (&Shape, DType)) -> Optio
     let Storage::Shared(buffer) = &value.storage else { return None };
     let fits = from.0 == to.0 && from.1.size() == to.1.size() && value.placed.is_none();
     let owners = operand.spare?;
-    (fits && device(&**buffer).is_some() && Arc::strong_count(buffer) == owners).then(|| buffer.clone())
+    let is_memory = device(&**buffer).is_some() || spoken_of(&**buffer).is_some();
+    (fits && is_memory && Arc::strong_count(buffer) == owners).then(|| buffer.clone())
 }
 
 /// A step's result before it is a value.
-struct Target {
-    buffer: Arc<dyn Buffer>,
-    ptr: u64,
+pub(super) struct Target {
+    pub buffer: Arc<dyn Buffer>,
+    pub ptr: u64,
 }
 
 impl Target {
@@ -135,12 +137,20 @@ pub(crate) struct Fused<'a> {
 }
 
 impl Gear {
-    fn target(&mut self, bytes: usize, lane: usize) -> Result<Target, Trouble> {
+    pub(super) fn target(&mut self, bytes: usize, lane: usize) -> Result<Target, Trouble> {
+        if let Some(tape) = &self.tape {
+            let buffer = tape.buffer(bytes);
+            return Ok(Target { ptr: buffer.ptr(), buffer });
+        }
         let buffer: Arc<DeviceBuffer> = self.heap.buffer(bytes, &self.lanes, lane)?;
         Ok(Target { ptr: buffer.ptr, buffer })
     }
 
     fn taken_over(&mut self, buffer: Arc<dyn Buffer>, lane: usize) -> Target {
+        if let Some(there) = spoken_of(&*buffer) {
+            there.taken_over();
+            return Target { ptr: there.ptr(), buffer };
+        }
         let here = device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
         let ptr = here.ptr;
         self.overwrites(lane, here);
@@ -313,13 +323,10 @@ impl Gear {
                 berth.give_up()?;
                 return Ok(None);
             }
-            Ok(Some(value)) => match berth.leave(&self.pinned) {
-                Ok(record) => {
-                    queued.doubt = record.map(|block| Doubt::new(block, node));
-                    Ok(value)
-                }
-                Err(trouble) => Err(trouble),
-            },
+            Ok(Some(value)) => berth.leave(&self.pinned, node).map(|doubt| {
+                queued.doubt = doubt;
+                value
+            }),
             Err(trouble) => {
                 berth.give_up()?;
                 Err(trouble)

@@ -12,7 +12,7 @@ use super::gear::{Gear, device};
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use crate::backend::host::{first, strides_of};
-use crate::graph::value::{Buffer, Storage, Value};
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::kernels::cpu::copy;
 use crate::view::{Serial, View, ViewMut};
 use cudarc::driver::sys;
@@ -113,8 +113,17 @@ impl Gear {
     }
 
     /// Copies of a constant's or a small value's words to memory of the step's own.
-    pub(super) fn bring_words(&mut self, words: &[u64], to: u64, lane: usize) -> Result<(), Trouble> {
-        let bytes = std::mem::size_of_val(words);
+    pub(super) fn bring_words(
+        &mut self,
+        words: &[u64; INLINE_BYTES / 8],
+        to: u64,
+        lane: usize,
+    ) -> Result<(), Trouble> {
+        if let Some(tape) = &self.tape {
+            tape.constant(words, to);
+            return Ok(());
+        }
+        let bytes = INLINE_BYTES;
         let block = self.pinned.take(bytes)?;
         // SAFETY: the block has room for the words.
         unsafe { std::ptr::copy_nonoverlapping(words.as_ptr().cast(), block.ptr(), bytes) };

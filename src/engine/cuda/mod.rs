@@ -44,6 +44,8 @@ pub(crate) struct Manner {
     pub sync: bool,
     /// While somebody records, every so many steps are timed by the GPU; 0 for none.
     pub timed: u32,
+    /// Blocks that run again become graphs.
+    pub graphs: bool,
 }
 
 /// What the lock guards. It is never held while CUDA is called.

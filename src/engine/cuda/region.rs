@@ -1,18 +1,20 @@
-//! Planned blocks on the device's thread: their steps queued in a row on one lane.
+//! Planned blocks on the device's thread: queued on one lane, as a graph where they have become one, else step by step.
 
 #![allow(unsafe_code)]
 
 use super::worker::Worker;
 use crate::backend::block::not_run;
 use crate::backend::cuda::Trouble;
-use crate::backend::cuda::block::{Doubts, GivenOperand, UnderWay};
+use crate::backend::cuda::block::{Doubts, GivenOperand, UnderWay, settle};
 use crate::backend::cuda::doubt::Doubt;
+use crate::backend::cuda::graph::Replayed;
 use crate::backend::cuda::step::Queued;
 use crate::graph::block::Block;
 use crate::graph::node::{NodeLink, Op};
 use crate::sync::lock;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
     /// Queues a block, or hands out an output of one. As `Gear::node`; what is doubted about the result is added.
@@ -64,7 +66,21 @@ impl Worker {
             })
             .collect();
         let before = lock(&block.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
+        if before.is_none() && self.shared.manner.graphs {
+            match self.gear.replay(lane, block, &given)? {
+                Replayed::Done(outputs) => {
+                    self.shared.port.counters.graphs.fetch_add(1, Relaxed);
+                    let known = settle(outputs, node, block);
+                    return Ok(Some((known.result, known.doubts)));
+                }
+                Replayed::Later => return Ok(None),
+                // What was queued of it (an input's copy, say) is a flight by itself.
+                Replayed::No if self.gear.lanes.is_begun(lane) => self.depart(lane, None, None, None),
+                Replayed::No => {}
+            }
+        }
         let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
+        self.gear.runs_in_parts();
         while let Some(step) = under_way.step(block) {
             match self.gear.block_step(lane, block, step, &given, &mut under_way, last_try) {
                 Ok(true) => {}
@@ -84,7 +100,8 @@ impl Worker {
             }
             self.gear.free_returned()?;
         }
-        let known = under_way.end(node, block);
+        self.gear.ran_in_parts(block, under_way.failed);
+        let known = settle(under_way.outputs(block), node, block);
         Ok(Some((known.result, known.doubts)))
     }
 }

@@ -64,6 +64,7 @@ pub(super) struct Worker {
     /// Something was freed or has come through since memory was short.
     moved: bool,
     trim: Arc<AtomicBool>,
+    tidy: bool, // Not all is trimmed: the rest goes once nothing runs.
 }
 
 /// The life of the device's thread.
@@ -81,6 +82,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
             seen: 0,
             moved: false,
             trim,
+            tidy: false,
             shared: shared.clone(),
         }),
         Err(why) => {
@@ -183,9 +185,7 @@ impl Worker {
         let mut did = seen != self.seen;
         self.seen = seen;
         self.moved |= did;
-        if self.trim.swap(false, SeqCst) {
-            self.gear.context.trim();
-        }
+        self.tidy |= self.trim.swap(false, SeqCst) && self.gear.begin_trim();
         shared.port.attendance.attend(0);
         {
             let mut desk = lock(&shared.desk);
@@ -213,6 +213,9 @@ impl Worker {
         did |= self.upload()?;
         if !did {
             self.cover_all()?;
+            if self.tidy && self.is_alone() {
+                self.tidy = self.gear.end_trim()?;
+            }
         }
         self.send_reapers()?;
         // Nothing can bring memory any more: the last try is due.
@@ -323,6 +326,7 @@ impl Worker {
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
+                self.gear.drop_graphs();
                 self.gear.context.trim();
                 self.put_off(lane, PutOff::Memory);
                 return Ok(Some(step));

@@ -79,6 +79,12 @@ const PLANS_MAX: usize = 64;
 ///   and gradients flow as ever. A whole step, [`grad`](crate::grad) included, can be a region: mark the inputs with
 ///   [`requires_grad`](TensorFuture::requires_grad) inside.
 /// - An input that is handed in by its last handle may be written over.
+/// - **On a GPU** a block that runs again is launched as one CUDA graph, from its second run on, or once its fused kernels
+///   are compiled: one call for all its steps, with the inputs and outputs of each call, new random numbers, and memory
+///   for what is only inside kept with the graph. It is launched step by step, as before, where an op from outside takes
+///   part ([`custom`](crate::custom)), where there is but one launch, where a call's inputs go into products of matrices
+///   and are larger than 16 MiB together (captured tensors may be of any size), and while memory is short. The graphs go
+///   with the region, or with [`Device::trim`]; [`Stats::graphs`](crate::Stats::graphs) counts their launches.
 pub struct Region<I, O, F> {
     device: Device,
     closure: F,
@@ -241,6 +247,7 @@ impl Ready {
         given.extend(captured.iter().cloned());
         let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
         let plan = plan(&traced.nodes, &given, &made, &positions, port.host);
+        let plan = Plan { inputs: traced.inputs.len(), ..plan };
         let mut traced = traced;
         Ready {
             plan: Arc::new(plan),

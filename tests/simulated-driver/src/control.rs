@@ -257,9 +257,12 @@ pub extern "C" fn futsim_check() -> u64 {
         sim.report("leak", text);
     }
     let stats = sim.stats;
-    for (count, what) in
-        [(stats.live_events, "events"), (stats.live_streams, "streams"), (stats.live_modules, "modules")]
-    {
+    for (count, what) in [
+        (stats.live_events, "events"),
+        (stats.live_streams, "streams"),
+        (stats.live_modules, "modules"),
+        (stats.live_graphs, "graphs"),
+    ] {
         if count > 0 {
             sim.report("leak", format!("{count} {what}"));
         }

@@ -1,4 +1,4 @@
-//! Graphs: capture from streams, instantiation, launch, and new parameters for kernel nodes.
+//! Graphs: capture from streams, building node by node, instantiation, launch, and new parameters for kernel nodes.
 //!
 //! Captured work is not enqueued; it becomes nodes. A graph is checked once, when its capture ends: two nodes that
 //! touch the same memory in conflict must be ordered by it. A launch is one item of its stream, whose nodes run
@@ -140,8 +140,82 @@ impl Sim {
         self.check_graph(&done.nodes);
         let graph = self.fresh_id();
         self.graphs.graphs.insert(graph, done.nodes);
+        self.count_graphs();
         Ok(graph)
     }
+
+    fn count_graphs(&mut self) {
+        self.stats.live_graphs = (self.graphs.graphs.len() + self.graphs.executables.len()) as u64;
+    }
+
+    /// Makes a node of a graph that is built by hand.
+    fn add_by_hand(
+        &mut self,
+        graph: Handle,
+        dependencies: In<Handle>,
+        count: usize,
+        label: String,
+        work: Work,
+        touches: Vec<Touch>,
+    ) -> Outcome<Handle> {
+        let graph = id(Kind::Graph, graph)?;
+        let mut after = Vec::new();
+        for node in dependencies.list(count)? {
+            let (of, place) = self.node(node)?;
+            if of != graph {
+                return Err(INVALID_VALUE);
+            }
+            after.push(place);
+        }
+        let nodes = self.graphs.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
+        let place = nodes.len() as u64;
+        if place >= NODES_MAX {
+            return Err(INVALID_VALUE);
+        }
+        let label: Arc<str> = format!("{label} (node {place} of a graph)").into();
+        nodes.push(GraphItem { label, work, touches, after });
+        Ok(handle(Kind::GraphNode, graph * NODES_MAX + place))
+    }
+}
+
+/// Accesses of several nodes as those of one item.
+fn merged<'a>(all: impl Iterator<Item = &'a Touch>) -> Vec<Touch> {
+    let mut touches: Vec<Touch> = Vec::new();
+    for touch in all {
+        let same = touches.iter_mut().find(|t| t.base == touch.base && t.range == touch.range);
+        match same {
+            Some(same) => same.write |= touch.write,
+            None => touches.push(touch.clone()),
+        }
+    }
+    touches
+}
+
+/// Counts the launches of a graph, and deals out what each is to suffer.
+fn fated(nodes: &Arc<Vec<GraphItem>>, sim: &mut Sim) -> Outcome<Arc<Vec<GraphItem>>> {
+    let mut nodes = nodes.clone();
+    for place in 0..nodes.len() {
+        let new = match &nodes[place].work {
+            Work::Launch(launch) => {
+                sim.stats.launches += 1;
+                let fate = sim.faults.on_launch()?;
+                let ill = fate.fault.is_some() || fate.hang;
+                ill.then(|| Work::Launch(Arc::new(launch.suffering(fate))))
+            }
+            Work::Native { run, .. } => {
+                sim.stats.launches += 1;
+                let fate = sim.faults.on_launch()?;
+                let ill = fate.fault.is_some() || fate.hang;
+                ill.then(|| Work::Native { run: run.clone(), fault: fate.fault, hang: fate.hang })
+            }
+            Work::Graph(inner) => Some(Work::Graph(fated(&inner.clone(), sim)?)),
+            _ => None,
+        };
+        if let Some(work) = new {
+            Arc::make_mut(&mut nodes)[place].work = work;
+        }
+    }
+    Ok(nodes)
 }
 
 /// `cuStreamBeginCapture_v2`. All modes are alike.
@@ -205,7 +279,9 @@ pub extern "C" fn cuGraphInstantiateWithFlags(executable: Out<Handle>, graph: Ha
         let graph = id(Kind::Graph, graph)?;
         let nodes = sim.graphs.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
         let id = sim.fresh_id();
+        sim.check_graph(&nodes);
         sim.graphs.executables.insert(id, (graph, Arc::new(nodes)));
+        sim.count_graphs();
         executable.set(handle(Kind::GraphExec, id))
     })
 }
@@ -217,17 +293,9 @@ pub extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Status {
         let stream = sim.stream(stream)?;
         let id = id(Kind::GraphExec, executable)?;
         let nodes = sim.graphs.executables.get(&id).ok_or(INVALID_HANDLE)?.1.clone();
-        let mut touches: Vec<Touch> = Vec::new();
-        for touch in nodes.iter().flat_map(|node| &node.touches) {
-            let same = touches.iter_mut().find(|t| t.base == touch.base && t.range == touch.range);
-            match same {
-                Some(same) => same.write |= touch.write,
-                None => touches.push(touch.clone()),
-            }
-        }
+        let touches = merged(nodes.iter().flat_map(|node| &node.touches));
+        let nodes = fated(&nodes, sim)?;
         sim.stats.graph_launches += 1;
-        sim.stats.launches +=
-            nodes.iter().filter(|n| matches!(n.work, Work::Launch(_) | Work::Native { .. })).count() as u64;
         sim.submit(stream, "graph".into(), Work::Graph(nodes), touches)?;
         Ok(())
     })
@@ -245,13 +313,21 @@ pub extern "C" fn cuGraphUpload(executable: Handle, _stream: Handle) -> Status {
 /// `cuGraphDestroy`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphDestroy(graph: Handle) -> Status {
-    call(|sim| sim.graphs.graphs.remove(&id(Kind::Graph, graph)?).map(drop).ok_or(INVALID_HANDLE))
+    call(|sim| {
+        sim.graphs.graphs.remove(&id(Kind::Graph, graph)?).ok_or(INVALID_HANDLE)?;
+        sim.count_graphs();
+        Ok(())
+    })
 }
 
 /// `cuGraphExecDestroy`: launches that are queued still run.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphExecDestroy(executable: Handle) -> Status {
-    call(|sim| sim.graphs.executables.remove(&id(Kind::GraphExec, executable)?).map(drop).ok_or(INVALID_HANDLE))
+    call(|sim| {
+        sim.graphs.executables.remove(&id(Kind::GraphExec, executable)?).ok_or(INVALID_HANDLE)?;
+        sim.count_graphs();
+        Ok(())
+    })
 }
 
 const NODES_MAX: u64 = 1 << 16;
@@ -310,6 +386,61 @@ pub struct KernelNode {
     extra: Handle,
     kernel: Handle,
     context: Handle,
+}
+
+/// `cuGraphCreate`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphCreate(graph: Out<Handle>, flags: u32) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let id = sim.fresh_id();
+        sim.graphs.graphs.insert(id, Vec::new());
+        sim.count_graphs();
+        graph.set(handle(Kind::Graph, id))
+    })
+}
+
+/// `cuGraphAddKernelNode_v2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphAddKernelNode_v2(
+    node: Out<Handle>,
+    graph: Handle,
+    dependencies: In<Handle>,
+    count: usize,
+    parameters: In<KernelNode>,
+) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        let parameters = parameters.get()?;
+        let grid = Grid { grid: parameters.grid, block: parameters.block, shared: parameters.shared };
+        let (launch, touches) = sim.launch(parameters.function, grid, &In::at(parameters.arguments))?;
+        let label = format!("kernel {}", launch.name());
+        let work = Work::Launch(Arc::new(launch));
+        node.set(sim.add_by_hand(graph, dependencies, count, label, work, touches)?)
+    })
+}
+
+/// `cuGraphAddChildGraphNode`: the child is copied.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphAddChildGraphNode(
+    node: Out<Handle>,
+    graph: Handle,
+    dependencies: In<Handle>,
+    count: usize,
+    child: Handle,
+) -> Status {
+    call(|sim| {
+        sim.healthy_current()?;
+        let child = id(Kind::Graph, child)?;
+        let nodes = sim.graphs.graphs.get(&child).ok_or(INVALID_HANDLE)?.clone();
+        let touches = merged(nodes.iter().flat_map(|node| &node.touches));
+        let label = nodes.first().map_or("nothing".into(), |first| format!("graph of {}", first.label));
+        let work = Work::Graph(Arc::new(nodes));
+        node.set(sim.add_by_hand(graph, dependencies, count, label, work, touches)?)
+    })
 }
 
 fn set_parameters(executable: Handle, node: Handle, parameters: KernelNode) -> Status {

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 struct Line([u8; 256]);
 
 /// One launch: a kernel, its grid, and a copy of its arguments.
+#[derive(Clone)]
 pub struct Launch {
     image: Arc<Image>,
     entry: usize,
@@ -33,6 +34,16 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// Its kernel.
+    pub fn name(&self) -> &str {
+        &self.image.entries[self.entry].name
+    }
+
+    /// The same, with another fate.
+    pub fn suffering(&self, fate: LaunchFate) -> Launch {
+        Launch { fate, ..self.clone() }
+    }
+
     /// How many threads it has.
     pub fn threads(&self) -> u64 {
         self.grid.iter().chain(&self.block).map(|&n| u64::from(n)).product()

@@ -100,6 +100,8 @@ pub struct Stats {
     pub graph_launches: u64,
     /// Modules not unloaded.
     pub live_modules: u64,
+    /// Graphs and executable graphs not destroyed.
+    pub live_graphs: u64,
     /// Items of work that have run.
     pub items_run: u64,
 }

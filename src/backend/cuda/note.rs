@@ -1,0 +1,276 @@
+//! From a block to a graph: it is run on a tape, and what is on that is sorted: places in one block of memory, addresses
+//! that change from run to run, draws.
+//!
+//! Called by `graph` on the device's thread. Makes nothing of the driver's.
+
+use super::Trouble;
+use super::block::{Doubts, GivenOperand, Known, UnderWay};
+use super::doubt::Doubt;
+use super::gear::Gear;
+use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Where, address};
+use super::made::Kernel;
+use super::step::Operand;
+use super::tape::{self, Item, Kind, Life, Played, Spot, Tape, spoken_of};
+use crate::graph::block::Block;
+use crate::graph::value::{Storage, Value};
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What stands for the seed and the position of a draw while a block is noted: a word that nothing else is made of.
+const SEED: u64 = 0x5e3d_0f00_a5c3_9671;
+const POSITION: u64 = 0xa11c_e5ed_1bad_d1ce;
+
+/// What came of noting a block.
+pub(super) enum Verdict {
+    Graph(Box<Graph>),
+    NotYet,
+    Never,
+}
+
+fn draws(n: usize) -> impl Iterator<Item = (u64, u64)> {
+    (0..n as u64).map(|k| (SEED.wrapping_add(k << 20), POSITION.wrapping_sub(k << 20)))
+}
+
+impl Gear {
+    /// Runs a block on a tape, and makes a graph of what is on it.
+    pub(super) fn note(
+        &mut self,
+        lane: usize,
+        block: &Block,
+        given: &[GivenOperand],
+        spare: &[bool],
+        wanted: u64,
+    ) -> Result<Verdict, Trouble> {
+        let tape = Arc::new(Tape::default());
+        let mut stand_ins: Vec<Arc<Doubt>> = Vec::new();
+        let mut operands: Vec<GivenOperand> = Vec::new();
+        for (k, operand) in given.iter().enumerate() {
+            let Ok(value) = &operand.operand.value else { return Ok(Verdict::NotYet) };
+            let storage = match &value.storage {
+                Storage::Inline(words) => Storage::Inline(*words),
+                Storage::Shared(buffer) => {
+                    Storage::Shared(tape.given(k, k >= block.plan.inputs, buffer.bytes()))
+                }
+            };
+            let value = Ok(Value { storage, placed: value.placed.clone() });
+            let stand_in = Doubt::stand_in("", Location::caller());
+            stand_ins.push(stand_in.clone());
+            let operand = Operand { value, spare: spare[k].then_some(1) };
+            operands.push(GivenOperand { operand, doubts: Doubts::from_iter([stand_in]) });
+        }
+        let block = block.again(draws(block.draws.len()).collect(), wanted);
+        self.launcher.modules.unsettled = false;
+        self.tape = Some(tape.clone());
+        let noted = self.note_steps(lane, &block, &operands, &tape);
+        self.tape = None;
+        drop(operands);
+        let results = match noted {
+            Ok(Some(results)) => results,
+            Ok(None) | Err(Trouble::OutOfMemory { .. }) => return Ok(Verdict::NotYet),
+            Err(Trouble::Refused(_)) => return Ok(Verdict::Never),
+            Err(fault) => return Err(fault),
+        };
+        if self.launcher.modules.unsettled {
+            return Ok(Verdict::NotYet);
+        }
+        // Values know their bases while the tape is read.
+        let Ok(played) = tape.take() else { return Ok(Verdict::Never) };
+        let made = self.graph(played, results, &stand_ins, given, spare, &block);
+        Ok(made.map_or(Verdict::Never, |graph| Verdict::Graph(Box::new(graph))))
+    }
+
+    /// The steps of a block, and copies of outputs that a library computes, which have to lie still.
+    fn note_steps(
+        &mut self,
+        lane: usize,
+        block: &Block,
+        given: &[GivenOperand],
+        tape: &Arc<Tape>,
+    ) -> Result<Option<Vec<Option<Known>>>, Trouble> {
+        let mut under_way = UnderWay::new(block);
+        while let Some(step) = under_way.step(block) {
+            if !self.block_step(lane, block, step, given, &mut under_way, false)? {
+                return Ok(None);
+            }
+        }
+        let mut results = under_way.outputs(block);
+        let mut moved: Vec<(tape::Base, Storage)> = Vec::new();
+        for known in results.iter_mut().flatten() {
+            let Ok(value) = &mut known.result else { continue };
+            let Storage::Shared(buffer) = &value.storage else { continue };
+            let Some(from) = spoken_of(&**buffer) else { continue };
+            let bytes = buffer.bytes();
+            if !tape.is_multiplied(from.base) || !tape.is_fixed(from.ptr()) || tape.is_given(from.base) {
+                continue;
+            }
+            let to = match moved.iter().find(|(base, _)| *base == from.base) {
+                Some((_, to)) => to.clone(),
+                None => {
+                    let to = tape.buffer(bytes);
+                    let berth = self.berth(lane);
+                    tape.staged(from.ptr());
+                    self.launcher.bytes(&berth, from.ptr(), to.ptr(), bytes)?;
+                    berth.give_up()?;
+                    moved.push((from.base, Storage::Shared(to)));
+                    moved[moved.len() - 1].1.clone()
+                }
+            };
+            *value = Value { storage: to, placed: value.placed.take() };
+        }
+        Ok(Some(results))
+    }
+
+    /// A graph of what is on a tape; `None` where it cannot be one, or not usefully.
+    fn graph(
+        &mut self,
+        played: Played,
+        results: Vec<Option<Known>>,
+        stand_ins: &[Arc<Doubt>],
+        given: &[GivenOperand],
+        spare: &[bool],
+        block: &Block,
+    ) -> Option<Graph> {
+        let Played { bases, items, constants, doubts, taken, staged } = played;
+        if items.len() < 2 || staged > STAGED_MAX {
+            return None;
+        }
+        // Outputs: what they are made of, and which bases they are.
+        let mut outputs: Vec<(tape::Base, usize)> = Vec::new();
+        let mut sources: Vec<Option<Output>> = Vec::new();
+        for known in &results {
+            let Some(known) = known else {
+                sources.push(None);
+                continue;
+            };
+            let value = known.result.as_ref().ok()?;
+            let source = match &value.storage {
+                Storage::Inline(_) => Source::Constant(value.clone()),
+                Storage::Shared(buffer) => {
+                    let base = spoken_of(&**buffer)?.base;
+                    match bases.get(base)?.0 {
+                        Kind::Given(k, _) => Source::Given(k, value.placed.clone()),
+                        Kind::Kept => return None,
+                        Kind::Own => {
+                            let at = outputs.iter().position(|o| o.0 == base).unwrap_or_else(|| {
+                                outputs.push((base, buffer.bytes()));
+                                outputs.len() - 1
+                            });
+                            Source::Output(at, value.placed.clone())
+                        }
+                    }
+                }
+            };
+            let index =
+                |list: &[Arc<Doubt>], doubt: &Arc<Doubt>| list.iter().position(|d| Arc::ptr_eq(d, doubt));
+            let own: Vec<Arc<Doubt>> = doubts.iter().map(|d| d.0.clone()).collect();
+            sources.push(Some(Output {
+                source,
+                doubts_of: known.doubts.iter().filter_map(|d| index(stand_ins, d)).collect(),
+                records: known.doubts.iter().filter_map(|d| index(&own, d)).collect(),
+            }));
+        }
+
+        // One block of memory for the rest.
+        let is_output = |base: tape::Base| outputs.iter().position(|o| o.0 == base);
+        let inside: Vec<tape::Base> = (0..bases.len())
+            .filter(|&b| !matches!(bases[b].0, Kind::Given(..)) && is_output(b).is_none())
+            .collect();
+        let lives: Vec<Life> = inside.iter().map(|&b| bases[b].1).collect();
+        let (starts, mut arena) = tape::pack(&lives);
+        let mut places: Vec<Where> = Vec::with_capacity(bases.len());
+        for (base, (kind, _)) in bases.iter().enumerate() {
+            places.push(match (kind, is_output(base), inside.binary_search(&base)) {
+                (Kind::Given(k, _), ..) => Where::Given(*k),
+                (_, Some(j), _) => Where::Output(j),
+                (_, None, Ok(at)) => Where::Arena(starts[at] as u64),
+                _ => return None,
+            });
+        }
+        let arena_of = |base: tape::Base| match places.get(base) {
+            Some(Where::Arena(at)) => Some(*at),
+            _ => None,
+        };
+        let mut workspace = None;
+        if items.iter().any(|item| matches!(item, Item::Product(_))) {
+            workspace = Some(arena as u64);
+            arena += self.launcher.blas.workspace;
+        }
+
+        // Where draws stand, and which inputs are looked at.
+        let wanted_draws: Vec<usize> = {
+            let steps = block.plan.steps.iter().filter(|step| step.serves & block.wanted() != 0);
+            steps.flat_map(|step| step.draws.iter().map(|d| d.1 as usize)).collect()
+        };
+        let stand_in_draws: Vec<(u64, u64)> = draws(block.draws.len()).collect();
+        let mut drawn = vec![false; block.draws.len()];
+        let mut used = vec![false; given.len()];
+        let mut fixed = vec![false; given.len()];
+        let mut parts: Vec<Part> = Vec::with_capacity(items.len());
+        for item in items {
+            let mut look = |spot: &Spot, still: bool| match places.get(spot.base) {
+                Some(Where::Given(k)) => {
+                    used[*k] = true;
+                    fixed[*k] |= still;
+                    true
+                }
+                Some(Where::Output(_)) => !still,
+                Some(Where::Arena(_)) => true,
+                None => false,
+            };
+            parts.push(match item {
+                Item::Launch(noted) => {
+                    if !noted.addresses.iter().all(|(_, spot)| look(spot, false)) {
+                        return None;
+                    }
+                    let mut found = SmallVec::new();
+                    for (at, pair) in noted.words.windows(2).enumerate() {
+                        if let Some(k) = stand_in_draws.iter().position(|d| pair == [d.0, d.1]) {
+                            drawn[k] = true;
+                            found.push((at, k));
+                        }
+                    }
+                    Part::Kernel(Kernel { noted, draws: found, node: std::ptr::null_mut(), sent: Vec::new() })
+                }
+                Item::Product(product) => {
+                    if !product.spots.iter().all(|spot| look(spot, true)) {
+                        return None;
+                    }
+                    Part::Product(product)
+                }
+            });
+        }
+        if !wanted_draws.iter().all(|&k| drawn[k]) {
+            return None;
+        }
+        let mut inputs = Vec::with_capacity(given.len());
+        for (k, operand) in given.iter().enumerate() {
+            let value = operand.operand.value.as_ref().ok()?;
+            inputs.push(Input {
+                words: if let Storage::Inline(words) = &value.storage { Some(*words) } else { None },
+                placed: value.placed.clone(),
+                used: used[k],
+                spare: spare[k],
+                taken: taken.contains(&k),
+                fixed: if fixed[k] { Some(address(value)?) } else { None },
+            });
+        }
+        let records: Option<Vec<(Arc<Doubt>, u64)>> =
+            doubts.into_iter().map(|(doubt, base)| Some((doubt, arena_of(base)?))).collect();
+        let constants: Option<Vec<_>> =
+            constants.into_iter().map(|(base, words)| Some((words, arena_of(base)?))).collect();
+        Some(Graph {
+            inputs,
+            wanted: block.wanted(),
+            parts,
+            outputs: outputs.iter().map(|o| o.1).collect(),
+            results: sources,
+            records: records?,
+            constants: constants?,
+            arena,
+            workspace,
+            places,
+            made: None,
+        })
+    }
+}

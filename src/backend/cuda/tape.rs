@@ -1,0 +1,389 @@
+//! Notes launches instead of making them: what a graph is made from.
+//!
+//! While a gear has a tape, a planned block goes its ordinary way (`step`, `group`, `launch`), but on memory that is not
+//! there: each buffer and each piece of scratch memory has an address of its own that nobody ever follows, and launches
+//! are written down with the places at which such addresses stand. So what a graph does is what the launches would do.
+//! Knows nothing of graphs, and of the driver only what a launch is.
+
+use super::doubt::Doubt;
+use super::gemm::Calls;
+use super::module::Function;
+use crate::dtype::DType;
+use crate::graph::value::{Buffer, INLINE_BYTES};
+use crate::sync::{Mutex, lock};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// A piece of memory, by number.
+pub(super) type Base = usize;
+
+/// Addresses of one base from those of the next: far more than a value has bytes.
+const SHIFT: u32 = 44;
+/// So many bases have addresses.
+const BASES_MAX: usize = (1 << (64 - SHIFT)) - 2;
+
+/// A place in a base.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Spot {
+    pub base: Base,
+    pub bytes: i64,
+}
+
+/// A launch: its arguments by word, and which of them are addresses.
+#[derive(Clone, Debug)]
+pub(super) struct Noted {
+    pub function: Function,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub words: Vec<u64>,
+    /// The word at which each argument begins.
+    pub starts: Vec<usize>,
+    pub addresses: Vec<(usize, Spot)>,
+}
+
+/// A product that a library computes.
+#[derive(Clone, Debug)]
+pub(super) struct Multiplied {
+    pub dtype: DType,
+    pub calls: Calls,
+    pub adds: bool,
+    /// Both operands and the result.
+    pub spots: [Spot; 3],
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Launch(Noted),
+    Product(Multiplied),
+}
+
+/// How long a base lives, in items.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub bytes: usize,
+    pub born: usize,
+    /// The first item that may have its memory; `usize::MAX` while it lives.
+    pub died: usize,
+}
+
+/// What a base is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A value from outside, by number; whether it always lies at the same place.
+    Given(usize, bool),
+    /// Memory of the block's own.
+    Own,
+    /// The same, with something in it that has to stay.
+    Kept,
+}
+
+#[derive(Default)]
+struct Notes {
+    bases: Vec<(Kind, Life)>,
+    items: Vec<Item>,
+    /// What is in a base from the start.
+    constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
+    /// Doubts about indices, and where the records are.
+    doubts: Vec<(Arc<Doubt>, Base)>,
+    /// Values from outside that were written over.
+    taken: Vec<usize>,
+    /// Bytes that are copied only because a library's operands have to lie still.
+    staged: usize,
+    refused: Option<&'static str>,
+}
+
+/// What has been noted so far.
+#[derive(Default)]
+pub(crate) struct Tape(Mutex<Notes>);
+
+/// All of it.
+pub(super) struct Played {
+    pub bases: Vec<(Kind, Life)>,
+    pub items: Vec<Item>,
+    pub constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
+    pub doubts: Vec<(Arc<Doubt>, Base)>,
+    pub taken: Vec<usize>,
+    pub staged: usize,
+}
+
+impl fmt::Debug for Tape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tape({} items)", lock(&self.0).items.len())
+    }
+}
+
+/// The address of a base.
+fn address(base: Base) -> u64 {
+    (base as u64 + 1) << SHIFT
+}
+
+/// Where an address is.
+fn spot(address: u64) -> Spot {
+    // Half a stride on either side: what lies a little before a base's start belongs to it.
+    let base = ((address.wrapping_add(1 << (SHIFT - 1))) >> SHIFT).wrapping_sub(1);
+    Spot { base: base as Base, bytes: address.wrapping_sub(base.wrapping_add(1) << SHIFT) as i64 }
+}
+
+impl Tape {
+    fn base(&self, kind: Kind, bytes: usize) -> Base {
+        let mut notes = lock(&self.0);
+        if notes.bases.len() >= BASES_MAX {
+            notes.refused.get_or_insert("too many values");
+            return BASES_MAX - 1;
+        }
+        let born = if kind == Kind::Own { notes.items.len() } else { 0 };
+        notes.bases.push((kind, Life { bytes, born, died: usize::MAX }));
+        notes.bases.len() - 1
+    }
+
+    /// Scratch memory: its address.
+    pub(super) fn scratch(&self, bytes: usize) -> u64 {
+        address(self.base(Kind::Own, bytes))
+    }
+
+    /// Memory that nobody else gets: its address.
+    pub(super) fn keep(&self, bytes: usize) -> u64 {
+        address(self.base(Kind::Kept, bytes))
+    }
+
+    /// Memory for a value.
+    pub(super) fn buffer(self: &Arc<Tape>, bytes: usize) -> Arc<Virtual> {
+        let base = self.base(Kind::Own, bytes);
+        Arc::new(Virtual { base, bytes, tape: self.clone() })
+    }
+
+    /// The memory of a value from outside.
+    pub(super) fn given(self: &Arc<Tape>, number: usize, fixed: bool, bytes: usize) -> Arc<Virtual> {
+        let base = self.base(Kind::Given(number, fixed), bytes);
+        Arc::new(Virtual { base, bytes, tape: self.clone() })
+    }
+
+    /// Nothing that is noted from now on uses scratch memory any more.
+    pub(super) fn release(&self, ptr: u64) {
+        self.die(spot(ptr).base);
+    }
+
+    fn die(&self, base: Base) {
+        let mut notes = lock(&self.0);
+        let now = notes.items.len();
+        if let Some((Kind::Own, life)) = notes.bases.get_mut(base) {
+            life.died = now;
+        }
+    }
+
+    /// These words have to be in scratch memory.
+    pub(super) fn constant(&self, words: &[u64; INLINE_BYTES / 8], to: u64) {
+        let base = spot(to).base;
+        let mut notes = lock(&self.0);
+        if let Some((kind, life)) = notes.bases.get_mut(base) {
+            (*kind, life.born) = (Kind::Kept, 0);
+        }
+        notes.constants.push((base, *words));
+    }
+
+    /// A value that is doubted, as the record at this address says.
+    pub(super) fn doubts(&self, doubt: Arc<Doubt>, record: u64) {
+        lock(&self.0).doubts.push((doubt, spot(record).base));
+    }
+
+    /// What is asked for cannot be noted.
+    pub(super) fn refuse(&self, why: &'static str) {
+        lock(&self.0).refused.get_or_insert(why);
+    }
+
+    /// A library can be given this address: it is the same each time.
+    pub(super) fn is_fixed(&self, ptr: u64) -> bool {
+        let kind = lock(&self.0).bases.get(spot(ptr).base).map(|b| b.0);
+        !matches!(kind, Some(Kind::Given(_, false)) | None)
+    }
+
+    /// All of the base that an address is in is going to be copied for a library's sake: where it begins, its bytes,
+    /// and how far in the address is.
+    pub(super) fn staged(&self, ptr: u64) -> (u64, usize, i64) {
+        let Spot { base, bytes } = spot(ptr);
+        let mut notes = lock(&self.0);
+        let whole = notes.bases.get(base).map_or(0, |b| b.1.bytes);
+        notes.staged += whole;
+        (address(base), whole, bytes)
+    }
+
+    /// Notes a launch; `addresses` are the words that are some.
+    #[allow(clippy::too_many_arguments)] // A launch has so many.
+    pub(super) fn launch(
+        &self,
+        function: Function,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        words: &[u64],
+        starts: &[usize],
+        addresses: &[usize],
+    ) {
+        let noted = Noted {
+            function,
+            grid,
+            block,
+            shared,
+            words: words.to_vec(),
+            starts: starts.to_vec(),
+            addresses: addresses.iter().map(|&at| (at, spot(words[at]))).collect(),
+        };
+        lock(&self.0).items.push(Item::Launch(noted));
+    }
+
+    /// Notes a library's product.
+    pub(super) fn product(&self, dtype: DType, calls: &Calls, adds: bool, ptrs: [u64; 3]) {
+        let product = Multiplied { dtype, calls: calls.clone(), adds, spots: ptrs.map(spot) };
+        lock(&self.0).items.push(Item::Product(product));
+    }
+
+    /// True of a value from outside.
+    pub(super) fn is_given(&self, base: Base) -> bool {
+        matches!(lock(&self.0).bases.get(base), Some((Kind::Given(..), _)))
+    }
+
+    /// True where a library computes something in a base.
+    pub(super) fn is_multiplied(&self, base: Base) -> bool {
+        let of = |item: &Item| match item {
+            Item::Product(product) => product.spots.iter().any(|s| s.base == base),
+            Item::Launch(_) => false,
+        };
+        lock(&self.0).items.iter().any(of)
+    }
+
+    /// What was noted, or why it cannot be.
+    pub(super) fn take(&self) -> Result<Played, &'static str> {
+        let notes = std::mem::take(&mut *lock(&self.0));
+        match notes.refused {
+            Some(why) => Err(why),
+            None => Ok(Played {
+                bases: notes.bases,
+                items: notes.items,
+                constants: notes.constants,
+                doubts: notes.doubts,
+                taken: notes.taken,
+                staged: notes.staged,
+            }),
+        }
+    }
+}
+
+/// Memory that is only spoken of.
+pub(super) struct Virtual {
+    pub base: Base,
+    bytes: usize,
+    tape: Arc<Tape>,
+}
+
+/// A buffer as one that is only spoken of, where it is that.
+pub(super) fn spoken_of(buffer: &dyn Buffer) -> Option<&Virtual> {
+    buffer.as_any().downcast_ref()
+}
+
+impl Virtual {
+    pub fn ptr(&self) -> u64 {
+        address(self.base)
+    }
+
+    /// A result is written over it.
+    pub fn taken_over(&self) {
+        let mut notes = lock(&self.tape.0);
+        if let Some(&(Kind::Given(number, _), _)) = notes.bases.get(self.base) {
+            notes.taken.push(number);
+        }
+    }
+}
+
+impl fmt::Debug for Virtual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Virtual({} bytes, base {})", self.bytes, self.base)
+    }
+}
+
+impl Buffer for Virtual {
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+    fn is_reusable(&self) -> bool {
+        true
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Virtual {
+    fn drop(&mut self) {
+        self.tape.die(self.base);
+    }
+}
+
+/// Places in one block of memory for what lives at different times: where each begins, and the bytes of the whole.
+/// Starts are aligned to 256. First the largest; each goes as low as those that live beside it let it.
+pub(super) fn pack(lives: &[Life]) -> (Vec<usize>, usize) {
+    let size = |life: &Life| life.bytes.max(1).next_multiple_of(256);
+    let mut order: Vec<usize> = (0..lives.len()).collect();
+    order.sort_by_key(|&k| (std::cmp::Reverse(lives[k].bytes), k));
+    let mut starts = vec![0; lives.len()];
+    let (mut whole, mut placed) = (0, Vec::<usize>::new());
+    for k in order {
+        let mine = lives[k];
+        let beside = |&&o: &&usize| lives[o].born < mine.died && mine.born < lives[o].died;
+        let mut taken: Vec<(usize, usize)> =
+            placed.iter().filter(beside).map(|&o| (starts[o], starts[o] + size(&lives[o]))).collect();
+        taken.sort_unstable();
+        let mut at = 0;
+        for (from, to) in taken {
+            if at + size(&mine) <= from {
+                break;
+            }
+            at = at.max(to);
+        }
+        starts[k] = at;
+        whole = whole.max(at + size(&mine));
+        placed.push(k);
+    }
+    (starts, whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_tells_its_base_and_place() {
+        for base in [0, 1, 7, 5000] {
+            for bytes in [0i64, 8, -64, 1 << 40, -(1 << 40)] {
+                let at = address(base).wrapping_add_signed(bytes);
+                assert_eq!(spot(at), Spot { base, bytes });
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_live_at_different_times_share_memory_and_others_never_do() {
+        let life = |bytes, born, died| Life { bytes, born, died };
+        // A chain: each is read by the next item alone.
+        let chain: Vec<Life> = (0..10).map(|i| life(1000, i, i + 2)).collect();
+        let (_, whole) = pack(&chain);
+        assert_eq!(whole, 2 * 1024);
+        let mixed: Vec<Life> = (0..60usize)
+            .map(|i| life(1 + i * 7919 % 5000, i % 13, i % 13 + 1 + i * 31 % 7))
+            .chain([life(300, 0, usize::MAX)])
+            .collect();
+        let (starts, whole) = pack(&mixed);
+        for a in 0..mixed.len() {
+            assert!(starts[a].is_multiple_of(256) && starts[a] + mixed[a].bytes <= whole);
+            for b in 0..a {
+                let together = mixed[a].born < mixed[b].died && mixed[b].born < mixed[a].died;
+                let apart = starts[a] + mixed[a].bytes <= starts[b] || starts[b] + mixed[b].bytes <= starts[a];
+                assert!(!together || apart, "{a} and {b}");
+            }
+        }
+    }
+}
