@@ -1,0 +1,162 @@
+//! The books: how a node enters them, what waits for what, how it leaves, and the epochs that end a `waitall`. Called by
+//! the machine's events; knows nothing of streams.
+
+#![allow(unsafe_code)]
+
+use super::{Entry, Epoch, Machine, Stage};
+use crate::completion::{ENTERED, Phase};
+use crate::engine::port::Port;
+use crate::graph::node::{NodeLink, Op, free};
+use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use smallvec::SmallVec;
+
+impl Machine {
+    /// Makes an entry of a pending node; `None` where somebody has claimed it already.
+    pub(super) fn add(&mut self, node: NodeLink, epoch: u64) -> Option<u32> {
+        if !std::ptr::eq(node.home as *const _ as *const (), self.port as *const Port as *const ()) {
+            return None;
+        }
+        if node.completion.set(ENTERED).phase() != Phase::Pending {
+            return None;
+        }
+        Some(self.insert(node, epoch, Stage::Waiting))
+    }
+
+    pub(super) fn insert(&mut self, node: NodeLink, epoch: u64, stage: Stage) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        let e = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        node.set_entry(Some(e));
+        self.entries[e as usize] = Some(Entry {
+            node,
+            stage,
+            blocked: 0,
+            since: self.now,
+            chain: None,
+            consumers: SmallVec::new(),
+            wants: 0,
+            root: false,
+            epoch,
+            generation: self.generation,
+            bell: None,
+            waker: None,
+        });
+        self.epochs[(epoch - self.first_epoch) as usize].open += 1;
+        e
+    }
+
+    /// An entry for a node that somebody else computes now; `None` where it has just ended.
+    pub(super) fn outside_entry(&mut self, node: NodeLink, epoch: u64) -> Option<u32> {
+        let (waker, mut bell) = (self.waker(&node), None);
+        if node.completion.register(&mut bell, &waker) {
+            return None;
+        }
+        let e = self.insert(node, epoch, Stage::Outside);
+        self.entry(e).bell = bell;
+        Some(e)
+    }
+
+    pub(super) fn wait_outside(&mut self, node: NodeLink) {
+        self.outside_entry(node, self.epoch());
+    }
+
+    pub(super) fn end_outside(&mut self, e: u32, now: u64) {
+        let consumers = std::mem::take(&mut self.entry(e).consumers);
+        self.unblock(&consumers);
+        self.remove(e);
+        self.settle_unblocked(now, false);
+    }
+
+    /// Who reads from these entries and is none of them, an edge each.
+    pub(super) fn consumers_outside(&self, entries: &[u32]) -> SmallVec<[u32; 4]> {
+        let books = entries.iter().filter_map(|&e| self.entries[e as usize].as_ref());
+        books.flat_map(|x| x.consumers.iter().copied()).filter(|c| !entries.contains(c)).collect()
+    }
+
+    pub(super) fn unblock(&mut self, consumers: &[u32]) {
+        for &c in consumers {
+            let x = self.entry(c);
+            x.blocked -= 1;
+            if x.blocked == 0 {
+                self.unblocked.push(c);
+            }
+        }
+    }
+
+    /// Takes an entry out; its node is complete, cancelled, or somebody else's.
+    pub(super) fn remove(&mut self, e: u32) {
+        let Some(x) = self.entries[e as usize].take() else { return };
+        self.vacant.push(e);
+        if let Some(bell) = x.bell {
+            x.node.completion.deregister(bell);
+        }
+        x.node.set_entry(None);
+        let epoch = &mut self.epochs[(x.epoch - self.first_epoch) as usize];
+        epoch.open -= 1;
+        self.close_epochs();
+        free([x.node]);
+    }
+
+    /// Takes a node that nobody wants any more out of the books, and its ancestors where only it
+    /// wanted them.
+    pub(super) fn cancel(&mut self, e: u32) {
+        let mut stack = vec![e];
+        while let Some(e) = stack.pop() {
+            let x = self.entry(e);
+            if matches!(x.stage, Stage::Submitted(_)) || x.root || x.wants > 0 {
+                continue;
+            }
+            let (node, outside) = (x.node.clone(), x.stage == Stage::Outside);
+            // SAFETY: pending in our books, so nobody else lets its inputs go; where a poll has claimed it
+            // they are not looked at, and are none of ours.
+            let inputs = if outside { &[] } else { unsafe { node.inputs() } };
+            for input in inputs {
+                let Some(i) = input.entry() else { continue };
+                let y = self.entry(i);
+                if let Some(at) = y.consumers.iter().position(|&c| c == e) {
+                    y.consumers.swap_remove(at);
+                    y.wants -= 1;
+                    if y.wants == 0 && !y.root {
+                        stack.push(i);
+                    }
+                }
+            }
+            node.completion.clear(ENTERED);
+            let has_waker = self.entry(e).waker.is_some();
+            if let Op::Source(source) = &node.op {
+                // Ours: this link, that of the books, and the waker's. Where there is no other, nobody will
+                // ask for the value, and what it waits for may hold the waker for ever.
+                let counts = node.counts();
+                if counts.handles == 0 && counts.links == 2 + has_waker as u32 {
+                    source.abandon();
+                }
+            }
+            self.remove(e);
+        }
+    }
+
+    /// A `waitall` was asked for.
+    pub(super) fn mark(&mut self, marker: NodeLink) {
+        if let Some(epoch) = self.epochs.back_mut() {
+            epoch.markers.push(marker);
+        }
+        self.epochs.push_back(Epoch::default());
+        self.close_epochs();
+    }
+
+    /// Ends the `waitall`s before which nothing is open.
+    fn close_epochs(&mut self) {
+        while self.epochs.len() > 1 && self.epochs[0].open == 0 {
+            let epoch = self.epochs.pop_front().unwrap_or_default();
+            self.first_epoch += 1;
+            for marker in epoch.markers {
+                if marker.completion.claim(Phase::Writing, 0) {
+                    let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
+                    marker.completion.write(Ok(done), false);
+                }
+            }
+        }
+    }
+}

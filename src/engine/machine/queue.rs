@@ -1,0 +1,138 @@
+//! What can run: held back for a moment, queued behind the chain that it continues, and picked for a stream. What a step is
+//! made of stands in `take_up`.
+
+#![allow(unsafe_code)]
+
+use super::{Machine, Stage, Stream};
+use crate::completion::DETACHED;
+use crate::engine::step::Step;
+use crate::graph::node::Op;
+
+impl Machine {
+    /// Longest time that this node may be held back: 2 % of its own estimated time.
+    fn hold_ns(&self, e: u32) -> u64 {
+        let node = &self.entries[e as usize].as_ref().expect("an entry in the books").node;
+        if !node.op.is_elementwise() || matches!(node.op, Op::Fill(_)) {
+            return 0;
+        }
+        (node.cost_ns as u64 / 50).min(self.limits.hold_max_ns)
+    }
+
+    pub(super) fn settle_unblocked(&mut self, now: u64, awaited: bool) {
+        while let Some(e) = self.unblocked.pop() {
+            let hold = if awaited { 0 } else { self.hold_ns(e) };
+            let x = self.entry(e);
+            let generation = x.generation;
+            // The time that it has waited for its inputs counts.
+            let deadline = x.since + hold;
+            if hold >= 200 && deadline > now {
+                x.stage = Stage::Held;
+                self.held.push_back((deadline, e, generation));
+            } else {
+                self.make_ready(e);
+            }
+        }
+    }
+
+    pub(super) fn release_held(&mut self) {
+        for (_, e, generation) in std::mem::take(&mut self.held) {
+            if self.is_live(e, generation) && self.entry(e).stage == Stage::Held {
+                self.make_ready(e);
+            }
+        }
+    }
+
+    /// Queues an entry behind the chain that it continues, or with those that begin one.
+    fn make_ready(&mut self, e: u32) {
+        self.entry(e).stage = Stage::Ready;
+        let generation = self.entry(e).generation;
+        let node = self.entry(e).node.clone();
+        let mut chain = self.entry(e).chain;
+        // SAFETY: pending in our books.
+        for input in unsafe { node.inputs() } {
+            if let Some(i) = input.entry()
+                && let Stage::Submitted(at) = self.entry(i).stage
+            {
+                let tail = self.streams[at.stream as usize].submitted == at.point;
+                if tail || chain.is_none() {
+                    chain = Some(at.stream);
+                }
+                if tail {
+                    break;
+                }
+            }
+        }
+        match chain {
+            Some(stream) => self.streams[stream as usize].queue.push_back((e, generation)),
+            None => self.queue.push_back((e, generation)),
+        }
+    }
+
+    /// The next step to submit, if the limits allow one.
+    pub fn next(&mut self, now: u64) -> Option<Step> {
+        loop {
+            if self.in_flight >= self.limits.ops_max {
+                return None;
+            }
+            let (e, stream) = self.pick()?;
+            let x = self.entry(e);
+            if x.root && x.wants == 0 {
+                let state = x.node.completion.state();
+                if x.node.counts().handles == 0 && !state.has(DETACHED) {
+                    // Word of the drop is still on its way.
+                    x.root = false;
+                    self.cancel(e);
+                    continue;
+                }
+            }
+            let (bytes, generation) = (x.node.bytes(), x.generation);
+            if self.in_flight > 0 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max {
+                // It stays first in line; a step larger than the limit runs alone.
+                self.streams[stream as usize].queue.push_front((e, generation));
+                return None;
+            }
+            let step = self.take_up(e, stream);
+            self.settle_unblocked(now, false);
+            return Some(step);
+        }
+    }
+
+    /// Chooses a ready entry and the stream for it: chains continue where they are, whatever begins
+    /// goes to the least busy stream, so that independent work overlaps in whatever order it came.
+    fn pick(&mut self) -> Option<(u32, u16)> {
+        let count = self.streams.len();
+        for k in 0..count {
+            let s = (self.next_stream + k) % count;
+            let depth = self.streams[s].submitted - self.streams[s].completed;
+            if depth >= self.limits.depth_max {
+                continue;
+            }
+            while let Some((e, generation)) = self.streams[s].queue.pop_front() {
+                if self.is_live(e, generation) && self.entry(e).stage == Stage::Ready {
+                    self.next_stream = s + 1;
+                    return Some((e, s as u16));
+                }
+            }
+        }
+        let depth = |s: &Stream| s.submitted - s.completed + s.queue.len() as u64;
+        let s = (0..count).min_by_key(|&s| depth(&self.streams[s]))?;
+        if self.streams[s].submitted - self.streams[s].completed >= self.limits.depth_max {
+            return None;
+        }
+        // With nothing else to do, a stream continues another's chain where that needs nothing but a thread.
+        let others = (!self.limits.ahead).then_some(0..count).into_iter().flatten();
+        for from in others.map(Some).chain([None]).rev() {
+            let queue = match from {
+                Some(other) => &mut self.streams[other].queue,
+                None => &mut self.queue,
+            };
+            while let Some((e, generation)) = queue.pop_front() {
+                let x = self.entries[e as usize].as_ref();
+                if x.is_some_and(|x| x.generation == generation && x.stage == Stage::Ready) {
+                    return Some((e, s as u16));
+                }
+            }
+        }
+        None
+    }
+}

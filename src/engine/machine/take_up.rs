@@ -1,0 +1,267 @@
+//! Taking up: from an entry that was picked to a step, with what fuses with it. The one place that says what is written out.
+
+#![allow(unsafe_code)]
+
+use super::{Machine, Stage};
+use crate::completion::{DETACHED, Phase};
+use crate::engine::step::{At, Step, Work};
+use crate::graph::fuse::Group;
+use crate::graph::node::{NodeLink, Op};
+use crate::graph::program::OUTPUTS_MAX;
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Machine {
+    /// Makes a step of an entry and of what fuses with it.
+    pub(super) fn take_up(&mut self, e: u32, stream: u16) -> Step {
+        let node = self.entry(e).node.clone();
+        let mut entries: SmallVec<[u32; 2]> = SmallVec::new();
+        let mut group: Group<NodeLink> = Group::new();
+        let mut end = None;
+        let fusible = node.op.is_elementwise() && !matches!(node.op, Op::Fill(_));
+        if fusible {
+            self.include(e, &mut group, &mut entries);
+            end = self.grow(&node, &mut group, &mut entries);
+        } else {
+            entries.push(e);
+            if self.limits.epilogues && node.op.takes_epilogue() {
+                end = self.follow(&node, &mut group, &mut entries);
+            }
+        }
+        let grouped = fusible || group.head.is_some();
+        if fusible && self.written(&group, end.as_ref(), &node).len() > OUTPUTS_MAX {
+            // Too many of them are observed: a shorter group, cut where it fits. (The old one goes first:
+            // its links would count.)
+            drop(std::mem::replace(&mut group, Group::new()));
+            let cut = (1..entries.len()).rev().find(|&cut| {
+                let part = self.regroup(&entries[..cut]);
+                self.written(&part, None, &node).len() <= OUTPUTS_MAX
+            });
+            entries.truncate(cut.unwrap_or(1));
+            group = self.regroup(&entries);
+            end = None;
+        }
+        let at = At { stream, point: self.streams[stream as usize].submitted + 1 };
+        self.streams[stream as usize].submitted = at.point;
+
+        // What it reads from other streams, and is not there yet.
+        let mut waits: SmallVec<[At; 2]> = SmallVec::new();
+        let mut wait_for = |machine: &mut Machine, input: &NodeLink| {
+            let Some(i) = input.entry() else { return };
+            if let Stage::Submitted(on) = machine.entry(i).stage
+                && on.stream != stream
+                && machine.streams[on.stream as usize].completed < on.point
+            {
+                match waits.iter_mut().find(|w| w.stream == on.stream) {
+                    Some(wait) => wait.point = wait.point.max(on.point),
+                    None => waits.push(on),
+                }
+            }
+        };
+        for input in &group.inputs {
+            wait_for(self, input);
+        }
+        if !fusible {
+            // SAFETY: pending in our books.
+            for input in unsafe { node.inputs() } {
+                wait_for(self, input);
+            }
+        }
+        if !waits.is_empty() {
+            self.port.counters.events.fetch_add(waits.len() as u64, Relaxed);
+        }
+
+        // Who else wants a member's value decides whether it is written out.
+        let mut written: SmallVec<[u8; 2]> = SmallVec::new();
+        if grouped {
+            written = self.written(&group, end.as_ref(), &node);
+            let regs = written.iter().map(|&k| group.members[k as usize].1).collect();
+            group.program.outputs = regs;
+        }
+
+        let mut bytes = 0usize;
+        let mut cost_ns = 0;
+        for &e in &entries {
+            self.entry(e).stage = Stage::Submitted(at);
+            let node = self.entry(e).node.clone();
+            let claimed = node.completion.claim(Phase::Claimed, 0);
+            debug_assert!(claimed, "an entered node is the engine's");
+            cost_ns += node.cost_ns as u64;
+        }
+        for &k in &written {
+            bytes = bytes.saturating_add(group.members[k as usize].0.bytes());
+        }
+        if !grouped {
+            bytes = node.bytes();
+        }
+        if self.limits.ahead {
+            let outside = self.consumers_outside(&entries);
+            self.unblock(&outside);
+        }
+        self.in_flight += 1;
+        self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes);
+        let counters = &self.port.counters;
+        counters.in_flight.store(self.in_flight, Relaxed);
+        counters.started.fetch_add(1, Relaxed);
+        counters.fused.fetch_add(entries.len() as u64 - 1, Relaxed);
+        let work = if grouped { Work::Group { group, written, end } } else { Work::Node(node) };
+        Step { at, waits, work, entries, bytes, cost_ns }
+    }
+
+    /// The members whose values anybody may look at. `borrowed` is a member that the caller holds a link
+    /// on beside the books and the group.
+    fn written(
+        &self,
+        group: &Group<NodeLink>,
+        end: Option<&(NodeLink, u8)>,
+        borrowed: &NodeLink,
+    ) -> SmallVec<[u8; 2]> {
+        let observed = |k: &usize| {
+            let node = &group.members[*k].0;
+            let inside = self.edges_inside(*k, group, end) + (node.address() == borrowed.address()) as u32;
+            is_observed(node, inside)
+        };
+        (0..group.members.len()).filter(observed).map(|k| k as u8).collect()
+    }
+
+    /// The group of these entries alone, in their order.
+    fn regroup(&mut self, entries: &[u32]) -> Group<NodeLink> {
+        let mut group = Group::new();
+        for &e in entries {
+            self.include(e, &mut group, &mut SmallVec::new());
+        }
+        group
+    }
+
+    /// Adds an entry's node to the group.
+    fn include(&mut self, e: u32, group: &mut Group<NodeLink>, entries: &mut SmallVec<[u32; 2]>) {
+        let node = self.entry(e).node.clone();
+        // SAFETY: pending in our books.
+        let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
+        group.add(&node, &inputs);
+        entries.push(e);
+    }
+
+    /// Takes in what follows, as far as it is elementwise over the same shape and needs nothing that is
+    /// not there; a reduction ends it.
+    fn grow(
+        &mut self,
+        first: &NodeLink,
+        group: &mut Group<NodeLink>,
+        entries: &mut SmallVec<[u32; 2]>,
+    ) -> Option<(NodeLink, u8)> {
+        let mut k = 0;
+        let mut end: Option<(u32, u8)> = None;
+        // Where the group follows a node, that one is an entry and no member.
+        let members_from = !first.op.is_elementwise() as usize;
+        while k < entries.len() {
+            let consumers = self.entry(entries[k]).consumers.clone();
+            for c in consumers {
+                if entries.contains(&c) || end.is_some_and(|(e, _)| e == c) {
+                    continue;
+                }
+                let node = self.entry(c).node.clone();
+                if matches!(node.op, Op::Reduce(_)) {
+                    let movable = matches!(self.entry(c).stage, Stage::Waiting) && self.entry(c).blocked == 1;
+                    if end.is_none() && movable && k >= members_from {
+                        end = Some((c, (k - members_from) as u8));
+                    }
+                } else {
+                    self.try_include(c, first, group, entries, 6);
+                }
+            }
+            k += 1;
+        }
+        let (e, member) = end?;
+        entries.push(e);
+        Some((self.entry(e).node.clone(), member))
+    }
+
+    /// What comes after a step of one node in the same step, as long as nobody else looks at the node's value.
+    fn follow(
+        &mut self,
+        head: &NodeLink,
+        group: &mut Group<NodeLink>,
+        entries: &mut SmallVec<[u32; 2]>,
+    ) -> Option<(NodeLink, u8)> {
+        let end = self.grow(head, group, entries);
+        // Beside its readers here the caller has a link.
+        let at = group.input(head).filter(|&at| !is_observed(head, group.edges[at] as u32 + 1));
+        match at {
+            Some(at) if self.written(group, end.as_ref(), head).len() <= OUTPUTS_MAX => {
+                group.head = Some((head.clone(), at as u8));
+                end
+            }
+            _ => {
+                *group = Group::new();
+                entries.truncate(1);
+                None
+            }
+        }
+    }
+
+    /// Includes an entry and, before it, those of its inputs that are not submitted, if all of that can
+    /// be done now.
+    fn try_include(
+        &mut self,
+        e: u32,
+        first: &NodeLink,
+        group: &mut Group<NodeLink>,
+        entries: &mut SmallVec<[u32; 2]>,
+        depth: u32,
+    ) -> bool {
+        if entries.contains(&e) {
+            return true;
+        }
+        let x = self.entry(e);
+        let node = x.node.clone();
+        let free = matches!(x.stage, Stage::Waiting | Stage::Held | Stage::Ready);
+        let fits = node.op.is_elementwise() && !matches!(node.op, Op::Fill(_)) && node.shape == first.shape;
+        if !free || !fits || depth == 0 || !group.has_room() {
+            return false;
+        }
+        // SAFETY: pending in our books.
+        let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
+        for input in &inputs {
+            if group.member(input).is_some() {
+                continue;
+            }
+            // The books, not the value, say what is there: one computed outside may be complete while the
+            // word of it, which unblocks this entry, is still on its way.
+            let there = match input.entry() {
+                None => input.completion.state().is_complete(),
+                Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => self.limits.ahead,
+                Some(i) => self.try_include(i, first, group, entries, depth - 1),
+            };
+            if !there {
+                return false;
+            }
+        }
+        if !group.has_room() {
+            return false;
+        }
+        self.include(e, group, entries);
+        true
+    }
+
+    /// How many edges lead from member `k` to other members or to the reduction at the end.
+    fn edges_inside(&self, k: usize, group: &Group<NodeLink>, end: Option<&(NodeLink, u8)>) -> u32 {
+        let address = group.members[k].0.address();
+        let mut edges = 0;
+        for (member, _) in group.members.iter().skip(k + 1) {
+            // SAFETY: pending in our books.
+            edges += unsafe { member.inputs() }.iter().filter(|i| i.address() == address).count() as u32;
+        }
+        edges + end.is_some_and(|&(_, m)| m as usize == k) as u32
+    }
+}
+
+/// True where anybody but the group's own members may look at this value, now or later.
+fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
+    let counts = node.counts();
+    let state = node.completion.state();
+    // Ours: the link of the books and that of the group. One that is queued has another, which cannot be
+    // told from a reader's: it counts as one.
+    let ours = 2;
+    counts.handles > 0 || state.has(DETACHED) || counts.links > ours + edges_inside
+}
