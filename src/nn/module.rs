@@ -2,9 +2,11 @@
 
 use super::parameter::Parameter;
 use super::state;
-use crate::error::Error;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Whether a module is in training: what tells dropout and batch norm how to behave. On at first.
@@ -27,6 +29,12 @@ impl Mode {
     pub fn set(&self, training: bool) {
         self.0.store(training, Relaxed);
     }
+}
+
+/// The value of a parameter that a module does not have: a failed one, where the module is (on the CPU if that is nowhere).
+fn absent(device: Option<Device>, name: &str, at: &'static Location<'static>) -> TensorFuture {
+    let message = "the module has no parameter of this name";
+    device.unwrap_or_else(Device::cpu).refused(name, ErrorKind::Argument, message.into(), DType::F32, at)
 }
 
 /// A part of a module, as [`Module::parts`] names it.
@@ -121,20 +129,18 @@ pub trait Module: Send + Sync {
         all.find(|(own, _)| own == name).map(|(_, parameter)| parameter)
     }
 
-    /// The value of the parameter called `weight`.
-    ///
-    /// # Panics
-    /// Where there is none, as indexing does.
+    /// The value of the parameter called `weight`; where there is none, a value that failed with an argument error.
+    #[track_caller]
     fn weight(&self) -> TensorFuture {
-        self.parameter("weight").expect("a module with a weight").value()
+        let at = Location::caller();
+        self.parameter("weight").map_or_else(|| absent(self.device(), "weight", at), |p| p.value())
     }
 
-    /// The value of the parameter called `bias`.
-    ///
-    /// # Panics
-    /// Where there is none, as indexing does.
+    /// The value of the parameter called `bias`; where there is none, a value that failed with an argument error.
+    #[track_caller]
     fn bias(&self) -> TensorFuture {
-        self.parameter("bias").expect("a module with a bias").value()
+        let at = Location::caller();
+        self.parameter("bias").map_or_else(|| absent(self.device(), "bias", at), |p| p.value())
     }
 
     /// Where the first parameter is; `None` where there is none.
