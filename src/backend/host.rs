@@ -14,7 +14,7 @@ use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
 use crate::graph::program::{Arg, Code, Program};
-use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::kernels::cpu::elementwise::{From, One};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
@@ -324,7 +324,7 @@ fn overwritable<'v, N: Deref<Target = Node> + Clone>(
     node: &Node,
     operand: &impl Fn(usize) -> Operand<'v>,
     last_reader: &impl Fn(usize) -> bool,
-) -> Option<Arc<dyn crate::graph::value::Buffer>> {
+) -> Option<Arc<dyn Buffer>> {
     if reg as usize + 1 != program.instrs.len() {
         return None;
     }
@@ -335,8 +335,14 @@ fn overwritable<'v, N: Deref<Target = Node> + Clone>(
         let fits =
             input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
         (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
-            .then(|| buffer.clone())
+            .then(|| taken_over(buffer))
     })
+}
+
+/// The buffer, for who writes over it.
+fn taken_over(buffer: &Arc<dyn Buffer>) -> Arc<dyn Buffer> {
+    buffer.is_written_over();
+    buffer.clone()
 }
 
 /// The value of a constant: one element, repeated. It takes no memory on any device.
@@ -416,7 +422,7 @@ pub(crate) fn run_node_on<'v>(
                 let Storage::Shared(buffer) = &value.storage else { return None };
                 let same = inputs[i].meta() == Meta { shape: node.shape.clone(), dtype: node.dtype };
                 let free = buffer.is_reusable() && Arc::strong_count(buffer) == 1 && last_reader(i);
-                (same && free && value.placed.is_none()).then(|| buffer.clone())
+                (same && free && value.placed.is_none()).then(|| taken_over(buffer))
             });
             let in_place = over.is_some();
             let mut place = over.map_or_else(|| host.place(node), |buffer| Ok(Place::Shared(buffer)))?;

@@ -4,7 +4,9 @@
 //! a buffer is, only its backend knows.
 
 use crate::shape::{Layout, Shape, Strides};
-use std::{any::Any, fmt, sync::Arc};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::{any::Any, fmt};
 
 /// Memory that holds elements. Backends implement it; dropping it gives it back without waiting.
 pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
@@ -17,6 +19,8 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     fn is_reusable(&self) -> bool {
         false
     }
+    /// The last reader of its value writes over it now.
+    fn is_written_over(&self) {}
     /// What kernels keep beside these elements, if the buffer has room for that.
     fn keep(&self) -> Option<&Keep> {
         None
@@ -30,9 +34,27 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
 /// lives and dies with the buffer; a buffer that has one is not written over.
 #[derive(Default)]
 pub(crate) struct Keep {
-    /// How often a kernel has thought of making it.
-    pub uses: std::sync::atomic::AtomicU32,
-    pub made: std::sync::OnceLock<Box<dyn Any + Send + Sync>>,
+    /// How often a kernel has thought of making it of one view, and a mark of that view: see [`Keep::count`].
+    uses: AtomicU32,
+    pub made: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Keep {
+    /// Counts a use of a view (by the mark that it has), up to 3, and returns how many there have been in a row: a
+    /// weight in training is seen from two sides in turn, and written over then, and stays at 1.
+    pub fn count(&self, view: u32) -> u32 {
+        let mark = view.wrapping_mul(0x9e37_79b9) & !3;
+        let old = self.uses.load(Relaxed);
+        let count = if old & !3 == mark { 3.min((old & 3) + 1) } else { 1 };
+        // Racing counts may lose one of them.
+        self.uses.store(mark | count, Relaxed);
+        count
+    }
+
+    /// There have been no uses of what is written now.
+    pub fn restart(&self) {
+        self.uses.store(0, Relaxed);
+    }
 }
 
 /// Most bytes that lie in the node itself.

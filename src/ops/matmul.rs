@@ -9,7 +9,6 @@ use crate::kernels::cpu::matmul;
 use crate::shape::{Shape, Strides};
 use crate::view::{View, ViewMut};
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) struct MatMul;
 
@@ -31,10 +30,16 @@ fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
     Some((out, full))
 }
 
-/// Most rows that are multiplied with a packed weight; more are better off with the library's blocks.
-const FEW_ROWS: usize = 32;
-/// A weight is packed when it is used for the second time with few rows: then it is one that stays.
-const PACKED_AT_USE: u32 = 2;
+/// Most rows for which a weight is packed: with more, what the library spends on its own packing is little.
+const ROWS_MAX: usize = 512;
+/// Most bytes of a transposed weight that is packed whatever the rows: the library packs such a one element by
+/// element, which shows up to there (see `TURN_MAX` of its kernel).
+const TURNED_MAX: usize = 4 << 20;
+/// Most rows of halves, which are widened at each call.
+const HALF_ROWS_MAX: usize = 32;
+/// A weight is packed when it is used for the third time in a row, as it was and in the same view: then it is one
+/// that stays.
+const PACKED_AT_USE: u32 = 3;
 
 /// A weight in packed form, and which view of its buffer that is.
 struct Weight {
@@ -44,19 +49,24 @@ struct Weight {
     panels: matmul::Packed,
 }
 
-/// The packed form of a weight that few rows are multiplied with again and again, made on its second
-/// use and kept beside its elements. A served model's products are of this kind, and a library that
-/// packs at each call spends more time on that than on the product.
+/// The packed form of a weight that is multiplied with again and again, made on its third use and kept beside its
+/// elements. A served model's products are of this kind, and a library that packs at each call spends more time on
+/// that than on the product.
 fn packed<'a>(a: &View<'_>, b: &View<'_>, keep: Option<&'a Keep>) -> Option<&'a Weight> {
     let (&[k, n], Some(keep)) = (b.shape, keep) else { return None };
-    let plain =
-        matches!(a.dtype, DType::F32 | DType::F16 | DType::BF16) && !a.shape.is_empty() && a.is_contiguous();
-    if !plain || k == 0 || a.numel() == 0 || a.numel() / k > FEW_ROWS || k * n < 4096 {
+    let half = matches!(a.dtype, DType::F16 | DType::BF16);
+    let plain = (half || a.dtype == DType::F32) && !a.shape.is_empty() && a.is_contiguous();
+    if !plain || k == 0 || a.numel() == 0 || k * n < 4096 || (half && a.numel() / k > HALF_ROWS_MAX) {
         return None;
     }
     let (ptr, strides) = (b.ptr as usize, [b.strides[0], b.strides[1]]);
-    if keep.made.get().is_none() && keep.uses.fetch_add(1, Relaxed) + 1 < PACKED_AT_USE {
-        return None;
+    if keep.made.get().is_none() {
+        let turned = strides[0] == 1 && strides[1] != 1 && k * n * b.dtype.size() <= TURNED_MAX;
+        let pays = turned || a.numel() / k <= ROWS_MAX;
+        let view = (ptr >> 2) as u32 ^ (k as u32) << 20 ^ (strides[0] as u32) << 8 ^ n as u32;
+        if !pays || keep.count(view) < PACKED_AT_USE {
+            return None;
+        }
     }
     let made = keep.made.get_or_init(|| match matmul::pack(*b) {
         Ok(panels) => Box::new(Weight { ptr, shape: [k, n], strides, panels }),
@@ -157,7 +167,7 @@ impl Operation for MatMul {
             let (m, n) = (a.numel() / a.shape[a.shape.len() - 1], b.shape[1]);
             let rows = View { shape: &[m, b.shape[0]], strides: &[b.shape[0] as isize, 1], ..a };
             let out = ViewMut { shape: &[m, n], ..run.output_again() };
-            matmul::matmul_packed(rows, &weight.panels, &out, None, run.parallel);
+            matmul::matmul_packed(rows, &weight.panels, &out, run.parallel);
             return Ok(());
         }
         let (a_shape, b_shape) = (Shape::from(a.shape), Shape::from(b.shape));

@@ -197,7 +197,10 @@ impl Buffer for Block {
         self.size
     }
     fn is_reusable(&self) -> bool {
-        self.keep.made.get().is_none() && self.keep.uses.load(Relaxed) == 0
+        self.keep.made.get().is_none()
+    }
+    fn is_written_over(&self) {
+        self.keep.restart();
     }
     fn keep(&self) -> Option<&Keep> {
         Some(&self.keep)

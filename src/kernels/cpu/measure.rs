@@ -269,7 +269,7 @@ fn measure_matmul() {
             if m <= 32 {
                 let packed = pack(b).unwrap();
                 line("  packed", flops, &mut |par| {
-                    matmul_packed(a, &packed, &out(&mut result, DType::F32, &so), None, par)
+                    matmul_packed(a, &packed, &out(&mut result, DType::F32, &so), par)
                 });
             }
         }
@@ -286,7 +286,7 @@ fn measure_matmul() {
             if m <= 32 {
                 let packed = pack(b).unwrap();
                 line("  packed", flops, &mut |par| {
-                    matmul_packed(a, &packed, &out(&mut result, dtype, &so), None, par)
+                    matmul_packed(a, &packed, &out(&mut result, dtype, &so), par)
                 });
             }
         }

@@ -20,34 +20,37 @@ pub(super) trait Lanes {
     unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register;
     /// `a * b + c`, in one rounding where the machine has that.
     unsafe fn fma(a: Self::Register, b: Self::Register, c: Self::Register) -> Self::Register;
+    /// Asks for a line of the second-level cache.
+    #[inline(always)]
+    unsafe fn fetch(_line: *const f32) {}
 }
 
-/// Eight floats, as the compiler likes.
+/// Four floats, as the compiler likes: a register of SSE2 or NEON.
 pub(super) struct Plain;
 
 impl Lanes for Plain {
-    type Register = [f32; 8];
-    const WIDTH: usize = 8;
+    type Register = [f32; 4];
+    const WIDTH: usize = 4;
     #[inline(always)]
-    unsafe fn splat(x: f32) -> [f32; 8] {
-        [x; 8]
+    unsafe fn splat(x: f32) -> [f32; 4] {
+        [x; 4]
     }
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> [f32; 8] {
+    unsafe fn load(from: *const f32) -> [f32; 4] {
         // SAFETY: by the caller's promise.
-        unsafe { from.cast::<[f32; 8]>().read_unaligned() }
+        unsafe { from.cast::<[f32; 4]>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn store(to: *mut f32, x: [f32; 8]) {
+    unsafe fn store(to: *mut f32, x: [f32; 4]) {
         // SAFETY: by the caller's promise.
-        unsafe { to.cast::<[f32; 8]>().write_unaligned(x) }
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(x) }
     }
     #[inline(always)]
-    unsafe fn add(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+    unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] + b[i])
     }
     #[inline(always)]
-    unsafe fn fma(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+    unsafe fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 }
@@ -72,6 +75,8 @@ macro_rules! lanes {
             unsafe fn add(a: $t, b: $t) -> $t { unsafe { $add(a, b) } }
             #[inline(always)]
             unsafe fn fma(a: $t, b: $t, c: $t) -> $t { unsafe { $fma(a, b, c) } }
+            #[inline(always)]
+            unsafe fn fetch(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) } }
         }
     )*};
 }
