@@ -99,23 +99,28 @@ fn choose(forced: Option<&str>) -> Level {
 pub(crate) trait Simd: Copy + Default + Send + Sync + 'static {
     /// Whether a fused multiply-add is one instruction. Without it `f32::mul_add` is a call into libm.
     const FMA: bool;
+    /// Whether a register holds a cache line.
+    const LINE: bool;
 }
 
 macro_rules! markers {
-    ($($(#[$doc:meta])* $Marker:ident $fma:expr;)*) => {$(
+    ($($(#[$doc:meta])* $Marker:ident $fma:expr, $line:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Default)]
         pub(crate) struct $Marker;
-        impl Simd for $Marker { const FMA: bool = $fma; }
+        impl Simd for $Marker {
+            const FMA: bool = $fma;
+            const LINE: bool = $line;
+        }
     )*};
 }
 markers! {
     /// Marks bodies compiled for [`Level::Baseline`].
-    Baseline cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    Baseline cfg!(any(target_arch = "aarch64", target_feature = "fma")), false;
     /// Marks bodies compiled for [`Level::Avx2`].
-    Avx2 true;
+    Avx2 true, false;
     /// Marks bodies compiled for [`Level::Avx512`].
-    Avx512 true;
+    Avx512 true, true;
 }
 
 /// A loop over `n` elements: `(dst, a, b, c, n)`. What the pointers mean is the body's affair.

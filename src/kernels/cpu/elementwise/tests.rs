@@ -927,7 +927,7 @@ fn every_unary_op_may_overwrite_its_operand() {
 
 #[test]
 fn outputs_beyond_the_caches_are_streamed_and_right() {
-    let n = STREAM_FROM / 4 + 4099;
+    let n = STREAM_FROM.max(32 << 20) / 4 + 4099;
     let program =
         single(&[F32], |a| Code::Binary(BinaryOp::Add, a[0], Arg::Scalar(Scalar::Float(0.5))), F32, F32);
     let input = Buffer::of(&(0..n).map(|i| i as f32).collect::<Vec<f32>>());

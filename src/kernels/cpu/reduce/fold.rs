@@ -305,6 +305,9 @@ pub(in super::super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
         return fold_block::<F>(x);
     }
     let mut tree = Tree::new();
-    x.chunks(BLOCK).for_each(|block| tree.push(fold_block::<F>(block), F::join));
+    // A closure given to `for_each` became a function of its own, without the vectors of who calls this.
+    for block in x.chunks(BLOCK) {
+        tree.push(fold_block::<F>(block), F::join);
+    }
     tree.end(F::join).unwrap_or(F::start())
 }

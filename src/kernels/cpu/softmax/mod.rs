@@ -16,10 +16,12 @@ use super::load::Load;
 use super::math::{Lane, Real};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, Max, Sum, Tree, Wide, fold_block, fold_row};
-use super::simd::Simd;
+use super::simd::{Simd, level};
+use super::stream::{self, Ahead, LINE, STREAM_FROM, prefetch};
 use crate::dtype::DType;
 use std::any::TypeId;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// A type that rows are computed in.
@@ -111,11 +113,22 @@ fn along<T: Load<W>, W: Float>(
     if inner > 1 {
         return columns::softmax::<T, W>(&outer, from, to, [n, inner], x.strides[dim], log, par);
     }
+    let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
     in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
-        let with = |scratch: &mut [W]| at_level(Rows { outer: &outer, rows, from, to, n, log, scratch });
-        // A row's exponentials stay in the output where they fit it exactly.
+        let all =
+            |scratch: &mut [W]| at_level(Rows { outer: &outer, rows, from, to, n, log, streamed, scratch });
+        // A row's exponentials stay in the output where they fit it exactly, unless it goes around the cache.
         let own = TypeId::of::<T>() == TypeId::of::<W>();
-        W::with_scratch(if own { 0 } else { n }, with);
+        W::with_scratch(
+            if streamed {
+                2 * n
+            } else if own {
+                0
+            } else {
+                n
+            },
+            all,
+        );
     });
 }
 
@@ -127,55 +140,151 @@ struct Rows<'a, T, W> {
     to: Shared<T>,
     n: usize,
     log: bool,
+    /// Written around the cache, a row late.
+    streamed: bool,
     scratch: &'a mut [W],
+}
+
+/// A row of which the exponentials (or the logarithm's differences) are there, and what ends them.
+struct Half<T, W> {
+    kept: *const W,
+    to: *mut T,
+    shift: W,
+    scale: W,
 }
 
 impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self) {
+    fn run<S: Simd>(mut self) {
+        if self.streamed { self.streamed::<S>() } else { self.in_cache::<S>() }
+    }
+}
+
+impl<T: Load<W>, W: Float> Rows<'_, T, W> {
+    #[inline(always)]
+    fn in_cache<S: Simd>(&mut self) {
         let n = self.n;
-        self.outer.each(self.rows, |row, [offset]| {
-            let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
-            // SAFETY: a row of the input; it may be the output's own, so there is no other reference to it
-            // when it is written.
-            let largest = fold_row::<Max<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
-            let keep = if self.scratch.is_empty() { to.cast::<W>() } else { self.scratch.as_mut_ptr() };
-            let mut tree = Tree::new();
-            let mut first = 0;
-            while first < n {
-                let len = BLOCK.min(n - first);
-                let mut block = [W::ZERO; BLOCK];
-                // SAFETY: a block of the row, as above.
-                let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
-                block[..len].iter_mut().zip(x).for_each(|(b, x)| *b = x.load().sub(largest));
-                if self.log {
-                    let mut powers = [W::ZERO; BLOCK];
-                    powers[..len].iter_mut().zip(&block).for_each(|(p, b)| *p = b.exp::<S>());
-                    tree.push(fold_block::<Sum<W, W, W>>(&powers[..len]), W::add);
-                } else {
-                    block[..len].iter_mut().for_each(|b| *b = b.exp::<S>());
-                    tree.push(fold_block::<Sum<W, W, W>>(&block[..len]), W::add);
-                }
-                // SAFETY: the output's row has elements of type `W`, or the scratch has `n` of them.
-                unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), keep.add(first), len) };
-                first += len;
-            }
-            let sum = tree.end(W::add).unwrap_or(W::ZERO);
-            let (shift, scale) = if self.log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
-            let end = |x: W| if self.log { x.sub(shift) } else { x.mul(scale) };
-            // SAFETY: the output's row, this part's own; the scratch is another's memory.
+        self.outer.each(self.rows.clone(), |row, [offset]| {
+            let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
+            let kept = if self.scratch.is_empty() { to.cast::<W>() } else { self.scratch.as_mut_ptr() };
+            // SAFETY: a row of the input, and of the output (which has elements of type `W` where there is no
+            // scratch) or of the scratch, which has `n` elements; both are this part's own.
+            let half = unsafe { Self::begun::<S>(from, kept, to, n, self.log, |_, _| ()) };
+            // SAFETY: as above; the scratch is another's memory.
             unsafe {
                 if self.scratch.is_empty() {
-                    std::slice::from_raw_parts_mut(keep, n).iter_mut().for_each(|x| *x = end(*x));
+                    let row = std::slice::from_raw_parts_mut(kept, n);
+                    row.iter_mut().for_each(|x| *x = half.end(self.log, *x));
                 } else {
-                    let row = std::slice::from_raw_parts_mut(to.cast::<std::mem::MaybeUninit<T>>(), n);
+                    let row = std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<T>>(), n);
                     row.iter_mut().zip(&*self.scratch).for_each(|(o, x)| {
-                        o.write(T::store(end(*x)));
+                        o.write(T::store(half.end(self.log, *x)));
                     });
                 }
             }
         });
+    }
+
+    /// While a block of one row is computed, the same block of the row before goes to memory, and that of the row
+    /// after is asked for ([4096, 4096] float32, two threads: 10.4 ms before, about 5 ms so).
+    #[inline(always)]
+    fn streamed<S: Simd>(&mut self) {
+        let (n, log) = (self.n, self.log);
+        let (one, other) = self.scratch.split_at_mut(n);
+        let buffers = [one.as_mut_ptr(), other.as_mut_ptr()];
+        let last = self.rows.end;
+        let mut before: Option<Half<T, W>> = None;
+        self.outer.each(self.rows.clone(), |row, [offset]| {
+            let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
+            let ahead =
+                if row + 1 < last { self.from.at(self.outer.at(row + 1)[0]) } else { std::ptr::null_mut() };
+            let meanwhile = |first: usize, len: usize| {
+                if let Some(before) = &before {
+                    // SAFETY: a block of the row before, whose exponentials lie in the other buffer.
+                    unsafe { before.stream::<S>(log, first, len) };
+                }
+                if !ahead.is_null() {
+                    let line = ahead.wrapping_add(first).cast::<u8>();
+                    (0..len * size_of::<T>()).step_by(LINE).for_each(|at| prefetch(line.wrapping_add(at)));
+                }
+            };
+            // SAFETY: a row of the input, and a buffer of `n` elements that nothing else uses now.
+            before = Some(unsafe { Self::begun::<S>(from, buffers[row % 2], to, n, log, meanwhile) });
+        });
+        if let Some(before) = before {
+            for first in (0..n).step_by(BLOCK) {
+                // SAFETY: as above.
+                unsafe { before.stream::<S>(log, first, BLOCK.min(n - first)) };
+            }
+        }
+        stream::fence();
+    }
+
+    /// Computes a row's exponentials and their sum; `meanwhile` is called for each block.
+    ///
+    /// # Safety
+    /// `from` is a row of `n` elements, `kept` has room for as many; they may be one.
+    #[inline(always)]
+    unsafe fn begun<S: Simd>(
+        from: *const T,
+        kept: *mut W,
+        to: *mut T,
+        n: usize,
+        log: bool,
+        mut meanwhile: impl FnMut(usize, usize),
+    ) -> Half<T, W> {
+        // SAFETY: the caller's promise; there is no reference to the row when it is written.
+        let largest = fold_row::<Max<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
+        let mut tree = Tree::new();
+        let mut first = 0;
+        while first < n {
+            let len = BLOCK.min(n - first);
+            let mut block = [W::ZERO; BLOCK];
+            // SAFETY: a block of the row, as above.
+            let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
+            block[..len].iter_mut().zip(x).for_each(|(b, x)| *b = x.load().sub(largest));
+            if log {
+                let mut powers = [W::ZERO; BLOCK];
+                powers[..len].iter_mut().zip(&block).for_each(|(p, b)| *p = b.exp::<S>());
+                tree.push(fold_block::<Sum<W, W, W>>(&powers[..len]), W::add);
+            } else {
+                block[..len].iter_mut().for_each(|b| *b = b.exp::<S>());
+                tree.push(fold_block::<Sum<W, W, W>>(&block[..len]), W::add);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), kept.add(first), len) };
+            meanwhile(first, len);
+            first += len;
+        }
+        let sum = tree.end(W::add).unwrap_or(W::ZERO);
+        let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
+        Half { kept, to, shift, scale }
+    }
+}
+
+impl<T: Load<W>, W: Float> Half<T, W> {
+    #[inline(always)]
+    fn end(&self, log: bool, x: W) -> W {
+        if log { x.sub(self.shift) } else { x.mul(self.scale) }
+    }
+
+    /// Writes a block of the row around the cache.
+    ///
+    /// # Safety
+    /// The row has so many elements, here and where it goes to.
+    #[inline(always)]
+    unsafe fn stream<S: Simd>(&self, log: bool, first: usize, len: usize) {
+        let mut block = [MaybeUninit::<T>::uninit(); BLOCK];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let kept = std::slice::from_raw_parts(self.kept.add(first), len);
+            block[..len].iter_mut().zip(kept).for_each(|(o, x)| {
+                o.write(T::store(self.end(log, *x)));
+            });
+            let (src, dst) = (block.as_ptr().cast::<u8>(), self.to.add(first).cast::<u8>());
+            stream::copy(level(), src, dst, len * size_of::<T>(), &mut Ahead::default());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Traffic with memory: stores that go around the cache, and loads that are asked for early.
 //!
-//! Called by the executor for arrays that no cache holds. An ordinary store first reads the line that it
+//! Called by kernels for arrays that no cache holds. An ordinary store first reads the line that it
 //! overwrites, so a third of the traffic would be for nothing; and while a tile is computed in the first cache
 //! the memory would have nothing to do, so the next tile's inputs are asked for meanwhile, a few lines a step.
 
@@ -9,8 +9,10 @@
 use crate::kernels::cpu::simd::{Level, Simd, multiversion};
 use smallvec::SmallVec;
 
+/// Outputs that together have so many bytes are written around the cache.
+pub(super) const STREAM_FROM: usize = if cfg!(all(test, debug_assertions)) { 1 << 16 } else { 32 << 20 };
 /// Bytes of a line: what a store around the cache fills, what a prefetch brings.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Inputs that lie row by row, and how far the next tile of each has been asked for.
 #[derive(Default)]
@@ -61,8 +63,9 @@ impl Ahead {
     }
 }
 
+/// Asks for a line that will be read soon.
 #[inline(always)]
-fn prefetch(at: *const u8) {
+pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address is harmless.
     unsafe {
@@ -102,18 +105,22 @@ fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut A
             }
         }
         // SAFETY: line i is inside both, and `dst` is aligned to lines.
-        unsafe { copy_line(src.add(LINE * i), dst.add(LINE * i)) }
+        unsafe { copy_line::<S>(src.add(LINE * i), dst.add(LINE * i)) }
     }
 }
 
 /// # Safety
 /// One line at `src` may be read, and one at `dst`, aligned to lines, written.
 #[inline(always)]
-unsafe fn copy_line(src: *const u8, dst: *mut u8) {
-    // SAFETY: the caller's promise; SSE2 is part of x86-64.
+unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's promise; SSE2 is part of x86-64, and where a register holds a line there is AVX-512.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
+        use std::arch::x86_64::*;
+        // One entry of the store buffer a line instead of four.
+        if S::LINE {
+            return _mm512_stream_si512(dst.cast(), _mm512_loadu_si512(src.cast()));
+        }
         for part in 0..LINE / 16 {
             _mm_stream_si128(dst.add(16 * part).cast(), _mm_loadu_si128(src.add(16 * part).cast()));
         }
