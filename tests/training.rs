@@ -2,7 +2,10 @@
 
 use futensor::nn::{self, Module, Parameter};
 use futensor::optim::{self, Optimizer};
-use futensor::{ConvOptions, CpuOptions, DType, Device, TensorFuture, Trainer, grad};
+use futensor::{
+    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, TensorFuture, Trainer, grad,
+    grad_with,
+};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
 
@@ -12,7 +15,12 @@ fn block_on<F: IntoFuture>(f: F) -> F::Output {
 
 /// The reference, by name.
 fn reference(device: &Device) -> HashMap<String, TensorFuture> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/training.safetensors");
+    reference_of("training", device)
+}
+
+fn reference_of(file: &str, device: &Device) -> HashMap<String, TensorFuture> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    let path = folder.join(format!("{file}.safetensors"));
     let data = std::fs::read(path).expect("the reference");
     let tensors = SafeTensors::deserialize(&data).expect("a safetensors file");
     let of = |name: &str, view: safetensors::tensor::TensorView<'_>| {
@@ -209,4 +217,116 @@ fn two_devices_train_as_one_does() {
     for ((name, x), (_, y)) in one.iter().zip(&two) {
         near(y, x, 1e-5, name);
     }
+}
+
+/// A case of `attention.py`: PyTorch's state is loaded by its names; the result and all gradients are PyTorch's.
+fn attention_case<M: Module>(
+    layer: M,
+    case: &str,
+    reference: &HashMap<String, TensorFuture>,
+    call: impl Fn(&M, &dyn Fn(&str) -> TensorFuture) -> TensorFuture,
+) {
+    let own = |name: &str| reference.get(&format!("{case}/{name}")).cloned();
+    let prefix = format!("{case}/state.");
+    let state =
+        reference.iter().filter_map(|(name, x)| Some((name.strip_prefix(&prefix)?.to_string(), x.clone())));
+    layer.load_state(state).unwrap();
+    let inputs: HashMap<String, TensorFuture> = ["x", "query", "key", "value", "mask"]
+        .into_iter()
+        .filter_map(|name| Some((name.to_string(), own(name)?.requires_grad())))
+        .collect();
+    let y =
+        call(&layer, &|name| inputs.get(name).cloned().or_else(|| own(name)).expect("an input of the case"));
+    near(&y, &own("y").unwrap(), 2e-6, &format!("{case}, the result"));
+    let parameters = layer.named_parameters().into_iter().map(|(name, p)| (name, p.value()));
+    let leaves: Vec<(String, TensorFuture)> = inputs.clone().into_iter().chain(parameters).collect();
+    let values: Vec<&TensorFuture> = leaves.iter().map(|(_, value)| value).collect();
+    let gradients = grad_with(&y, &values, GradOptions::default().upstream(&own("up").unwrap()));
+    let mut seen = 0;
+    for ((name, _), gradient) in leaves.iter().zip(&gradients) {
+        if let Some(want) = own(&format!("gradient.{name}")) {
+            near(gradient, &want, 1e-5, &format!("{case}, the gradient of {name}"));
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, if case == "blind" { 0 } else { leaves.len() }, "{case}");
+}
+
+#[test]
+fn attention_layers_have_pytorchs_names_values_and_gradients() {
+    let device = Device::cpu();
+    let reference = reference_of("attention", &device);
+    let layer = || nn::MultiheadAttention::new(8, 2, &device);
+    // PyTorch's mask tells what is hidden.
+    let seen = |hidden: TensorFuture| hidden.eq(0).unsqueeze(1).unsqueeze(1);
+    let masked = |mask: TensorFuture| AttentionOptions::default().mask(mask);
+    for case in ["plain", "alone"] {
+        attention_case(layer(), case, &reference, |m, get| m.forward(&get("x")));
+    }
+    let without = nn::MultiheadAttention::without_bias(8, 2, &device);
+    attention_case(without, "no_bias", &reference, |m, get| m.forward(&get("x")));
+    for case in ["padded", "blind"] {
+        attention_case(layer(), case, &reference, |m, get| {
+            m.forward_with(&get("x"), masked(seen(get("hidden"))))
+        });
+    }
+    // The same as numbers that are added: nothing, or minus infinity.
+    attention_case(layer(), "blind", &reference, |m, get| {
+        let hidden = seen(get("hidden")).where_cond(0.0, f64::NEG_INFINITY);
+        m.forward_with(&get("x"), masked(hidden))
+    });
+    attention_case(layer(), "added", &reference, |m, get| m.forward_with(&get("x"), masked(get("mask"))));
+    attention_case(layer(), "causal", &reference, |m, get| {
+        m.forward_with(&get("x"), AttentionOptions::default().causal(true))
+    });
+    attention_case(layer(), "other", &reference, |m, get| {
+        m.attend(&get("query"), &get("key"), &get("value"), ())
+    });
+}
+
+#[test]
+fn a_transformers_layer_has_pytorchs_names_values_and_gradients() {
+    let device = Device::cpu();
+    let reference = reference_of("attention", &device);
+    let layer = || nn::TransformerEncoderLayer::new(8, 2, 12, &device);
+    let cases = [
+        ("layer", layer().activation(nn::Gelu).eps(1e-3)),
+        ("layer_relu", layer()),
+        ("layer_first", layer().activation(nn::Gelu).norm_first(true)),
+    ];
+    for (case, layer) in cases {
+        attention_case(layer, case, &reference, |m, get| {
+            let seen = get("hidden").eq(0).unsqueeze(1).unsqueeze(1);
+            m.forward_with(&get("x"), AttentionOptions::default().mask(seen))
+        });
+    }
+}
+
+#[test]
+fn errors_name_the_line_that_called_the_outermost_module() {
+    let device = Device::cpu();
+    let own_line = line!() + 1;
+    let closure = nn::from_fn(|x| x.matmul(x));
+    let net = |layer: Box<dyn Module>| nn::Sequential::new().then(nn::Relu).then(layer);
+    let layers: Vec<Box<dyn Module>> = vec![
+        Box::new(nn::BatchNorm::new(3, &device)),
+        Box::new(nn::LayerNorm::new([3], &device)),
+        Box::new(nn::Linear::new(3, 2, &device)),
+        Box::new(nn::Conv2d::new(3, 2, 3, (), &device)),
+        Box::new(nn::MaxPool2d::new(2)),
+        Box::new(nn::Softmax(7)),
+        Box::new(nn::MultiheadAttention::new(6, 2, &device)),
+        Box::new(nn::TransformerEncoderLayer::new(6, 2, 8, &device)),
+        Box::new(nn::Sequential::new().then(nn::Linear::new(3, 2, &device))),
+    ];
+    let x = device.ones([2, 5]);
+    for (k, layer) in layers.into_iter().enumerate() {
+        let net = net(layer);
+        let (y, line) = (net.forward(&x), line!());
+        let error = y.error().expect("a shape that none of them takes");
+        assert_eq!((error.location().file(), error.location().line()), (file!(), line), "layer {k}: {error}");
+    }
+    // What a user's own module asks for keeps its own line.
+    let error = net(Box::new(closure)).forward(&x).error().unwrap();
+    assert_eq!((error.location().file(), error.location().line()), (file!(), own_line), "{error}");
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves the
-//! weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, in plain
-//! tensor ops; sentences of about one length share batches.
+//! weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, of `nn`'s
+//! modules; sentences of about one length share batches.
 
 mod service;
 

@@ -13,7 +13,7 @@
 mod service;
 
 use futensor::Device;
-use service::{App, Config, OnLoss, Outcome};
+use service::{Config, OnLoss, Outcome};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -84,9 +84,11 @@ async fn main() -> ExitCode {
                 Device::cuda(number.ok_or_else(|| format!("no device is called {name}"))?)?
             }
         };
-        let listener = tokio::net::TcpListener::bind(arguments.listen).await?;
-        println!("listening on http://{} with the model on {device}", listener.local_addr()?);
-        let app = App::new(device, arguments.config).await?;
+        let announce = {
+            let device = device.clone();
+            move |address| println!("listening on http://{address} with the model on {device}")
+        };
+        let (app, listener) = service::start(device, arguments.config, arguments.listen, announce).await?;
         service::serve(app, listener, asked_to_end()).await
     };
     match run.await {

@@ -26,6 +26,7 @@
 //! [`Parameter`]s, cells with an immutable value that an optimizer replaces.
 
 mod activation;
+mod attention;
 mod conv;
 mod dropout;
 mod embedding;
@@ -37,10 +38,12 @@ mod parameter;
 mod pool;
 mod sequential;
 mod state;
+mod transformer;
 
 pub use activation::{
     Flatten, Func, Gelu, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh, from_fn,
 };
+pub use attention::MultiheadAttention;
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
@@ -51,3 +54,4 @@ pub(crate) use parameter::substituted;
 pub use parameter::{Parameter, values};
 pub use pool::{AvgPool2d, MaxPool2d};
 pub use sequential::Sequential;
+pub use transformer::TransformerEncoderLayer;

@@ -4,6 +4,7 @@ use super::parameter::Parameter;
 use super::state;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
+use crate::tensor::build::called_from;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -165,6 +166,23 @@ pub trait Module: Send + Sync {
         }
     }
 
+    /// Turns all parameters and buffers that are floating point numbers into another such type: what
+    /// [`load_state`](Self::load_state) puts in then is turned into it too. Nothing waits.
+    ///
+    /// ```
+    /// use futensor::{DType, Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let net = nn::Linear::new(2, 1, &device);
+    /// net.to_dtype(DType::BF16);
+    /// assert_eq!(net.forward(&device.ones_dtype([3, 2], DType::BF16)).dtype(), DType::BF16);
+    /// ```
+    #[track_caller]
+    fn to_dtype(&self, dtype: DType) {
+        for (_, parameter) in self.named_parameters().into_iter().chain(self.named_buffers()) {
+            parameter.to_dtype(dtype);
+        }
+    }
+
     /// Puts it in training, as it is at first: dropout drops, batch norms learn.
     fn train(&self) {
         self.parts(&mut |name, part| state::switch(name, &part, true));
@@ -207,8 +225,9 @@ pub trait Module: Send + Sync {
 }
 
 impl<M: Module + ?Sized> Module for Box<M> {
+    #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        (**self).forward(x)
+        called_from(Location::caller(), || (**self).forward(x))
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         (**self).parts(visit);
@@ -216,8 +235,9 @@ impl<M: Module + ?Sized> Module for Box<M> {
 }
 
 impl<M: Module + ?Sized> Module for std::sync::Arc<M> {
+    #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        (**self).forward(x)
+        called_from(Location::caller(), || (**self).forward(x))
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         (**self).parts(visit);

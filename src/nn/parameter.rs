@@ -1,5 +1,6 @@
 //! `Parameter`: a cell that holds a module's value, which an optimizer replaces.
 
+use crate::dtype::DType;
 use crate::sync::{Mutex, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -106,6 +107,25 @@ impl Parameter {
         let value = self.value();
         if value.device() != *device {
             self.set(value.stop_gradient().to_device(device));
+        }
+    }
+
+    /// Turns the value into another floating point type, and gradients with it; integers and truth values stay as
+    /// they are. Queued, not waited for.
+    ///
+    /// ```
+    /// use futensor::{DType, Device, nn::Parameter};
+    /// let device = Device::cpu();
+    /// let (weight, count) = (Parameter::new(device.ones([2])), Parameter::buffer(device.full((), 3)));
+    /// weight.to_dtype(DType::BF16);
+    /// count.to_dtype(DType::BF16);
+    /// assert_eq!((weight.value().dtype(), count.value().dtype()), (DType::BF16, DType::I64));
+    /// ```
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) {
+        let value = self.value();
+        if value.dtype() != dtype && value.dtype().is_float() {
+            self.set(value.stop_gradient().to_dtype(dtype));
         }
     }
 

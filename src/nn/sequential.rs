@@ -1,8 +1,10 @@
 //! One module after the other.
 
 use super::module::{Module, Part};
+use crate::tensor::build::called_from;
 use crate::tensor::future::TensorFuture;
 use std::ops::Index;
+use std::panic::Location;
 
 /// Modules one after the other, by index: `net[0].weight()`. Names begin with the index.
 ///
@@ -71,7 +73,7 @@ impl Index<usize> for Sequential {
 impl Module for Sequential {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        self.0.iter().fold(x.clone(), |x, module| module.forward(&x))
+        called_from(Location::caller(), || self.0.iter().fold(x.clone(), |x, module| module.forward(&x)))
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         for (i, module) in self.0.iter().enumerate() {

@@ -87,20 +87,33 @@ pub(crate) fn weights(
     causal: bool,
 ) -> TensorFuture {
     let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
-    let mut scores = (q * scale).matmul(k.transpose(-2, -1));
+    let mut scores = scores(q, k, scale);
     if causal {
         let places = |n: usize| q.device().arange(0, n, 1);
         scores = places(rows).unsqueeze(1).ge(places(keys)).where_cond(&scores, f64::NEG_INFINITY);
     }
     let Some(mask) = mask else { return scores.softmax(-1) };
-    scores = match mask.dtype() {
-        DType::Bool => mask.where_cond(&scores, f64::NEG_INFINITY),
-        _ => scores + mask,
-    };
+    scores = masked(&scores, mask);
     if keys == 0 {
         return scores;
     }
     // A row of nothing but minus infinity has no softmax: it is of zeros.
     let blind = scores.max_keepdim(-1).eq(f64::NEG_INFINITY);
     blind.where_cond(0.0, blind.where_cond(0.0, &scores).softmax(-1))
+}
+
+/// `q k^T scale`.
+#[track_caller]
+pub(crate) fn scores(q: &TensorFuture, k: &TensorFuture, scale: f64) -> TensorFuture {
+    let turned = k.transpose(-2, -1);
+    if scale == 1.0 { q.matmul(turned) } else { (q * scale).matmul(turned) }
+}
+
+/// Scores without those that a mask hides, or with its numbers added.
+#[track_caller]
+pub(crate) fn masked(scores: &TensorFuture, mask: &TensorFuture) -> TensorFuture {
+    match mask.dtype() {
+        DType::Bool => mask.where_cond(scores, f64::NEG_INFINITY),
+        _ => scores + mask,
+    }
 }

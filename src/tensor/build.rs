@@ -14,13 +14,52 @@ use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::Shape;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
 
 pub(crate) type At = &'static Location<'static>;
 
+thread_local! {
+    /// Who called the module that calls others now: see [`called_from`].
+    static CALLER: Cell<Option<At>> = const { Cell::new(None) };
+}
+
+/// True of a place in the layers' own files.
+fn in_layers(at: At) -> bool {
+    let here = file!();
+    let root = here.len() - "tensor/build.rs".len();
+    let file = at.file();
+    file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]) && file.get(root..root + 2) == Some("nn")
+}
+
+/// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own file is said to be
+/// asked for at `at`. What a user's module asks for keeps its own line.
+pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
+    struct Back(Option<At>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            CALLER.set(self.0);
+        }
+    }
+    let before = CALLER.get();
+    let _back = Back(before);
+    CALLER.set(Some(if in_layers(at) { before.unwrap_or(at) } else { at }));
+    f()
+}
+
+/// Where an op was asked for, as its user sees it.
+#[inline]
+pub(crate) fn seen(at: At) -> At {
+    match CALLER.get() {
+        Some(caller) if in_layers(at) => caller,
+        _ => at,
+    }
+}
+
 /// Queues an op without operands.
 pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at: At) -> TensorFuture {
+    let at = seen(at);
     if let Err(refusal) = fits(&shape, dtype) {
         let error = Error::new(refusal.kind, op.name(), refusal.message, at);
         return failed(port, Meta { shape, dtype }, error, at);
@@ -53,6 +92,7 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
 /// A failed value of an op that is made of others and does not take its operands: with the first one's
 /// error where that is known to have failed.
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
+    let at = seen(at);
     let own = || Error::new(refusal.kind, op, refusal.message, at);
     failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
 }
@@ -100,6 +140,7 @@ pub(crate) fn ask(
     rule: impl FnOnce() -> Result<Meta, Refusal>,
     at: At,
 ) -> Asked {
+    let at = seen(at);
     let first = operands[0];
     let port = first.port();
     let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), link: None };

@@ -284,7 +284,7 @@ impl Device {
         dtype: DType,
         at: At,
     ) -> TensorFuture {
-        let meta = Meta { shape: 0.into(), dtype };
+        let (meta, at) = (Meta { shape: 0.into(), dtype }, build::seen(at));
         build::failed(self.port, meta, Error::new(kind, op, text, at), at)
     }
 }

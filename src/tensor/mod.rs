@@ -7,7 +7,7 @@ pub(crate) mod barriers;
 pub(crate) mod benchmark;
 pub(crate) mod block_on;
 mod budget;
-mod build;
+pub(crate) mod build;
 #[cfg(feature = "serve")]
 pub(crate) mod completed;
 pub(crate) mod conv;

@@ -12,7 +12,8 @@ pub fn all() -> Vec<Entry> {
 
 /// Queues a graph while nothing runs, then reads it; how often one stream waited for another, and whether the
 /// device is lost (a missing wait may make a kernel read what is freed).
-fn tangle(simulator: &Simulator, seed: u64) -> (u64, bool) {
+fn tangle(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
+    simulator.drop_wait(drop_wait);
     let device = Device::cuda_with(0, CudaOptions::default().streams(3)).unwrap();
     simulator.pause();
     let values = graph(&device, seed, 100);
@@ -24,18 +25,24 @@ fn tangle(simulator: &Simulator, seed: u64) -> (u64, bool) {
 }
 
 fn leaving_out_any_one_wait_is_reported(simulator: &Simulator, seed: u64) {
-    let (waits, lost) = tangle(simulator, seed);
+    every_wait_is_needed(simulator, seed, u64::MAX, |n| tangle(simulator, seed, n));
+}
+
+/// Plays a scene as it is, where it has to be silent, and once without each of its first waits, where the race check
+/// has to report it. The scene leaves out the wait of a number (0: none), and tells how many it had and whether the
+/// device is lost.
+pub fn every_wait_is_needed(simulator: &Simulator, seed: u64, most: u64, scene: impl Fn(u64) -> (u64, bool)) {
+    let (waits, lost) = scene(0);
     assert_eq!((simulator.report(), lost), (String::new(), false));
-    assert!(waits > 0, "a graph without a wait");
+    assert!(waits > 0, "a scene without a wait");
     super::settle(simulator);
     let mut dropped = 0;
-    for n in 1..=waits {
+    for n in 1..=waits.min(most) {
         // Which stream takes what depends on timing: a run may have fewer waits, and one may be for what the host
         // has come to know just then.
         let silent = (0..3).all(|_| {
             simulator.reset(seed, 2);
-            simulator.drop_wait(n);
-            let (waits, lost) = tangle(simulator, seed);
+            let (waits, lost) = scene(n);
             if !lost {
                 super::settle(simulator);
             }

@@ -552,25 +552,5 @@ fn crossing(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
 }
 
 fn leaving_out_any_one_wait_between_replays_is_reported(simulator: &Simulator, seed: u64) {
-    let (waits, lost) = crossing(simulator, seed, 0);
-    assert_eq!((simulator.report(), lost), (String::new(), false));
-    assert!(waits > 0, "replays without a wait");
-    super::settle(simulator);
-    let mut dropped = 0;
-    for n in 1..=waits.min(12) {
-        // As in `order`: which stream takes what depends on timing.
-        let silent = (0..3).all(|_| {
-            simulator.reset(seed, 2);
-            let (waits, lost) = crossing(simulator, seed, n);
-            if !lost {
-                super::settle(simulator);
-            }
-            let found = simulator.count("race") + simulator.count("use after free");
-            dropped += (found > 0) as u32;
-            waits >= n && found == 0
-        });
-        assert!(!silent, "wait {n} of {waits} was left out, and nothing was reported");
-    }
-    simulator.reset(seed, 2);
-    assert!(dropped > 0, "no wait was left out");
+    super::order::every_wait_is_needed(simulator, seed, 12, |n| crossing(simulator, seed, n));
 }

@@ -5,6 +5,8 @@
 
 #![allow(dead_code)] // Each test target uses its part.
 
+pub mod browser;
+
 use futensor::{
     CpuOptions, CpuRun, CudaArg, CudaGrid, CudaKernel, CudaRun, Device, Meta, Operation, Refusal, TensorFuture,
     custom,

@@ -1,8 +1,9 @@
 //! The encoder: BERT (Devlin et al. 2018, arXiv:1810.04805) with mean pooling (Reimers and Gurevych 2019,
-//! arXiv:1908.10084), as plain tensor ops. Nothing in `embed` waits.
+//! arXiv:1908.10084), made of `nn`'s modules. Nothing in `embed` waits.
 
 use super::Outcome;
-use futensor::{DType, Device, Tensor, TensorFuture, cat};
+use futensor::nn::{self, Module, Part};
+use futensor::{AttentionOptions, DType, Device, TensorFuture, cat, no_grad};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::path::Path;
@@ -10,68 +11,85 @@ use std::path::Path;
 /// What the model's `config.json` says of its sizes.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Sizes {
+    pub vocab_size: usize,
     pub hidden_size: usize,
+    pub intermediate_size: usize,
     pub num_attention_heads: usize,
     pub num_hidden_layers: usize,
     pub max_position_embeddings: usize,
     pub layer_norm_eps: f64,
 }
 
-/// A product with a weight `[out, in]`, and a bias.
-struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+/// Token ids to hidden states, by BERT's own names where `nn` has no other.
+struct Encoder {
+    word_embeddings: nn::Embedding,
+    /// Positions, with the embedding of the one token type that is used.
+    position_embeddings: nn::Embedding,
+    norm: nn::LayerNorm,
+    layers: Vec<nn::TransformerEncoderLayer>,
 }
 
-impl Linear {
-    fn of(&self, x: &TensorFuture) -> TensorFuture {
-        x.matmul(self.weight.t()) + &self.bias
+impl Encoder {
+    fn new(sizes: &Sizes, device: &Device) -> Encoder {
+        let (width, eps) = (sizes.hidden_size, sizes.layer_norm_eps);
+        let layer = || {
+            nn::TransformerEncoderLayer::new(width, sizes.num_attention_heads, sizes.intermediate_size, device)
+                .activation(nn::Gelu)
+                .eps(eps)
+        };
+        Encoder {
+            word_embeddings: nn::Embedding::new(sizes.vocab_size, width, device),
+            position_embeddings: nn::Embedding::new(sizes.max_position_embeddings, width, device),
+            norm: nn::LayerNorm::new([width], device).eps(eps),
+            layers: (0..sizes.num_hidden_layers).map(|_| layer()).collect(),
+        }
+    }
+
+    /// Hidden states `[rows, places, hidden]` of ids `[rows, places]`.
+    fn encode(&self, ids: &TensorFuture, attention: &AttentionOptions) -> TensorFuture {
+        let places = ids.device().arange(0, ids.dims()[1], 1);
+        let x = self.word_embeddings.forward(ids) + self.position_embeddings.forward(&places);
+        self.layers.iter().fold(self.norm.forward(&x), |x, layer| layer.forward_with(&x, attention.clone()))
     }
 }
 
-struct Norm {
-    weight: Tensor,
-    bias: Tensor,
-    eps: f64,
-}
-
-impl Norm {
-    fn of(&self, x: &TensorFuture) -> TensorFuture {
-        x.layer_norm(&self.weight, &self.bias, self.eps)
+impl Module for Encoder {
+    fn forward(&self, ids: &TensorFuture) -> TensorFuture {
+        self.encode(ids, &AttentionOptions::default())
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("word_embeddings", Part::Module(&self.word_embeddings));
+        visit("position_embeddings", Part::Module(&self.position_embeddings));
+        visit("norm", Part::Module(&self.norm));
+        for (k, layer) in self.layers.iter().enumerate() {
+            visit(&format!("layers.{k}"), Part::Module(layer));
+        }
     }
 }
 
-struct Layer {
-    /// Query, key and value in one product; the query's part is scaled by `1 / sqrt(width of a head)`.
-    qkv: Linear,
-    out: Linear,
-    after_attention: Norm,
-    up: Linear,
-    down: Linear,
-    after: Norm,
-}
+/// The names of a layer's weights: `nn`'s, and the file's.
+const NAMES: [(&str, &str); 5] = [
+    ("self_attn.out_proj", "attention.output.dense"),
+    ("norm1", "attention.output.LayerNorm"),
+    ("linear1", "intermediate.dense"),
+    ("linear2", "output.dense"),
+    ("norm2", "output.LayerNorm"),
+];
 
 pub struct Bert {
     pub device: Device,
     pub sizes: Sizes,
-    dtype: DType,
-    words: Tensor,
-    /// Positions, with the embedding of the one token type that is used.
-    positions: Tensor,
-    norm: Norm,
-    layers: Vec<Layer>,
+    encoder: Encoder,
 }
 
 /// The file's tensors by name, on the device.
 struct Weights<'a> {
     device: &'a Device,
-    dtype: DType,
     file: SafeTensors<'a>,
 }
 
 impl Weights<'_> {
-    /// A tensor as it lies in the file: float32.
-    fn raw(&self, name: &str) -> Outcome<TensorFuture> {
+    fn get(&self, name: &str) -> Outcome<TensorFuture> {
         let view = self.file.tensor(name)?;
         if view.dtype() != Dtype::F32 {
             return Err(format!("{name} is {:?}, not F32", view.dtype()).into());
@@ -80,40 +98,34 @@ impl Weights<'_> {
         Ok(self.device.from_vec(data, view.shape()))
     }
 
-    /// A tensor as the model computes with it.
-    async fn ready(&self, x: TensorFuture) -> Outcome<Tensor> {
-        Ok(x.to_dtype(self.dtype).await?)
-    }
-
-    async fn linear(&self, name: &str) -> Outcome<Linear> {
-        let (weight, bias) = (self.raw(&format!("{name}.weight"))?, self.raw(&format!("{name}.bias"))?);
-        Ok(Linear { weight: self.ready(weight).await?, bias: self.ready(bias).await? })
-    }
-
-    async fn norm(&self, name: &str, eps: f64) -> Outcome<Norm> {
-        let Linear { weight, bias } = self.linear(name).await?;
-        Ok(Norm { weight, bias, eps })
-    }
-
-    async fn layer(&self, name: &str, sizes: &Sizes) -> Outcome<Layer> {
+    /// The encoder's state.
+    fn state(&self, sizes: &Sizes) -> Outcome<Vec<(String, TensorFuture)>> {
+        let kind = self.get("embeddings.token_type_embeddings.weight")?.i(0);
+        let positions = self.get("embeddings.position_embeddings.weight")? + kind;
+        let mut state = vec![
+            ("word_embeddings.weight".into(), self.get("embeddings.word_embeddings.weight")?),
+            ("position_embeddings.weight".into(), positions),
+        ];
+        for what in ["weight", "bias"] {
+            state.push((format!("norm.{what}"), self.get(&format!("embeddings.LayerNorm.{what}"))?));
+        }
+        // What scores are divided by is part of the weights: attention is asked for with a scale of one.
         let scale = ((sizes.hidden_size / sizes.num_attention_heads) as f64).sqrt().recip();
-        let mut parts = [Vec::new(), Vec::new()];
-        for (part, scale) in [("query", scale), ("key", 1.0), ("value", 1.0)] {
-            for (list, what) in parts.iter_mut().zip(["weight", "bias"]) {
-                list.push(self.raw(&format!("{name}.attention.self.{part}.{what}"))? * scale);
+        for k in 0..sizes.num_hidden_layers {
+            let (own, theirs) = (format!("layers.{k}"), format!("encoder.layer.{k}"));
+            for what in ["weight", "bias"] {
+                let part = |part: &str| self.get(&format!("{theirs}.attention.self.{part}.{what}"));
+                let all = cat(&[part("query")? * scale, part("key")?, part("value")?], 0);
+                state.push((format!("{own}.self_attn.in_proj_{what}"), all));
+                for (name, of_file) in NAMES {
+                    state.push((
+                        format!("{own}.{name}.{what}"),
+                        self.get(&format!("{theirs}.{of_file}.{what}"))?,
+                    ));
+                }
             }
         }
-        let [weight, bias] = parts;
-        Ok(Layer {
-            qkv: Linear { weight: self.ready(cat(&weight, 0)).await?, bias: self.ready(cat(&bias, 0)).await? },
-            out: self.linear(&format!("{name}.attention.output.dense")).await?,
-            after_attention: self
-                .norm(&format!("{name}.attention.output.LayerNorm"), sizes.layer_norm_eps)
-                .await?,
-            up: self.linear(&format!("{name}.intermediate.dense")).await?,
-            down: self.linear(&format!("{name}.output.dense")).await?,
-            after: self.norm(&format!("{name}.output.LayerNorm"), sizes.layer_norm_eps).await?,
-        })
+        Ok(state)
     }
 }
 
@@ -125,23 +137,14 @@ impl Bert {
         };
         let sizes: Sizes = serde_json::from_slice(&text("config.json")?)?;
         let bytes = text("model.safetensors")?;
-        let weights = Weights { device, dtype, file: SafeTensors::deserialize(&bytes)? };
-        let kind = weights.raw("embeddings.token_type_embeddings.weight")?.i(0);
-        let positions = weights.raw("embeddings.position_embeddings.weight")? + kind;
-        let words = weights.raw("embeddings.word_embeddings.weight")?;
-        let mut layers = Vec::new();
-        for k in 0..sizes.num_hidden_layers {
-            layers.push(weights.layer(&format!("encoder.layer.{k}"), &sizes).await?);
+        let encoder = Encoder::new(&sizes, device);
+        encoder.to_dtype(dtype);
+        encoder.load_state(Weights { device, file: SafeTensors::deserialize(&bytes)? }.state(&sizes)?)?;
+        encoder.eval();
+        for parameter in encoder.parameters() {
+            parameter.value().wait_to_read().await?;
         }
-        Ok(Bert {
-            device: device.clone(),
-            dtype,
-            words: weights.ready(words).await?,
-            positions: weights.ready(positions).await?,
-            norm: weights.norm("embeddings.LayerNorm", sizes.layer_norm_eps).await?,
-            layers,
-            sizes,
-        })
+        Ok(Bert { device: device.clone(), encoder, sizes })
     }
 
     /// Queues the embeddings of these rows of token ids, `[rows, hidden]`, each of length 1, float32. Rows
@@ -149,27 +152,21 @@ impl Bert {
     ///
     /// Every id has to be in the vocabulary, and no row longer than the positions.
     pub fn embed(&self, rows: &[Vec<u32>]) -> TensorFuture {
+        no_grad(|| self.queued(rows))
+    }
+
+    fn queued(&self, rows: &[Vec<u32>]) -> TensorFuture {
         let (b, t) = (rows.len(), rows.iter().map(Vec::len).max().unwrap_or(0));
-        let (h, heads) = (self.sizes.hidden_size, self.sizes.num_attention_heads);
         let mut ids = vec![0i64; b * t];
         for (k, row) in rows.iter().enumerate() {
             ids[k * t..][..row.len()].iter_mut().zip(row).for_each(|(to, &id)| *to = id as i64);
         }
         let mask = Mask::of(rows, t, &self.device);
-        let hidden = self.words.embedding(self.device.from_vec(ids, [b, t])) + self.positions.narrow(0, 0, t);
-        let mut x = self.norm.of(&hidden).reshape([b * t, h]);
-        for layer in &self.layers {
-            let qkv = layer.qkv.of(&x).reshape([b, t, 3, heads, h / heads]).permute([2, 0, 3, 1, 4]);
-            let mut scores = qkv.i(0).matmul(qkv.i(1).transpose(-1, -2));
-            if let Some(mask) = &mask {
-                scores = scores + mask.scores.to_dtype(self.dtype);
-            }
-            let mixed = scores.softmax(-1).matmul(qkv.i(2)).permute([0, 2, 1, 3]).reshape([b * t, h]);
-            x = layer.after_attention.of(&(layer.out.of(&mixed) + &x));
-            let wide = layer.up.of(&x).gelu();
-            x = layer.after.of(&(layer.down.of(&wide) + &x));
+        let mut attention = AttentionOptions::default().scale(1.0);
+        if let Some(mask) = &mask {
+            attention = attention.mask(&mask.scores);
         }
-        let x = x.to_dtype(DType::F32).reshape([b, t, h]);
+        let x = self.encoder.encode(&self.device.from_vec(ids, [b, t]), &attention).to_dtype(DType::F32);
         let mean = match &mask {
             Some(mask) => (x * &mask.weights).sum(1),
             None => x.mean(1),
@@ -180,7 +177,7 @@ impl Bert {
 
 /// Which tokens of a padded batch count.
 struct Mask {
-    /// Added to the scores, `[b, 1, 1, t]`: 0, or so much that nothing is left of it.
+    /// Added to the scores, `[b, 1, 1, t]`: nothing, or so much that nothing is left of it.
     scores: TensorFuture,
     /// Of each token in its row's mean, `[b, t, 1]`.
     weights: TensorFuture,
@@ -198,8 +195,7 @@ impl Mask {
         };
         let b = rows.len();
         Some(Mask {
-            // Within what float16 holds.
-            scores: device.from_vec(each(&|_| 0.0, -6e4), [b, 1, 1, t]),
+            scores: device.from_vec(each(&|_| 0.0, f32::NEG_INFINITY), [b, 1, 1, t]),
             weights: device.from_vec(each(&|n| 1.0 / n as f32, 0.0), [b, t, 1]),
         })
     }

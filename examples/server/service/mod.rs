@@ -151,6 +151,20 @@ impl App {
     }
 }
 
+/// Loads the model and listens, in this order: whoever is told of the address (`announce`) or gets a connection meets
+/// a model that has its weights. A port that is taken, or weights of another network, are errors.
+pub async fn start(
+    device: Device,
+    config: Config,
+    address: std::net::SocketAddr,
+    announce: impl FnOnce(std::net::SocketAddr),
+) -> Outcome<(Arc<App>, tokio::net::TcpListener)> {
+    let app = App::new(device, config).await?;
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    announce(listener.local_addr()?);
+    Ok((app, listener))
+}
+
 /// Serves until `asked` resolves or the policy ends it; then takes no new connections, lets those that are
 /// there finish, and drains the device, all within [`Config::drain`].
 pub async fn serve(

@@ -1,9 +1,11 @@
 //! A trace in Chrome's trace event format (the "JSON Object Format" of its specification): complete events
-//! for steps and awaits, flow events for waits across streams, metadata for the lanes' names.
+//! for steps and awaits, flow events for waits across streams and for what ended a barrier, metadata for the lanes'
+//! names.
 
-use super::{Lane, arrows, await_title, lanes, micros, step_title};
-use crate::engine::record::{Ran, Trace};
+use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
+use crate::engine::record::{Ran, RecordedStep, Trace};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// A JSON string.
 fn quoted(text: &str) -> String {
@@ -67,18 +69,27 @@ pub(super) fn json(trace: &Trace) -> String {
             a.ran_dry,
         ));
     }
-    for (id, (from, to)) in arrows(trace).into_iter().enumerate() {
+    // A flow leaves within its step: what begins at the very end would belong to what follows.
+    let leaves =
+        |step: &RecordedStep| micros(step.ended.saturating_sub(Duration::from_nanos(1)).max(step.began));
+    let mut flow = |cat: &str, (from, leaves): (usize, f64), (to, arrives): (usize, f64)| {
+        let id = events.len();
+        for (head, tid, ts) in [(r#""ph":"s""#, from, leaves), (r#""ph":"f","bp":"e""#, to, arrives)] {
+            events.push(format!(
+                r#"{{{head},"pid":1,"tid":{tid},"id":{id},"cat":"{cat}","name":"{cat}","ts":{ts:.3}}}"#
+            ));
+        }
+    };
+    for (from, to) in arrows(trace) {
         let (from, to) = (&trace.steps[from], &trace.steps[to]);
-        events.push(format!(
-            r#"{{"ph":"s","pid":1,"tid":{},"id":{id},"cat":"wait","name":"wait","ts":{:.3}}}"#,
-            tid(Lane::of(from)),
-            micros(from.ended),
-        ));
-        events.push(format!(
-            r#"{{"ph":"f","bp":"e","pid":1,"tid":{},"id":{id},"cat":"wait","name":"wait","ts":{:.3}}}"#,
-            tid(Lane::of(to)),
-            micros(to.began),
-        ));
+        flow("wait", (tid(Lane::of(from)), leaves(from)), (tid(Lane::of(to)), micros(to.began)));
+    }
+    // From what ended a barrier to who awaited it.
+    for (a, step) in trace.awaits.iter().zip(barriers(trace)) {
+        if let Some(step) = step.map(|step| &trace.steps[step]) {
+            let last = a.ended.saturating_sub(Duration::from_nanos(1)).max(a.began);
+            flow("barrier", (tid(Lane::of(step)), leaves(step)), (tid(Some(Lane::Task(a.task))), micros(last)));
+        }
     }
     format!("{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ms\"}}\n", events.join(",\n"))
 }

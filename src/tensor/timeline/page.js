@@ -1,6 +1,6 @@
 // Lays the picture out anew: the wheel zooms around the pointer, dragging moves, a double click resets.
 "use strict";
-const svg = document.querySelector("svg"), LEFT = 150;
+const svg = document.querySelector("svg"), LEFT = +svg.dataset.left;
 const from = +svg.dataset.from, to = +svg.dataset.to, full = to - from;
 let start = from, length = full;
 const rule = svg.querySelector("#axis line"), axis = svg.querySelector("#axis");
@@ -21,7 +21,8 @@ function layout() {
     const wide = Math.max(b - a, 0.8);
     if (e.tagName === "path") {
       const [y1, y2] = e.dataset.y.split(" ");
-      e.setAttribute("d", `M${a} ${y1}C${a + 14} ${y1} ${b - 14} ${y2} ${b} ${y2}`);
+      if (e.classList.contains("barrier")) e.setAttribute("d", `M${a} ${y1}L${b} ${y2}`);
+      else e.setAttribute("d", `M${a} ${y1}C${a + 14} ${y1} ${b - 14} ${y2} ${b} ${y2}`);
     } else {
       const rect = e.tagName === "rect" ? e : e.querySelector("rect"), text = e.querySelector("text");
       rect.setAttribute("x", a); rect.setAttribute("width", wide);
@@ -41,7 +42,7 @@ function layout() {
     line.setAttribute("y1", ruleTop); line.setAttribute("y2", ruleEnd);
     const text = document.createElementNS(svg.namespaceURI, "text");
     text.setAttribute("class", "axis"); text.setAttribute("x", at + 2); text.setAttribute("y", ruleTop - 2);
-    text.textContent = span(t);
+    text.textContent = at + 2 + span(t).length * 6.2 < width ? span(t) : "";
     axis.append(line, text);
   }
 }

@@ -3,11 +3,10 @@
 //! Every element carries its times as attributes, so that the page's script (`page.js`) lays the same
 //! elements out anew at another scale; without a script the picture stands as it is.
 
-use super::{Lane, arrows, await_title, lanes, micros, step_title};
+use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::Trace;
 use std::fmt::Write;
 
-const LEFT: f64 = 150.0;
 const TOP: f64 = 46.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 19.0;
@@ -19,7 +18,8 @@ text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#222}\
 .step:hover rect,.await:hover rect{stroke:#000;stroke-width:1}\
 .await rect{fill:#fff6dd;stroke:#c8930a}.await.dry rect{fill:#ffe3df;stroke:#c33}\
 .gap{fill:url(#hatch)}.idle{fill:#d33;fill-opacity:.10}\
-.arrow{fill:none;stroke:#333;stroke-opacity:.65}.head{fill:#333}";
+.arrow{fill:none;stroke:#333;stroke-opacity:.65}.head{fill:#333}\
+.barrier{fill:none;stroke:#c8930a;stroke-width:1.2;stroke-dasharray:3 2}.barrier.dry{stroke:#c33}";
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -59,13 +59,15 @@ fn fitting(text: &str, pixels: f64) -> String {
 }
 
 struct Scale {
+    /// Where the lanes' names end.
+    left: f64,
     from: f64,
     pixels_per_us: f64,
 }
 
 impl Scale {
     fn x(&self, us: f64) -> f64 {
-        LEFT + (us - self.from) * self.pixels_per_us
+        self.left + (us - self.from) * self.pixels_per_us
     }
     fn bar(
         &self,
@@ -100,11 +102,13 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
     let (from, to) = times.fold((f64::MAX, 0f64), |(from, to), (a, b)| (from.min(a), to.max(b)));
     let (from, to) = if from > to { (0.0, 1.0) } else { (from, to.max(from + 1e-3)) };
     let width = width.max(400) as f64;
-    let scale = Scale { from, pixels_per_us: (width - LEFT - 12.0) / (to - from) };
+    let longest = lanes.iter().map(|lane| lane.title(trace).chars().count()).max().unwrap_or(0);
+    let left = (longest as f64 * 6.7 + 22.0).clamp(100.0, 240.0).round();
+    let scale = Scale { left, from, pixels_per_us: (width - left - 12.0) / (to - from) };
     let height = TOP + lanes.len() as f64 * ROW + 30.0;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         data-from=\"{from:.3}\" data-to=\"{to:.3}\">\n<style>{STYLE}</style>\n\
+         data-left=\"{left}\" data-from=\"{from:.3}\" data-to=\"{to:.3}\">\n<style>{STYLE}</style>\n\
          <defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
          <rect width=\"6\" height=\"6\" fill=\"#fafafa\"/><rect width=\"1.2\" height=\"6\" fill=\"#ddd\"/></pattern>\
          <marker id=\"head\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\">\
@@ -130,7 +134,8 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
     let step = tick(to - from);
     let mut at = 0.0;
     while at <= to - from {
-        let x = scale.x(from + at);
+        let (x, text) = (scale.x(from + at), span(at));
+        let fits = x + 2.0 + text.len() as f64 * 6.2 < width;
         let _ = writeln!(
             out,
             "<line class=\"rule\" x1=\"{x:.2}\" x2=\"{x:.2}\" y1=\"{}\" y2=\"{bottom}\"/>\
@@ -138,7 +143,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             TOP - 8.0,
             x + 2.0,
             TOP - 10.0,
-            span(at)
+            if fits { text } else { String::new() }
         );
         at += step;
     }
@@ -165,9 +170,13 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             .map(|s| (s.began, s.ended))
             .collect();
         own.sort();
-        for pair in own.windows(2).filter(|pair| pair[1].0 > pair[0].1) {
-            let (a, b) = (micros(pair[0].1), micros(pair[1].0));
-            flat(&mut out, "gap", a, b, y, BAR, &format!("the stream idles for {}", span(b - a)));
+        // Before its first step and after its last too.
+        let mut until = from;
+        for (a, b) in own.iter().map(|&(a, b)| (micros(a), micros(b))).chain([(to, to)]) {
+            if a > until {
+                flat(&mut out, "gap", until, a, y, BAR, &format!("the stream idles for {}", span(a - until)));
+            }
+            until = until.max(b);
         }
     }
     for (a, b) in idle {
@@ -183,7 +192,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             out,
             "<text class=\"lane\" x=\"8\" y=\"{y}\"><title>{}</title>{}</text>",
             escaped(&title),
-            escaped(&fitting(&title, LEFT))
+            escaped(&fitting(&title, left - 4.0))
         );
     }
     for step in &trace.steps {
@@ -230,10 +239,30 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             x2 - 14.0,
         );
     }
+    for (a, step) in trace.awaits.iter().zip(barriers(trace)) {
+        let Some(y2) = row(&Lane::Task(a.task)) else { continue };
+        // Of a whole device: from the lanes' top.
+        let step = step.map(|step| &trace.steps[step]);
+        let y1 = step.and_then(|s| row(&Lane::of(s)?)).map_or(TOP - 3.0, |y| y + BAR);
+        let end = micros(a.ended);
+        let begin = step.map_or(end, |s| micros(s.ended).min(end));
+        let class = if a.ran_dry { "barrier dry" } else { "barrier" };
+        let _ = writeln!(
+            out,
+            "<path class=\"{class}\" data-a=\"{begin:.3}\" data-b=\"{end:.3}\" data-y=\"{y1} {}\" \
+             d=\"M{:.2} {y1}L{:.2} {}\"><title>this ended the wait of {}</title></path>",
+            y2 + BAR,
+            scale.x(begin),
+            scale.x(end),
+            y2 + BAR,
+            escaped(&await_title(a)),
+        );
+    }
     let _ = writeln!(
         out,
         "<text class=\"axis legend\" x=\"8\" y=\"{}\">hatched: the stream idles; red: the whole device idles; \
-         yellow: a task awaits (red: and the device ran dry); arrows: a stream waited for another</text>",
+         yellow: a task awaits, and dashed what ended its wait (red: and the device ran dry); \
+         arrows: a step needed what another stream made</text>",
         bottom + 18.0
     );
     out += "</svg>\n";
