@@ -2,7 +2,7 @@
 //!
 //! A compiler's time goes into the shared parts of a translation unit: fifty kernels cost what eight alone do. So a
 //! kernel that a single op needs comes with its relatives: the other ops of the same types and walk, the other
-//! reductions of the same team, the other element sizes of a copy. A fused program has none.
+//! reductions of the same walk, the other element sizes of a copy. A fused program has none.
 //!
 //! Pure: keys in, keys out.
 
@@ -180,8 +180,9 @@ mod tests {
             op: ReduceOp::Min,
             dtype: DType::I32,
             stage: reduce::Stage::Join,
-            team: reduce::Team::Warp,
+            walk: reduce::Walk::Warp,
             lanes: 1,
+            apart: false,
             wide: false,
         });
         let gather = Kernel::Index(index::Key::Gather { size: 4, index: DType::I64, wide: false });
