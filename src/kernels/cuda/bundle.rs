@@ -77,14 +77,8 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             .to_vec(),
         Kernel::Scan(key) => {
             use scan::Key::*;
-            let keys = match *key {
-                ChunkSums(d) | Sums(Some(d)) | Chunks(d, _) | Columns(d) => {
-                    vec![ChunkSums(d), Sums(Some(d)), Chunks(d, false), Chunks(d, true), Columns(d)]
-                }
-                NonzeroCount(d) | NonzeroWrite(d) => vec![NonzeroCount(d), NonzeroWrite(d)],
-                Sums(None) => Vec::new(),
-            };
-            keys.into_iter().map(Kernel::Scan).collect()
+            let (ChunkSums(d) | Sums(d) | Chunks(d, _) | Columns(d)) = *key;
+            [ChunkSums(d), Sums(d), Chunks(d, false), Chunks(d, true), Columns(d)].map(Kernel::Scan).to_vec()
         }
         Kernel::Sort(sort::Key::Tiles(d) | sort::Key::Merge(d) | sort::Key::Write(d)) => {
             [sort::Key::Tiles(*d), sort::Key::Merge(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()

@@ -42,7 +42,6 @@ pub const TESTS: &[(&str, fn())] = &[
     ("scatter_add_adds_in_order", indexing::scatter_add),
     ("a_bad_index_is_reported_and_touches_nothing", indexing::bad_index),
     ("one_hot_marks_each_index", indexing::one_hot),
-    ("nonzero_lists_coordinates_in_order", indexing::nonzero),
     ("cumsum_agrees_with_a_plain_loop", indexing::cumsum),
     ("sorts_are_stable_with_nan_last", indexing::sorts),
     ("topk_takes_the_first_of_a_sort", indexing::topk),
