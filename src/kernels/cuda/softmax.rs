@@ -85,13 +85,13 @@ pub(crate) fn plan(
     let columns = inner > 1 && rows >= 32;
     let most = (16 / dtype.size()).min(8);
     let bytes = most * dtype.size();
-    let vector = inner == 1 && n.is_multiple_of(most) && out_align.is_multiple_of(bytes);
+    let vector = inner == 1 && n > 0 && n.is_multiple_of(most) && out_align.is_multiple_of(bytes);
     let fits = || {
         step == 1
             && operand.align.is_multiple_of(bytes)
             && kept.strides[0].iter().all(|s| s.unsigned_abs().is_multiple_of(most))
     };
-    if (columns && kept.inner(0) != 1) || (vector && !fits()) {
+    if (columns && n > 0 && kept.inner(0) != 1) || (vector && !fits()) {
         return None;
     }
     let team = if columns { RowTeam::Columns } else { team(n, if vector { most } else { 1 }) };
