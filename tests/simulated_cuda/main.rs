@@ -11,6 +11,7 @@ mod support;
 
 mod edges;
 mod faults;
+mod odd;
 mod order;
 mod regions;
 mod times;
@@ -112,6 +113,7 @@ fn main() -> ExitCode {
         ("times", times::all()),
         ("faults", faults::all()),
         ("edges", edges::all()),
+        ("odd", odd::all()),
     ]
     .into_iter()
     .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
