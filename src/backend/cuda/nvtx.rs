@@ -124,8 +124,13 @@ fn attach() -> Option<Tool> {
     if ready == 0 || push.is_null() || pop.is_null() {
         return None;
     }
+    type Push = unsafe extern "C" fn(*const c_char) -> c_int;
+    type Pop = unsafe extern "C" fn() -> c_int;
     // SAFETY: what a profiler writes to these two places are functions of these types.
-    Some(unsafe { Tool { push: std::mem::transmute(push), pop: std::mem::transmute(pop) } })
+    let (push, pop) = unsafe {
+        (std::mem::transmute::<*mut c_void, Push>(push), std::mem::transmute::<*mut c_void, Pop>(pop))
+    };
+    Some(Tool { push, pop })
 }
 
 #[cfg(not(unix))]
