@@ -35,6 +35,20 @@ pub(crate) enum Task {
     Node { node: NodeLink, inputs: SmallVec<[NodeLink; 2]> },
 }
 
+impl Task {
+    /// Its nodes, in the order of their data.
+    #[cfg(feature = "cuda")]
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
+        let (head, members, last) = match self {
+            Task::Group { group, end, .. } => {
+                (group.head.as_ref(), &group.members[..], end.as_ref().map(|(n, _)| n))
+            }
+            Task::Node { node, .. } => (None, &[][..], Some(node)),
+        };
+        head.into_iter().chain(members).map(|(n, _)| n).chain(last)
+    }
+}
+
 pub(crate) struct PlanStep {
     pub task: Task,
     /// Where the operands are, in the order of the group's or the node's inputs; for the group's head [`NOWHERE`].

@@ -38,6 +38,7 @@ pub struct CudaOptions {
     sync: bool,
     timed: u32,
     graphs: bool,
+    nvtx: bool,
     bytes_max: usize,
     in_flight_ops: usize,
     in_flight_bytes: usize,
@@ -60,6 +61,7 @@ impl Default for CudaOptions {
             sync: std::env::var_os("FUTENSOR_SYNC").is_some_and(|v| v != "0" && !v.is_empty()),
             timed: 0,
             graphs: std::env::var_os("FUTENSOR_GRAPHS").is_none_or(|v| v != "never"),
+            nvtx: std::env::var_os("FUTENSOR_NVTX").is_some_and(|v| v != "0" && !v.is_empty()),
             bytes_max: usize::MAX,
             in_flight_ops: 256,
             in_flight_bytes: 4 << 30,
@@ -107,6 +109,12 @@ options! {
     /// Whether a region ([`Device::region`]) that runs again is launched as one CUDA graph; on by default, off where the
     /// environment has `FUTENSOR_GRAPHS=never`, and while each step runs to its end (`sync`).
     graphs: bool;
+    /// Whether a profiler is told what each step is: an NVTX range, named by the step's ops and the caller's line
+    /// (`mul add sum (src/main.rs:12)`), stands around its launches on the device's thread, and a region that is
+    /// launched step by step has one for each of these inside its own. Off by default, on where the environment has
+    /// `FUTENSOR_NVTX=1`: `FUTENSOR_NVTX=1 nsys profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is
+    /// done, and nothing has to be installed.
+    nvtx: bool;
     /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
     /// default but the device's.
     bytes_max: usize;
@@ -197,6 +205,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         sync: options.sync,
         timed: options.timed,
         graphs: options.graphs && !options.sync,
+        nvtx: options.nvtx,
     };
     let limits = Limits {
         streams: options.streams.clamp(1, 64) as u16,

@@ -23,7 +23,8 @@ use crate::engine::record::{RecordedStep, Trace};
 /// ```
 ///
 /// Nothing waits for it: a step appears when it ends, so await what you want to see first. Keeps
-/// nothing alive. The first 65,536 steps are kept. Dropping it ends it.
+/// nothing alive. The first 65,536 steps are kept. Dropping it ends it. To see a GPU's steps in Nsight Systems beside
+/// what else the GPU does, ask for NVTX ranges: `CudaOptions::nvtx`, or `FUTENSOR_NVTX=1`.
 #[derive(Debug)]
 #[must_use = "a recording that is dropped at once has recorded nothing"]
 pub struct Recording {

@@ -20,6 +20,7 @@ pub fn all() -> Vec<Entry> {
     list.extend(entries![12, true;
         an_illegal_address_ends_every_await_of_that_device_alone
         a_launch_that_fails_for_good_ends_the_device
+        a_product_that_fails_for_good_ends_the_device
         a_lost_device_ends_every_await
         a_kernel_that_never_ends_is_ended_by_the_watchdog]);
     list.extend(entries![1, true;
@@ -124,6 +125,18 @@ fn a_launch_that_fails_for_good_ends_the_device(simulator: &Simulator, seed: u64
     simulator.fail_launch(1 + Rng(seed).next() % 30, LAUNCH_FAILED);
     let values = graph(&a, seed, 40);
     everything_ends(&a, &[&b, &Device::cpu()], &values);
+}
+
+fn a_product_that_fails_for_good_ends_the_device(simulator: &Simulator, _: u64) {
+    let (a, b) = two_devices();
+    let x = a.randn([40, 40]);
+    block_on(x.wait_to_read()).unwrap();
+    simulator.fault_launch(1, ILLEGAL_ADDRESS);
+    let y = x.matmul(&x);
+    let z = &y + 1.0;
+    everything_ends(&a, &[&b, &Device::cpu()], &[y, z]);
+    assert!(block_on(a.ones([2]) + 1.0).unwrap_err().is_device_lost());
+    simulator.clear_report();
 }
 
 fn a_lost_device_ends_every_await(simulator: &Simulator, seed: u64) {

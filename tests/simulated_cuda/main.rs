@@ -9,7 +9,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod edges;
 mod faults;
+mod odd;
 mod order;
 mod regions;
 mod times;
@@ -92,6 +94,9 @@ fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = edges::part() {
+        return code;
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let (simulator, skipped) = match harness::enter() {
@@ -107,6 +112,8 @@ fn main() -> ExitCode {
         ("regions", regions::all()),
         ("times", times::all()),
         ("faults", faults::all()),
+        ("edges", edges::all()),
+        ("odd", odd::all()),
     ]
     .into_iter()
     .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))

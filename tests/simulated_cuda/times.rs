@@ -2,7 +2,7 @@
 
 use super::support::block_on;
 use super::{Entry, entries};
-use futensor::{CudaOptions, Device, Ran, RecordedStep};
+use futensor::{CudaOptions, Device, Ran, RecordedStep, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::collections::HashMap;
 
@@ -11,8 +11,67 @@ pub fn all() -> Vec<Entry> {
         a_timed_recording_has_the_times_of_the_gpu
         a_sample_is_timed_and_the_rest_has_times_of_the_host
         nothing_is_timed_while_nobody_records
+        ranges_lie_around_the_launches_of_each_step_and_name_its_ops
+        a_profiler_hears_nothing_unless_asked_to
     ]
     .to_vec()
+}
+
+/// Ranges as the profiler saw them: depth of each line, and what stands open there.
+fn opened(simulator: &Simulator) -> Vec<(Vec<String>, String)> {
+    let mut open: HashMap<String, Vec<String>> = HashMap::new();
+    let mut works = Vec::new();
+    for line in simulator.ranges() {
+        let (thread, rest) = line.split_once(' ').unwrap();
+        let stack = open.entry(thread.to_owned()).or_default();
+        match rest.split_once(' ').unwrap_or((rest, "")) {
+            ("push", text) => stack.push(text.to_owned()),
+            ("pop", _) => drop(stack.pop().expect("a range to close")),
+            ("work", label) => works.push((stack.clone(), label.to_owned())),
+            _ => panic!("{line}"),
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "ranges stay open: {open:?}");
+    works
+}
+
+fn ranges_lie_around_the_launches_of_each_step_and_name_its_ops(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().nvtx(true)).unwrap();
+    let weights = device.randn([64, 64]);
+    block_on(weights.clone()).unwrap();
+    let line = line!() + 1;
+    let y = weights.matmul(&weights).tanh() * 0.5;
+    block_on(y.to_vec::<f32>()).unwrap();
+    let region = device.region(|x: TensorFuture| (x.matmul(&x) + 1.0).tanh());
+    for _ in 0..4 {
+        block_on(region.call(weights.clone()).sum_all().item::<f32>()).unwrap();
+    }
+    drop((region, weights, y, device));
+    super::settle(simulator);
+    let works = opened(simulator);
+    let kernels: Vec<_> =
+        works.iter().filter(|(_, label)| label.starts_with("kernel") || label.starts_with("cublas")).collect();
+    assert!(kernels.len() >= 8, "{works:?}");
+    let within =
+        |name: &str| kernels.iter().filter(|(open, _)| open.iter().any(|text| text.contains(name))).count();
+    assert!(within(&format!("matmul (tests/simulated_cuda/times.rs:{line})")) >= 1, "{works:?}");
+    // Fused with what follows, or before that came.
+    let of_line = |text: &String| text.starts_with("tanh") && text.contains(&format!("times.rs:{line})"));
+    assert!(kernels.iter().any(|(open, _)| open.iter().any(of_line)), "{works:?}");
+    assert!(within("sum") >= 4, "{works:?}");
+    // A region's steps have ranges of their own, inside the region's.
+    assert!(kernels.iter().any(|(open, _)| open.len() == 2 && open[1].contains("matmul")), "{works:?}");
+    let bare: Vec<_> =
+        works.iter().filter(|(open, label)| open.is_empty() && label.starts_with("kernel")).collect();
+    assert!(bare.is_empty(), "launched outside a range: {bare:?}");
+}
+
+fn a_profiler_hears_nothing_unless_asked_to(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default()).unwrap();
+    block_on(device.arange(0.0, 100.0, 1.0).exp().to_vec::<f32>()).unwrap();
+    drop(device);
+    super::settle(simulator);
+    assert!(!simulator.ranges().iter().any(|line| line.contains("push")));
 }
 
 /// Some chains of products, recorded; only what ran on a stream.

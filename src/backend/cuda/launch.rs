@@ -12,11 +12,10 @@ use super::cache::Disk;
 use super::custom::Queue;
 use super::module::{Function, Fusion, Modules};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
-use crate::dtype::DType;
 use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use crate::graph::node::{Op, Reduction};
 use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
-use crate::kernels::cuda::{Arg, Launch, Operand, Plan, copy, reduce, scan};
+use crate::kernels::cuda::{Arg, Launch, Operand, Plan, copy, reduce};
 use crate::shape::{Strides, contiguous_strides};
 use cudarc::driver::sys;
 use smallvec::SmallVec;
@@ -138,43 +137,6 @@ impl Launcher {
         }
     }
 
-    /// First half of `nonzero`: a u64 at `count`, and in `starts` what [`nonzero_write`](Self::nonzero_write) needs:
-    /// [`nonzero_starts`] bytes.
-    ///
-    /// # Errors
-    /// See [`Trouble`].
-    #[allow(dead_code)] // Reads of `nonzero` count on the host, so far.
-    pub fn nonzero_count(
-        &mut self,
-        site: &dyn Site,
-        view: DeviceView<'_>,
-        count: u64,
-        starts: u64,
-    ) -> Result<(), Trouble> {
-        match scan::nonzero_count(view.dtype, view.shape, operand(&view)) {
-            Some(plan) => self.run(site, &plan, &[view.ptr], &[count, starts]),
-            None => Err(Trouble::no_kernel(format_args!("nonzero of {} dimensions", view.shape.len()))),
-        }
-    }
-
-    /// Second half: the indices, `[count, rank]` i64 in row-major order, to `out`.
-    ///
-    /// # Errors
-    /// See [`Trouble`].
-    #[allow(dead_code)] // As `nonzero_count`.
-    pub fn nonzero_write(
-        &mut self,
-        site: &dyn Site,
-        view: DeviceView<'_>,
-        starts: u64,
-        out: u64,
-    ) -> Result<(), Trouble> {
-        match scan::nonzero_write(view.dtype, view.shape, operand(&view)) {
-            Some(plan) => self.run(site, &plan, &[view.ptr, starts], &[out]),
-            None => Err(Trouble::no_kernel(format_args!("nonzero of {} dimensions", view.shape.len()))),
-        }
-    }
-
     /// Forgets kernels that were not used since the last call; `trim` unloads them.
     pub fn forget_unused(&mut self) {
         self.modules.forget_unused();
@@ -237,12 +199,6 @@ impl Launcher {
         }
         launch(site, function, grid.grid, grid.block, grid.shared, &mut words)
     }
-}
-
-/// Bytes of the starts that `nonzero` needs between its halves.
-#[allow(dead_code)] // As `nonzero_count`.
-pub(crate) fn nonzero_starts(shape: &[usize]) -> usize {
-    scan::nonzero_starts(shape) * DType::I64.size()
 }
 
 /// Queues launches whose functions are at hand.

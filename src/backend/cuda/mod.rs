@@ -37,6 +37,7 @@ mod made;
 pub(crate) mod memory;
 pub(crate) mod module;
 mod note;
+pub(crate) mod nvtx;
 pub(crate) mod pinned;
 pub(crate) mod probe;
 mod shelf;

@@ -46,6 +46,8 @@ pub(crate) struct Manner {
     pub timed: u32,
     /// Blocks that run again become graphs.
     pub graphs: bool,
+    /// A profiler is told of each step.
+    pub nvtx: bool,
 }
 
 /// What the lock guards. It is never held while CUDA is called.

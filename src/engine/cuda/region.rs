@@ -2,12 +2,13 @@
 
 #![allow(unsafe_code)]
 
-use super::worker::Worker;
+use super::worker::{Worker, named};
 use crate::backend::block::not_run;
 use crate::backend::cuda::Trouble;
 use crate::backend::cuda::block::{Doubts, GivenOperand, UnderWay, settle};
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::graph::Replayed;
+use crate::backend::cuda::nvtx;
 use crate::backend::cuda::step::Queued;
 use crate::graph::block::Block;
 use crate::graph::node::{NodeLink, Op};
@@ -82,7 +83,10 @@ impl Worker {
         let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
         self.gear.runs_in_parts();
         while let Some(step) = under_way.step(block) {
-            match self.gear.block_step(lane, block, step, &given, &mut under_way, last_try) {
+            let range = if self.shared.manner.nvtx { nvtx::range(step.task.nodes().map(named)) } else { None };
+            let queued = self.gear.block_step(lane, block, step, &given, &mut under_way, last_try);
+            drop(range);
+            match queued {
                 Ok(true) => {}
                 Ok(false) => {
                     *lock(&block.under_way) = Some(Box::new(under_way));

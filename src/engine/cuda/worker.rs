@@ -10,6 +10,7 @@ use super::flight::{Flight, Made, put};
 use super::{Desk, Shared, reaper};
 use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Gear;
+use crate::backend::cuda::nvtx;
 use crate::backend::cuda::step::{Fused, Landing, Operand, Queued};
 use crate::backend::cuda::timing::{Timed, Timing};
 use crate::backend::cuda::{Trouble, describe};
@@ -22,6 +23,7 @@ use crate::sync::lock;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
@@ -131,6 +133,11 @@ fn refuse_until_abandoned(shared: &Shared) {
             std::thread::park();
         }
     }
+}
+
+/// A node's op and the caller's line, for a profiler.
+pub(super) fn named(node: &NodeLink) -> (&str, &'static Location<'static>) {
+    (node.op.name(), node.at)
 }
 
 impl Worker {
@@ -293,6 +300,7 @@ impl Worker {
         let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.is_alone();
         let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
         self.gear.timing.arm(self.shared.port.tape.is_on())?;
+        let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
         let attempt = match &step.work {
             Work::Group { group, written, end } => {
                 let operands: SmallVec<[Operand; 4]> = group
@@ -319,6 +327,7 @@ impl Worker {
                 self.gear.node(lane, node, inputs, &operands, last_try)
             }
         };
+        drop(range);
         let queued = match attempt {
             Ok(Some(queued)) => queued,
             Ok(None) => {

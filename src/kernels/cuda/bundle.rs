@@ -2,7 +2,7 @@
 //!
 //! A compiler's time goes into the shared parts of a translation unit: fifty kernels cost what eight alone do. So a
 //! kernel that a single op needs comes with its relatives: the other ops of the same types and walk, the other
-//! reductions of the same team, the other element sizes of a copy. A fused program has none.
+//! reductions of the same walk, the other element sizes of a copy. A fused program has none.
 //!
 //! Pure: keys in, keys out.
 
@@ -77,14 +77,8 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             .to_vec(),
         Kernel::Scan(key) => {
             use scan::Key::*;
-            let keys = match *key {
-                ChunkSums(d) | Sums(Some(d)) | Chunks(d, _) | Columns(d) => {
-                    vec![ChunkSums(d), Sums(Some(d)), Chunks(d, false), Chunks(d, true), Columns(d)]
-                }
-                NonzeroCount(d) | NonzeroWrite(d) => vec![NonzeroCount(d), NonzeroWrite(d)],
-                Sums(None) => Vec::new(),
-            };
-            keys.into_iter().map(Kernel::Scan).collect()
+            let (ChunkSums(d) | Sums(d) | Chunks(d, _) | Columns(d)) = *key;
+            [ChunkSums(d), Sums(d), Chunks(d, false), Chunks(d, true), Columns(d)].map(Kernel::Scan).to_vec()
         }
         Kernel::Sort(sort::Key::Tiles(d) | sort::Key::Merge(d) | sort::Key::Write(d)) => {
             [sort::Key::Tiles(*d), sort::Key::Merge(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()
@@ -180,8 +174,9 @@ mod tests {
             op: ReduceOp::Min,
             dtype: DType::I32,
             stage: reduce::Stage::Join,
-            team: reduce::Team::Warp,
+            walk: reduce::Walk::Warp,
             lanes: 1,
+            apart: false,
             wide: false,
         });
         let gather = Kernel::Index(index::Key::Gather { size: 4, index: DType::I64, wide: false });

@@ -1,8 +1,9 @@
 //! Reductions, with a fused elementwise program in front.
 //!
-//! Three shapes of work: a warp or a block takes a row, or neighbouring threads take neighbouring rows
-//! (the first dimensions of a matrix, or very short rows). Long rows are split; a second launch joins
-//! the splits. Which is used, and so the order of additions, depends on shapes and strides alone.
+//! A row is shared by a team whose size, like the elements that each member adds and the order in which the
+//! members are joined, depends on the shape and the reduced type alone: a sum is the same to the bit fused or not, and
+//! however its operand lies in memory. Where the rows lie decides only which threads do a member's work: neighbours
+//! of one row, or one of each of neighbouring rows. Long rows are split; a second launch joins the splits.
 
 use super::generate::{Form, Names, computed, immediates, inputs, statements, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -14,22 +15,26 @@ use crate::op::ReduceOp;
 use smallvec::smallvec;
 use std::fmt::Write;
 
-/// Threads of every block.
-const THREADS: u32 = 256;
+/// Threads of a block, and the largest team.
+const THREADS: usize = 256;
+/// Threads of a block whose neighbours take neighbouring rows.
+const TURNED: usize = 1024;
 /// Blocks that fill a large device; the same everywhere, so that results are.
 const BLOCKS: usize = 1024;
 /// Least elements of a split.
-const SPLIT: usize = 8192;
+const SPLIT: usize = 4096;
+/// Elements of a row for each member of a team, about.
+const SHARE: usize = 16;
 
-/// How threads share the rows.
+/// Which threads do the work of a row's team.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Team {
-    /// A warp a row, eight rows a block.
+pub(crate) enum Walk {
+    /// Neighbours of a warp; a block has several rows.
     Warp,
-    /// A block a row.
+    /// A block.
     Block,
-    /// A thread, or eight, a row; neighbours take neighbouring rows.
-    Columns,
+    /// One or several of each of neighbouring rows.
+    Turned,
 }
 
 /// What a launch reads and writes.
@@ -50,9 +55,11 @@ pub(crate) struct Key {
     /// Element type of what is reduced.
     pub dtype: DType,
     pub stage: Stage,
-    pub team: Team,
-    /// Neighbouring elements that a thread reads at once.
+    pub walk: Walk,
+    /// Neighbouring elements that a member adds to chains of their own.
     pub lanes: u8,
+    /// True where each of them is looked for by itself, as they may lie in different rows of memory.
+    pub apart: bool,
     pub wide: bool,
 }
 
@@ -138,33 +145,50 @@ pub(crate) fn plan(
     }
     let wide = len > 0 && !Geometry::new(shape, &strides).fits_32();
 
-    let count = dtypes.len();
-    let along = |g: &Geometry| g.rank() > 0 && (0..count).any(|k| g.strides[k][0].unsigned_abs() == 1);
-    let columns = (along(&kept) && !along(&over) && rows >= 32) || (len <= 16 && rows >= 1024);
-    let most = (16 / dtypes.iter().map(|d| d.size()).max().unwrap_or(4)).min(8);
-    let vector = !columns
-        && !form.is_positional()
-        && over.rank() > 0
-        && over.dims[0].is_multiple_of(most)
-        && (0..count).all(|k| {
-            let others = kept.strides[k].iter().chain(&over.strides[k][1..]);
-            over.strides[k][0] == 0
-                || (over.strides[k][0] == 1
-                    && operands[k].align.is_multiple_of(most * dtypes[k].size())
-                    && others.into_iter().all(|s| s.unsigned_abs().is_multiple_of(most)))
-        });
-    let lanes = if vector { most } else { 1 };
-
-    let (team, block, row_blocks) = match (columns, len) {
-        (true, ..=63) => (Team::Columns, [THREADS, 1, 1], rows.div_ceil(THREADS as usize)),
-        (true, _) => (Team::Columns, [32, 8, 1], rows.div_ceil(32)),
-        (false, ..=1024) => (Team::Warp, [32, 8, 1], rows.div_ceil(8)),
-        (false, _) => (Team::Block, [THREADS, 1, 1], rows),
+    // What decides the order: nothing here may look at strides, at alignment or, for floats, at what is fused.
+    let size = match dtype.is_float() {
+        true => dtype.size(),
+        // Integers give the same in every order, so that what is read may decide.
+        false => dtypes.iter().map(|d| d.size()).max().unwrap_or(4),
     };
-    let least = if columns { SPLIT / 16 } else { SPLIT };
-    let splits = (BLOCKS / row_blocks).clamp(1, len.div_ceil(least).max(1));
+    let most = (16 / size).min(8);
+    let lanes = if len > 0 && len.is_multiple_of(most) { most } else { 1 };
+    let team = if len > 1024 { THREADS } else { len.div_ceil(SHARE).next_power_of_two().min(32) };
+    let splits = (BLOCKS / rows).clamp(1, len.div_ceil(SPLIT).max(1));
     let chunk = len.div_ceil(splits).next_multiple_of(8).max(8);
     let splits = len.div_ceil(chunk).max(1);
+
+    // How memory is walked in that order.
+    let count = dtypes.len();
+    let along = |g: &Geometry| g.rank() > 0 && (0..count).any(|k| g.strides[k][0].unsigned_abs() == 1);
+    let inside = over.rank() > 0 && over.dims[0].is_multiple_of(lanes);
+    let apart = lanes > 1 && (form.is_positional() || !inside);
+    let vector = (0..count).fold(0, |bits, k| {
+        let others = || kept.strides[k].iter().chain(&over.strides[k][1..]);
+        let whole = lanes > 1
+            && inside
+            && over.strides[k][0] == 1
+            && operands[k].align.is_multiple_of(lanes * dtypes[k].size())
+            && others().all(|s| s.unsigned_abs().is_multiple_of(lanes));
+        bits | (whole as u32) << k
+    });
+    let (walk, block) = match (along(&kept) && !along(&over) && rows >= 32, team) {
+        // A team of one is a row a thread either way.
+        (false, ..=32) => (Walk::Warp, [team, THREADS / team, 1]),
+        (false, _) => (Walk::Block, [THREADS, 1, 1]),
+        (true, _) => {
+            // Few rows: 32 bytes of each line of memory, so that there are blocks for the whole device.
+            let least = if rows < 4 * BLOCKS && team >= 32 { 8 } else { 32 };
+            let width = least.max(THREADS / team).min(THREADS);
+            (Walk::Turned, [width, team.min(TURNED / width), 1])
+        }
+    };
+    let row_blocks = match walk {
+        Walk::Warp => rows.div_ceil(block[1]),
+        Walk::Block => rows,
+        Walk::Turned => rows.div_ceil(block[0]),
+    };
+    let block = block.map(|n| n as u32);
 
     let number = |n: usize| if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) };
     let mut args: smallvec::SmallVec<[Arg; 8]> =
@@ -174,6 +198,8 @@ pub(crate) fn plan(
         number(rows),
         number(len),
         number(chunk),
+        Arg::U32(team as u32),
+        Arg::U32(vector),
         Arg::U64(len as u64),
         kept.arg(wide),
         over.arg(wide),
@@ -183,7 +209,7 @@ pub(crate) fn plan(
         args.push(Arg::Struct(numbers));
     }
     let stage = if splits > 1 { Stage::Part(form) } else { Stage::Whole(form) };
-    let key = Key { op, dtype, stage, team, lanes: lanes as u8, wide };
+    let key = Key { op, dtype, stage, walk, lanes: lanes as u8, apart, wide };
     plan.launches.push(Launch {
         kernel: Kernel::Reduce(key),
         grid: [row_blocks as u32, splits as u32, 1],
@@ -193,13 +219,15 @@ pub(crate) fn plan(
     });
     if splits > 1 {
         plan.scratch = rows * splits * carried_size;
-        let key = Key { op, dtype, stage: Stage::Join, team: Team::Warp, lanes: 1, wide: false };
+        let key = Key { op, dtype, stage: Stage::Join, walk: Walk::Warp, lanes: 1, apart: false, wide: false };
         let args = smallvec![
             Arg::Scratch(0),
             Arg::Out { index: 0, bytes: 0 },
             Arg::U32(rows as u32),
             Arg::U32(splits as u32),
             Arg::U32(splits as u32),
+            Arg::U32(32),
+            Arg::U32(0),
             Arg::U64(len as u64),
         ];
         plan.launches.push(Launch {
@@ -247,28 +275,32 @@ impl Key {
                     position: &position,
                     lane: "v",
                 };
-                let s = statements(form, &names, lanes);
+                // At once, or each by itself.
+                let (at_once, each) = if self.apart { (1, lanes) } else { (lanes, 1) };
+                let s = statements(form, &names, at_once);
                 line(format!("    auto row = [&]({index} r) {{"));
                 line(format!("        struct Base {{ ft::{geo}<{n}>::Stride at[{n}]; }} base;"));
                 line(format!("        ft::offsets<{n}, ft::{geo}>(kept, r, base.at);"));
-                line(format!("        return [&, base]({index} j, Op::A* acc) {{"));
+                line(format!("        return [&, base]({index} first, Op::A* chains) {{"));
+                line(format!("#pragma unroll\n    for (int w = 0; w < {each}; ++w) {{"));
+                line(format!("    const {index} j = first + w;\n    Op::A* const acc = chains + w;"));
                 line(format!("    ft::{geo}<{n}>::Stride off[{n}];"));
                 line(format!("#pragma unroll\n    for (int k = 0; k < {n}; ++k) off[k] = base.at[k];"));
                 line(format!("    ft::walk<{n}, ft::{geo}>(over, j, off);"));
                 for (k, &d) in dtypes.iter().enumerate() {
                     line(format!(
-                        "    const ft::Vec<{}, {lanes}> x{k} = ft::load_strided<{lanes}>(in{k} + off[{k}], over.stride[{k}][0], over.stride[{k}][0] == 1);",
+                        "    const ft::Vec<{}, {at_once}> x{k} = ft::load_strided<{at_once}>(in{k} + off[{k}], over.stride[{k}][0], vector >> {k} & 1);",
                         storage(d)
                     ));
                 }
                 line(s.draws.trim_end().into());
-                line(format!("#pragma unroll\n    for (int v = 0; v < {lanes}; ++v) {{"));
+                line(format!("#pragma unroll\n    for (int v = 0; v < {at_once}; ++v) {{"));
                 line(s.body.trim_end().into());
                 line(format!(
                     "        acc[v] = Op::join(acc[v], Op::lift(r{}, (u64)j + v));",
                     form.0.outputs[0]
                 ));
-                line("    }\n        };\n    };".into());
+                line("    }\n    }\n        };\n    };".into());
             }
         }
 
@@ -294,7 +326,7 @@ impl Key {
         for name in ["rows", "len", "chunk"] {
             params.push(format!("{index} {name}"));
         }
-        params.push("u64 count".into());
+        params.extend(["u32 team", "u32 vector", "u64 count"].map(String::from));
         if let Stage::Whole(form) | Stage::Part(form) = &self.stage {
             let n = form.inputs().len() + (form.is_positional() || form.inputs().is_empty()) as usize;
             params.push(format!("ft::{geo}<{n}> kept"));
@@ -304,19 +336,18 @@ impl Key {
                 params.push(format!("ft::Imm<{k}> imm"));
             }
         }
-        line(match self.team {
-            Team::Warp => format!("    ft::reduce_rows<Op, {lanes}, 32, {index}>(rows, len, chunk, row, put);"),
-            Team::Block => {
-                format!("    ft::reduce_rows<Op, {lanes}, {THREADS}, {index}>(rows, len, chunk, row, put);")
-            }
-            Team::Columns => format!("    ft::reduce_columns<Op, {index}>(rows, len, chunk, row, put);"),
-        });
+        let (walk, threads) = match self.walk {
+            Walk::Warp => (format!("rows<Op, {lanes}, 32, {index}>"), THREADS),
+            Walk::Block => (format!("rows<Op, {lanes}, {THREADS}, {index}>"), THREADS),
+            Walk::Turned => (format!("turned<Op, {lanes}, {index}>"), TURNED),
+        };
+        line(format!("    ft::reduce_{walk}(rows, len, chunk, team, row, put);"));
         let parts: &[Part] = match &self.stage {
             Stage::Whole(f) | Stage::Part(f) if f.is_positional() => {
                 &[Part::Base, Part::Ops, Part::Elementwise, Part::Random, Part::Reduce]
             }
             _ => &[Part::Base, Part::Ops, Part::Elementwise, Part::Reduce],
         };
-        KernelSource::new(&format!("reduce_{}", self.op.name()), parts, THREADS, &params, &c)
+        KernelSource::new(&format!("reduce_{}", self.op.name()), parts, threads as u32, &params, &c)
     }
 }

@@ -80,15 +80,20 @@ pub(crate) fn plan(
         return Some(plan);
     }
     let step = row.inner(0);
-    let columns = inner > 1 && rows >= 32 && kept.inner(0) == 1;
+    // The shape decides how a row is shared, and with it the order of the additions, so that a value does not
+    // depend on how its operand lies in memory; one that lies otherwise is copied first.
+    let columns = inner > 1 && rows >= 32;
     let most = (16 / dtype.size()).min(8);
     let bytes = most * dtype.size();
-    let vector = step == 1
-        && inner == 1
-        && n.is_multiple_of(most)
-        && operand.align.is_multiple_of(bytes)
-        && out_align.is_multiple_of(bytes)
-        && kept.strides[0].iter().all(|s| s.unsigned_abs().is_multiple_of(most));
+    let vector = inner == 1 && n > 0 && n.is_multiple_of(most) && out_align.is_multiple_of(bytes);
+    let fits = || {
+        step == 1
+            && operand.align.is_multiple_of(bytes)
+            && kept.strides[0].iter().all(|s| s.unsigned_abs().is_multiple_of(most))
+    };
+    if (columns && n > 0 && kept.inner(0) != 1) || (vector && !fits()) {
+        return None;
+    }
     let team = if columns { RowTeam::Columns } else { team(n, if vector { most } else { 1 }) };
     let (grid, block) = match team {
         RowTeam::Columns => (rows.div_ceil(256), [256, 1, 1]),

@@ -194,30 +194,6 @@ pub fn one_hot() {
     assert_eq!(out[0].get::<i64>(), want);
 }
 
-pub fn nonzero() {
-    let mut r = Random(57);
-    for shape in [&[][..], &[0], &[5000], &[70, 70], &[9, 8, 70], &[2; 9]] {
-        for one_in in [1, 2, 100] {
-            let x =
-                Strided::random(&mut r, shape, |r| if r.below(one_in) == 0 { r.float() as f32 } else { 0.0 });
-            let mut outputs = [Buffer::of(&[0u64]), Buffer::new(8 * scan::nonzero_starts(shape))];
-            run(&scan::nonzero_count(DType::F32, shape, x.operand()).unwrap(), &mut [x.buffer()], &mut outputs);
-            let want: Vec<i64> = indices(shape)
-                .into_iter()
-                .filter(|at| x.at(at) != 0.0)
-                .flat_map(|at| at.into_iter().map(|i| i as i64))
-                .collect();
-            let n = outputs[0].get::<u64>()[0] as usize;
-            assert_eq!(n, indices(shape).iter().filter(|at| x.at(at) != 0.0).count(), "{shape:?}");
-            let [_, starts] = outputs;
-            let mut out = [Buffer::new(8 * n * shape.len())];
-            let plan = scan::nonzero_write(DType::F32, shape, x.operand()).unwrap();
-            run(&plan, &mut [x.buffer(), starts], &mut out);
-            assert_eq!(out[0].get::<i64>(), want, "{shape:?}");
-        }
-    }
-}
-
 pub fn cumsum() {
     let mut r = Random(58);
     let mut b = Batch::default();

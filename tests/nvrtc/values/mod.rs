@@ -30,6 +30,8 @@ pub const TESTS: &[(&str, fn())] = &[
     ("the_first_of_equals_and_the_first_nan_win", reductions::ties),
     ("a_reduction_of_nothing_is_its_neutral_element", reductions::empty),
     ("a_fused_reduction_has_the_bits_of_a_plain_one", reductions::fused),
+    ("a_reduction_has_the_same_bits_however_its_operand_lies", reductions::layouts),
+    ("softmax_has_the_same_bits_however_its_operand_lies_or_asks_for_a_copy", rows::layouts),
     ("softmax_agrees_with_plain_loops", rows::softmax),
     ("softmax_of_minus_infinities_is_nan_and_its_log_total_minus_infinity", rows::infinities),
     ("norms_agree_with_plain_loops", rows::norms),
@@ -40,7 +42,6 @@ pub const TESTS: &[(&str, fn())] = &[
     ("scatter_add_adds_in_order", indexing::scatter_add),
     ("a_bad_index_is_reported_and_touches_nothing", indexing::bad_index),
     ("one_hot_marks_each_index", indexing::one_hot),
-    ("nonzero_lists_coordinates_in_order", indexing::nonzero),
     ("cumsum_agrees_with_a_plain_loop", indexing::cumsum),
     ("sorts_are_stable_with_nan_last", indexing::sorts),
     ("topk_takes_the_first_of_a_sort", indexing::topk),
@@ -109,6 +110,22 @@ impl<T: Copy> Strided<T> {
         }
         let data = (0..step + 8).map(|_| f(r)).collect();
         Strided { data, offset: offset + r.below(4), shape: shape.to_vec(), strides }
+    }
+
+    /// The same elements with the dimensions in another order in memory, each step of the innermost `gap` wide.
+    pub fn laid(&self, order: &[usize], gap: usize, offset: usize) -> Strided<T> {
+        let mut strides = vec![0isize; order.len()];
+        let mut step = gap;
+        for &d in order.iter().rev() {
+            strides[d] = step as isize;
+            step *= self.shape[d];
+        }
+        let mut data = vec![self.data[0]; step + offset];
+        for index in indices(&self.shape) {
+            let off: isize = index.iter().zip(&strides).map(|(&i, &s)| i as isize * s).sum();
+            data[offset + off as usize] = self.at(&index);
+        }
+        Strided { data, offset, shape: self.shape.clone(), strides }
     }
 
     pub fn at(&self, index: &[usize]) -> T {

@@ -183,6 +183,68 @@ pub fn empty() {
     assert!(of(ReduceOp::Mean).iter().all(|x| x.is_nan()));
 }
 
+/// Sums in every order of the dimensions in memory, with gaps, at odd addresses, and of operands of a narrower type
+/// that are widened on the way.
+pub fn layouts() {
+    fn bits<T: Element>(op: ReduceOp, program: &Program, over: &[bool], x: &Strided<T>) -> Vec<u64> {
+        let rows: usize = (0..over.len()).filter(|&d| !over[d]).map(|d| x.shape[d]).product();
+        let mut out = [Buffer::new(8 * rows)];
+        let plan = plan(op, program, &x.shape, over, &[x.operand()]).expect("a plan");
+        run(&plan, &mut [x.buffer()], &mut out);
+        out[0].get::<u64>()
+    }
+    fn same<T: Element>(r: &mut Random, program: &Program, shape: &[usize], over: &[bool]) {
+        let x = Strided::contiguous(shape, |_| T::from_f64(r.float()));
+        let want = bits(ReduceOp::Sum, program, over, &x);
+        let orders: &[&[usize]] = match shape.len() {
+            2 => &[&[0, 1], &[1, 0]],
+            _ => &[&[0, 1, 2], &[2, 1, 0], &[1, 0, 2], &[2, 0, 1]],
+        };
+        for order in orders {
+            for (gap, offset) in [(1, 0), (1, 3), (2, 0)] {
+                let y = x.laid(order, gap, offset);
+                let got = bits(ReduceOp::Sum, program, over, &y);
+                assert_eq!(got, want, "{shape:?} over {over:?} as {order:?}, gap {gap}, offset {offset}");
+            }
+        }
+    }
+    let mut r = Random(5);
+    let shapes: [(&[usize], &[bool]); 8] = [
+        (&[40, 12], &[false, true]),
+        (&[40, 100], &[false, true]),
+        (&[100, 40], &[true, false]),
+        (&[33, 1001], &[false, true]),
+        (&[40, 2048], &[false, true]),
+        (&[3, 20_000], &[false, true]),
+        (&[36, 8, 40], &[true, false, true]),
+        (&[7, 40, 6], &[false, true, false]),
+    ];
+    let widened = |from: DType| {
+        let mut p = Program::default();
+        let x = p.push(Code::Input(0), from, from);
+        let y = p.push(Code::Cast(Arg::Reg(x)), from, DType::F32);
+        p.outputs.push(y);
+        p
+    };
+    for (shape, over) in shapes {
+        same::<f32>(&mut r, &identity(DType::F32), shape, over);
+    }
+    for (shape, over) in [shapes[1], shapes[6]] {
+        same::<f64>(&mut r, &identity(DType::F64), shape, over);
+        same::<half::f16>(&mut r, &identity(DType::F16), shape, over);
+        same::<half::f16>(&mut r, &widened(DType::F16), shape, over);
+    }
+    // Widened in the same launch, or before it.
+    for (shape, over) in shapes {
+        let narrow = Strided::contiguous(shape, |_| half::f16::from_f64(r.float()));
+        let wide = Strided::contiguous(shape, |i| narrow.data[i].to_f32());
+        let want = bits(ReduceOp::Sum, &identity(DType::F32), over, &wide);
+        assert_eq!(bits(ReduceOp::Sum, &widened(DType::F16), over, &narrow), want, "{shape:?} over {over:?}");
+        let double = Strided::contiguous(shape, |i| wide.data[i] as f64);
+        assert_eq!(bits(ReduceOp::Sum, &widened(DType::F64), over, &double), want, "{shape:?} over {over:?}");
+    }
+}
+
 /// (x * y + 0.5).sum(): in one kernel, and over its result in memory.
 pub fn fused() {
     let mut p = Program::default();

@@ -60,6 +60,7 @@ controls! {
     futsim_stats(*mut Stats) -> Status;
     futsim_report_count(*const c_char) -> u64;
     futsim_report(*mut c_char, usize) -> usize;
+    futsim_ranges(*mut c_char, usize) -> usize;
     futsim_report_clear() -> Status;
     futsim_check() -> u64;
 }
@@ -215,6 +216,15 @@ impl Simulator {
         let mut text = vec![0u8; room];
         (self.0.futsim_report)(text.as_mut_ptr().cast(), room);
         String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned()
+    }
+
+    /// What the simulated profiler saw since the last reset, once a client has asked for it: lines `thread push text`,
+    /// `thread pop` and `thread work label`.
+    pub fn ranges(&self) -> Vec<String> {
+        let room = (self.0.futsim_ranges)(std::ptr::null_mut(), 0) + 1;
+        let mut text = vec![0u8; room];
+        (self.0.futsim_ranges)(text.as_mut_ptr().cast(), room);
+        String::from_utf8_lossy(&text).trim_end_matches('\0').lines().map(str::to_owned).collect()
     }
 
     /// Forgets the findings.

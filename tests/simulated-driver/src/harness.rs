@@ -34,7 +34,7 @@ pub fn enter() -> Result<Simulator, String> {
         return Simulator::attach();
     }
     let folder = install(&build()?)?;
-    let mut path = folder.into_os_string();
+    let mut path = folder.clone().into_os_string();
     if let Some(before) = std::env::var_os("LD_LIBRARY_PATH") {
         path.push(":");
         path.push(before);
@@ -43,6 +43,8 @@ pub fn enter() -> Result<Simulator, String> {
     let arguments = std::env::args_os().skip(1);
     let mut command = Command::new(this);
     settings(&mut command);
+    // It is a profiler too, for who asks for one.
+    command.env("NVTX_INJECTION64_PATH", folder.join(NAMES[1]));
     let error = command.args(arguments).env("LD_LIBRARY_PATH", path).env(ACTIVE, "1").exec();
     Err(format!("cannot start the test program again: {error}"))
 }

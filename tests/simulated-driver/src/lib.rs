@@ -13,7 +13,7 @@
 //! |---|---|
 //! | the C boundary | `ffi` pointers and handles, `status` codes |
 //! | the machine | `sim` state and lock, `scheduler` its thread, `work` what an item does, `random` |
-//! | entry points | `devices`, `contexts`, `streams`, `events`, `allocate`, `copies`, `module`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc` |
+//! | entry points | `devices`, `contexts`, `streams`, `events`, `allocate`, `copies`, `module`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc`, `nvtx` |
 //! | memory | `arena` pages, `memory` the table |
 //! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`, `limit`; `gemm` |
 //! | checks and faults | `race`, `pinned`, `faults`, `report`, `control` |
@@ -49,6 +49,7 @@ mod limit;
 mod memory;
 mod module;
 mod nvrtc;
+mod nvtx;
 mod pinned;
 mod race;
 mod random;

@@ -58,6 +58,8 @@ pub struct Sim {
     pub faults: Faults,
     pub stats: Stats,
     pub reports: Reports,
+    /// What the profiler saw.
+    pub ranges: Vec<String>,
     pub pace: Pace,
     /// Simulated nanoseconds: what the work done so far would roughly have taken, one item after the other.
     pub now: u64,
@@ -81,6 +83,7 @@ impl Sim {
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
+            ranges: Vec::new(),
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
             graphs: Graphs::default(),

@@ -136,6 +136,7 @@ impl Sim {
             self.race.stream_waits(stream, &clock);
         }
         needs.extend(implicit);
+        crate::nvtx::work(&mut self.ranges, &label);
         let label: Arc<str> = format!("{label} (stream {stream}, item {at})").into();
         self.race.enter(stream, at);
         self.check_touches((stream, at), &touches, &label);

@@ -1,9 +1,12 @@
-// Reductions in a fixed order: which elements a thread adds and how threads are joined depends on
-// shapes alone, so a result repeats bit by bit. No float atomics.
+// Reductions in a fixed order: which elements are added together, and how what they give is joined, depends on
+// the shape and the type of what is reduced alone, whatever lies where in memory, so a result repeats bit by bit.
+// No float atomics.
 //
-// Sums run in 4 or more chains a thread, each chain in blocks of 16 steps that are added up on their
-// own, then in a tree over lanes, warps and splits: the error grows with the logarithm of the length
-// and a sixteenth of a thread's share.
+// A row is shared by a team of 1 to 256 members. Sums run in 4 or more chains a member, each chain in blocks of 16
+// steps that are added up on their own, then in a tree over 32 members, then over the 32s and over splits: the
+// error grows with the logarithm of the length and a sixteenth of a member's share. `reduce_rows` has a thread for
+// each member; `reduce_turned`, for rows that lie side by side, lets neighbouring threads take neighbouring rows,
+// and does a member's work, and joins, as the other does.
 
 namespace ft {
 
@@ -75,11 +78,13 @@ template <class T> FN Place<T> lane_xor(Place<T> p, int d) {
     return r;
 }
 
-// Joins the values of X neighbouring threads, X 32 or a whole block of X threads; all get the result.
-template <class Op, int X> FN typename Op::A join_all(typename Op::A a) {
+// Joins the values of `lanes` neighbouring threads of a warp, 1, 2, 4 ... or 32, or of a whole block of X threads;
+// all get the result.
+template <class Op, int X> FN typename Op::A join_all(typename Op::A a, u32 lanes) {
     typedef typename Op::A A;
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
+    for (u32 d = 1; d < 32; d *= 2) {
+        if (d >= lanes) break;
         A b = lane_xor(a, d);
         // The lower lane's value comes first for both, so that both get the same bits.
         a = (threadIdx.x & d) ? Op::join(b, a) : Op::join(a, b);
@@ -95,6 +100,7 @@ template <class Op, int X> FN typename Op::A join_all(typename Op::A a) {
     }
     return a;
 }
+template <class Op, int X> FN typename Op::A join_all(typename Op::A a) { return join_all<Op, X>(a, 32); }
 
 // ---- one output, many threads --------------------------------------------------------------
 
@@ -126,36 +132,61 @@ template <class Op, int V, class I, class At> FN typename Op::A carry(I first, I
     return total[0];
 }
 
-// A row by X threads. blockDim is (X, rows of a block); blockIdx.y is the split of the row.
-// `row(r)` gives an `at`, `put(r, split, a)` takes the result.
+// A row by a thread for each member of its team: blockDim is (team, rows of a block), and X the largest team;
+// blockIdx.y is the split of the row. `row(r)` gives an `at`, `put(r, split, a)` takes the result.
 template <class Op, int V, int X, class I, class Row, class Put>
-FN void reduce_rows(I rows, I len, I chunk, const Row& row, const Put& put) {
+FN void reduce_rows(I rows, I len, I chunk, u32 team, const Row& row, const Put& put) {
     I r = (I)blockIdx.x * blockDim.y + threadIdx.y;
     I begin = (I)blockIdx.y * chunk;
     I end = len - begin < chunk ? len : begin + chunk;
     typename Op::A a = Op::none();
-    if (r < rows) a = carry<Op, V, I>(begin + (I)threadIdx.x * V, (I)X * V, end, row(r));
-    a = join_all<Op, X>(a);
+    if (r < rows) a = carry<Op, V, I>(begin + (I)threadIdx.x * V, (I)team * V, end, row(r));
+    a = join_all<Op, X>(a, team < 32 ? team : 32);
     if (r < rows && threadIdx.x == 0) put(r, blockIdx.y, a);
 }
 
-// Neighbouring threads take neighbouring rows; blockDim is (32, Y) or (256, 1), and Y threads share a row.
-template <class Op, class I, class Row, class Put>
-FN void reduce_columns(I rows, I len, I chunk, const Row& row, const Put& put) {
+// Neighbouring threads take neighbouring rows; blockDim is (rows of a block, Y), at most 1024 threads, and each of Y
+// threads does the work of team / Y neighbouring members, at most 16.
+template <class Op, int V, class I, class Row, class Put>
+FN void reduce_turned(I rows, I len, I chunk, u32 team, const Row& row, const Put& put) {
     typedef typename Op::A A;
-    __shared__ A part[256];
+    __shared__ A part[1024];
     I r = (I)blockIdx.x * blockDim.x + threadIdx.x;
     I begin = (I)blockIdx.y * chunk;
     I end = len - begin < chunk ? len : begin + chunk;
+    u32 members = team / blockDim.y;
     A a = Op::none();
-    if (r < rows) a = carry<Op, 1, I>(begin + threadIdx.y, (I)blockDim.y, end, row(r));
+    if (r < rows) {
+        const auto at = row(r);
+        // What pairs, fours... of members gave that have no partner yet.
+        A left[5];
+        for (u32 i = 0; i < members; ++i) {
+            a = carry<Op, V, I>(begin + (I)(threadIdx.y * members + i) * V, (I)team * V, end, at);
+            bool open = true;
+#pragma unroll
+            for (int l = 0; l < 5; ++l) {
+                if (open && (i >> l & 1)) {
+                    a = Op::join(left[l], a);
+                } else if (open) {
+                    left[l] = a;
+                    open = false;
+                }
+            }
+        }
+    }
     u32 me = threadIdx.y * blockDim.x + threadIdx.x;
     part[me] = a;
-    for (u32 d = blockDim.y / 2; d > 0; d /= 2) {
+    // The tree over 32 members, as lanes of a warp join; then from 32 to 32.
+    u32 group = (team < 32 ? team : 32) / members;
+    for (u32 d = 1; d < group; d *= 2) {
         __syncthreads();
-        if (threadIdx.y < d) part[me] = a = Op::join(a, part[me + d * blockDim.x]);
+        if (threadIdx.y % (2 * d) == 0) part[me] = a = Op::join(a, part[me + d * blockDim.x]);
     }
-    if (r < rows && threadIdx.y == 0) put(r, blockIdx.y, a);
+    __syncthreads();
+    if (r < rows && threadIdx.y == 0) {
+        for (u32 y = group; y < blockDim.y; y += group) a = Op::join(a, part[y * blockDim.x + threadIdx.x]);
+        put(r, blockIdx.y, a);
+    }
 }
 
 }  // namespace ft
