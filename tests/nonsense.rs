@@ -165,13 +165,14 @@ fn wrong(
             Ok(Ok(())) if y.numel() < 10_000 => {
                 let read = || {
                     runtime.block_on(async {
-                        y.display().await?;
-                        y.to_dtype(DType::F64).to_vec::<f64>().await
+                        let shown = tokio::time::timeout(limit, y.display()).await;
+                        let read = y.to_dtype(DType::F64).to_vec::<f64>();
+                        (shown, tokio::time::timeout(limit, read).await)
                     })
                 };
                 match catch_unwind(AssertUnwindSafe(read)) {
-                    Ok(Ok(read)) if read.len() == y.numel() => {}
-                    Ok(read) => found.push(format!("{i} cannot be read: {read:?}")),
+                    Ok((Ok(Ok(_)), Ok(Ok(read)))) if read.len() == y.numel() => {}
+                    Ok((shown, read)) => found.push(format!("{i} cannot be shown or read: {shown:?} {read:?}")),
                     Err(_) => found.push(format!("{i} panics when it is read")),
                 }
             }
@@ -334,12 +335,6 @@ const ALL: &[(&str, fn(&Device))] = &[
     ),
 ];
 
-/// Known not to hold on a GPU: somewhere in these lists an await does not end (`--ignored` runs them).
-const NOT_YET_ON_A_GPU: &[&str] = &[
-    "nonsense_gives_values_or_errors_and_never_panics_or_hangs",
-    "values_larger_than_memory_are_refused_or_never_written",
-];
-
 /// Runs all of them, each on a device of its own.
 pub fn run(kind: &str, alone: bool, ignored: bool, make: fn() -> Device) -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -356,7 +351,6 @@ pub fn run(kind: &str, alone: bool, ignored: bool, make: fn() -> Device) -> Exit
                 )
             })
         };
-        let ignored = ignored || alone && NOT_YET_ON_A_GPU.contains(&name);
         Trial::test(format!("{name}[{kind}]"), trial).with_ignored_flag(ignored)
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()

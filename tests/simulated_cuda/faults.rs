@@ -3,7 +3,7 @@
 use super::support::{Rng, block_on};
 use super::values::graph;
 use super::{Entry, device, entries, two_devices};
-use futensor::{CudaOptions, Device, Error, TensorFuture};
+use futensor::{CudaOptions, DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::{
     DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, Simulator,
 };
@@ -16,7 +16,8 @@ pub fn all() -> Vec<Entry> {
     .to_vec();
     list.extend(entries![1, false;
         memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well
-        memory_that_comes_free_is_waited_for]);
+        memory_that_comes_free_is_waited_for
+        values_without_elements_and_values_without_end_come_or_fail]);
     list.extend(entries![12, true;
         an_illegal_address_ends_every_await_of_that_device_alone
         a_launch_that_fails_for_good_ends_the_device
@@ -60,6 +61,21 @@ fn a_launch_that_is_refused_fails_its_value_alone(simulator: &Simulator, seed: u
     let (there, errors) = read(&made);
     assert!(errors.len() <= 1 && there >= 7, "{there} {errors:?}");
     assert!(errors.iter().all(|e| e.is_kernel()), "{errors:?}");
+    assert_eq!(block_on((device.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0]);
+}
+
+fn values_without_elements_and_values_without_end_come_or_fail(_: &Simulator, _: u64) {
+    let device = device(0);
+    assert_eq!(
+        block_on(device.zeros([4]).narrow(0, 0, 0).to_dtype(DType::F64).to_vec::<f64>()).unwrap(),
+        [0.0; 0]
+    );
+    let large = device.zeros([1usize << 40]);
+    assert_eq!(block_on(large.narrow(0, 0, 0).to_dtype(DType::F64).to_vec::<f64>()).unwrap(), [0.0; 0]);
+    let error = block_on(large.to_dtype(DType::F64) + 1.0).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    let error = block_on(large.repeat(2) + 1.0).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(block_on((device.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0]);
 }
 

@@ -90,6 +90,10 @@ fn fail(trouble: Trouble, node: &Node, gear: &Gear, last_try: bool) -> Result<Er
 /// The number that a value repeats, where that is all there is to it.
 fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
     let Storage::Inline(_) = &value.storage else { return None };
+    if shape.numel() == 0 {
+        // Whatever its strides, no element is read.
+        return Some(Scalar::Int(0));
+    }
     let layout = value.layout(shape);
     if !layout.strides.iter().zip(shape.iter()).all(|(&s, &n)| s == 0 || n == 1) {
         return None;
@@ -191,8 +195,10 @@ impl Gear {
             program.to_mut().instrs[i].code = match uniform(value, &node.shape, node.dtype) {
                 Some(scalar) => Code::Fill(scalar),
                 None => {
-                    let Some(Place::Device(ptr)) = self.place(lane, value)? else {
-                        return Ok(None);
+                    let ptr = match self.place(lane, value)? {
+                        Some(Place::Device(ptr)) => ptr,
+                        Some(Place::Inline) => unreachable!("what lies in its node is one element, repeated"),
+                        None => return Ok(None),
                     };
                     let offset = value.placed.as_ref().map_or(0, |p| p.offset) * node.dtype.size();
                     places.push((ptr + offset as u64, node.dtype));
