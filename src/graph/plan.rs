@@ -37,7 +37,7 @@ pub(crate) enum Task {
 
 impl Task {
     /// Its nodes, in the order of their data.
-    #[cfg(feature = "cuda")]
+    #[allow(dead_code)] // For devices that name what they run.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
         let (head, members, last) = match self {
             Task::Group { group, end, .. } => {
