@@ -29,8 +29,8 @@ const DEPTH: usize = 512;
 const BLOCK: usize = 64;
 /// Rows that are taken together, at most.
 const ROWS_MAX: usize = 8;
-/// Multiply-adds below which a second thread does not pay.
-const PART: usize = 1 << 18;
+/// Multiply-adds of a part for another thread, at least: some 9 us.
+const PART: usize = 1 << 19;
 
 /// A `[k, n]` matrix in panels of f32.
 pub(crate) struct Packed {
@@ -124,7 +124,7 @@ fn all<T: Load<f32>>(
     let (panels, blocks) = (b.n.div_ceil(WIDTH), m.div_ceil(BLOCK));
     let to = Shared::<T>::new(out.ptr);
     let each = (m.div_ceil(blocks.max(1)) * b.k * WIDTH).max(1);
-    in_parts(panels * blocks, (PART / each).max(1), par, &|parts| {
+    in_parts(panels * blocks, PART.div_ceil(each), par, &|parts| {
         let end = parts.end;
         for i in parts {
             let (block, panel) = (slice_of(m.div_ceil(ROWS_MAX), blocks, i / panels), i % panels);
@@ -192,17 +192,23 @@ impl<T: Load<f32>> Panel<'_, T> {
 
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
+        // The last panel may be narrow: registers of nothing but zeros are left out.
+        match (self.n - self.col).div_ceil(L::WIDTH) {
+            1 => return self.groups::<L, CUTS, 1, 1>(),
+            2 => return self.groups::<L, CUTS, 2, 1>(),
+            _ => {}
+        }
         let passes = (self.to - self.from).div_ceil(ROWS_MAX) * CUTS * (WIDTH / (3 * L::WIDTH));
         match passes {
-            0..=1 => self.groups::<L, CUTS, 3>(),
-            2 => self.groups::<L, CUTS, 2>(),
-            _ => self.groups::<L, CUTS, 1>(),
+            0..=1 => self.groups::<L, CUTS, 3, 3>(),
+            2 => self.groups::<L, CUTS, 3, 2>(),
+            _ => self.groups::<L, CUTS, 3, 1>(),
         }
     }
 
     /// Each step along k fetches `AHEAD` lines of the next panel, until all are.
     #[inline(always)]
-    fn groups<L: Lanes, const CUTS: usize, const AHEAD: usize>(&self) {
+    fn groups<L: Lanes, const CUTS: usize, const REGS: usize, const AHEAD: usize>(&self) {
         let (mut row, mut next) = (self.from, self.next.iter());
         while row < self.to {
             let high = group(self.to - row);
@@ -210,42 +216,46 @@ impl<T: Load<f32>> Panel<'_, T> {
             while row < end {
                 let some = (end - row).min(high.div_ceil(CUTS));
                 match some {
-                    1 => self.group::<L, 1, AHEAD>(row, &mut next),
-                    2 => self.group::<L, 2, AHEAD>(row, &mut next),
-                    3 => self.group::<L, 3, AHEAD>(row, &mut next),
-                    4 => self.group::<L, 4, AHEAD>(row, &mut next),
-                    5 if CUTS == 1 => self.group::<L, 5, AHEAD>(row, &mut next),
-                    6 if CUTS == 1 => self.group::<L, 6, AHEAD>(row, &mut next),
-                    7 if CUTS == 1 => self.group::<L, 7, AHEAD>(row, &mut next),
-                    _ => self.group::<L, ROWS_MAX, AHEAD>(row, &mut next),
+                    1 => self.group::<L, 1, REGS, AHEAD>(row, &mut next),
+                    2 => self.group::<L, 2, REGS, AHEAD>(row, &mut next),
+                    3 => self.group::<L, 3, REGS, AHEAD>(row, &mut next),
+                    4 => self.group::<L, 4, REGS, AHEAD>(row, &mut next),
+                    5 if CUTS == 1 => self.group::<L, 5, REGS, AHEAD>(row, &mut next),
+                    6 if CUTS == 1 => self.group::<L, 6, REGS, AHEAD>(row, &mut next),
+                    7 if CUTS == 1 => self.group::<L, 7, REGS, AHEAD>(row, &mut next),
+                    _ => self.group::<L, ROWS_MAX, REGS, AHEAD>(row, &mut next),
                 }
                 row += some;
             }
         }
     }
 
-    /// `M` rows by the whole panel.
+    /// `M` rows by the whole panel, `REGS` registers wide at a time.
     #[inline(always)]
-    fn group<L: Lanes, const M: usize, const AHEAD: usize>(
+    fn group<L: Lanes, const M: usize, const REGS: usize, const AHEAD: usize>(
         &self,
         row: usize,
         next: &mut std::slice::Iter<'_, Line>,
     ) {
         let mut sums = [[0f32; WIDTH]; M];
+        let wide = WIDTH.min(self.n - self.col);
         let rows: [*const f32; M] =
             std::array::from_fn(|r| self.rows.at((row + r) as isize * self.step).cast_const());
         // Blocks of k as even as can be.
         let deep = self.k.div_ceil(self.k.div_ceil(DEPTH).max(1)).max(1);
         for depth in (0..self.k).step_by(deep) {
             let end = (depth + deep).min(self.k);
-            for third in (0..WIDTH).step_by(3 * L::WIDTH) {
+            for first in (0..wide).step_by(REGS * L::WIDTH) {
                 // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie
                 // within the rows, the panel and the sums.
                 unsafe {
-                    let mut acc = [[L::splat(0.0); 3]; M];
-                    let mut b = self.lines.as_ptr().add(depth * (WIDTH / 16)).cast::<f32>().add(third);
+                    let mut acc = [[L::splat(0.0); REGS]; M];
+                    let mut b = self.lines.as_ptr().add(depth * (WIDTH / 16)).cast::<f32>().add(first);
                     for p in depth..end {
-                        let line = [L::load(b), L::load(b.add(L::WIDTH)), L::load(b.add(2 * L::WIDTH))];
+                        let mut line = [L::splat(0.0); REGS];
+                        for c in 0..REGS {
+                            line[c] = L::load(b.add(c * L::WIDTH));
+                        }
                         for _ in 0..AHEAD {
                             if let Some(next) = next.next() {
                                 L::fetch(next.0.as_ptr());
@@ -253,15 +263,15 @@ impl<T: Load<f32>> Panel<'_, T> {
                         }
                         for r in 0..M {
                             let x = L::splat(*rows[r].add(p));
-                            for c in 0..3 {
+                            for c in 0..REGS {
                                 acc[r][c] = L::fma(x, line[c], acc[r][c]);
                             }
                         }
                         b = b.add(WIDTH);
                     }
                     for r in 0..M {
-                        for c in 0..3 {
-                            let to = sums[r].as_mut_ptr().add(third + c * L::WIDTH);
+                        for c in 0..REGS {
+                            let to = sums[r].as_mut_ptr().add(first + c * L::WIDTH);
                             let sum = if depth > 0 { L::add(L::load(to), acc[r][c]) } else { acc[r][c] };
                             L::store(to, sum);
                         }
@@ -269,7 +279,6 @@ impl<T: Load<f32>> Panel<'_, T> {
                 }
             }
         }
-        let wide = WIDTH.min(self.n - self.col);
         for (r, sums) in sums.iter().enumerate() {
             let to = self.out.at(((row + r) * self.n + self.col) as isize);
             // SAFETY: `wide` elements of the output's row, which belong to this panel.
