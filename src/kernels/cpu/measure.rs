@@ -266,7 +266,7 @@ fn measure_matmul() {
             let (a, b) = (view(&data, DType::F32, &sa, &ta), view(&data, DType::F32, &sb, &tb));
             let name = format!("[{m}, {k}] x [{k}, {n}]{}", if turned { " turned" } else { "" });
             line(&name, flops, &mut |par| matmul(a, b, &out(&mut result, DType::F32, &so), par).unwrap());
-            if m <= 32 {
+            if m <= 512 {
                 let packed = pack(b).unwrap();
                 line("  packed", flops, &mut |par| {
                     matmul_packed(a, &packed, &out(&mut result, DType::F32, &so), par)
@@ -283,7 +283,7 @@ fn measure_matmul() {
             let (ta, tb) = ([k as isize, 1], if turned { [1, k as isize] } else { [n as isize, 1] });
             let (a, b) = (view(&data, dtype, &sa, &ta), view(&data, dtype, &sb, &tb));
             line(name, flops, &mut |par| matmul(a, b, &out(&mut result, dtype, &so), par).unwrap());
-            if m <= 32 {
+            if m <= 512 && dtype != DType::I32 {
                 let packed = pack(b).unwrap();
                 line("  packed", flops, &mut |par| {
                     matmul_packed(a, &packed, &out(&mut result, dtype, &so), par)

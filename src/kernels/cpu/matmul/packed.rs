@@ -1,8 +1,8 @@
 //! A weight packed once, and its products.
 //!
 //! `gemm` brings its operands into order at every call, which with few rows costs as much as the product, and
-//! with a transposed weight more. Here the weight is cut into panels of [`WIDTH`] columns, each contiguous along
-//! k; rows of `a` are read as they lie, in blocks that stay in the second-level cache while all panels pass.
+//! with a transposed weight more. Here the weight is cut into panels of two or three [`Line`]s of columns (one, where
+//! it has no more), as even as can be, each contiguous along k; rows of `a` are read as they lie, in blocks that stay in the second-level cache while all panels pass.
 //! A model's weights do not fit into that cache, so while one panel is multiplied the next is fetched: on two
 //! cores with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on one thread without, 230 with,
 //! `gemm` 650; from 64 rows on it is at `gemm`'s rate for a weight that stays in the cache (122 GFLOP/s).
@@ -20,9 +20,13 @@ use crate::dtype::DType;
 use ::half::{bf16, f16};
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
-/// Columns of a panel: three 512-bit registers of f32.
-const WIDTH: usize = 48;
+/// Most lines of columns of a panel: three 512-bit registers of f32.
+const LINES_MAX: usize = 3;
+/// Columns of a line.
+const LINE: usize = 16;
 /// Most depth after which a block of sums is put aside, so that errors grow with k / DEPTH.
 const DEPTH: usize = 512;
 /// Rows of a block, at most: with k = 1536 they take 384 KiB.
@@ -34,15 +38,32 @@ const PART: usize = 1 << 19;
 
 /// A `[k, n]` matrix in panels of f32.
 pub(crate) struct Packed {
-    panels: Vec<Line>,
+    lines: Vec<Line>,
     k: usize,
     n: usize,
+}
+
+impl Packed {
+    fn panels(n: usize) -> usize {
+        n.div_ceil(LINE).div_ceil(LINES_MAX)
+    }
+
+    /// The lines of columns of a panel. One of 64 columns has twice two, not three and one: a line alone has too few
+    /// sums to keep the machine busy.
+    fn columns(n: usize, panel: usize) -> Range<usize> {
+        slice_of(n.div_ceil(LINE), Packed::panels(n), panel)
+    }
+
+    fn panel(&self, panel: usize) -> &[Line] {
+        let columns = Packed::columns(self.n, panel);
+        &self.lines[columns.start * self.k..columns.end * self.k]
+    }
 }
 
 /// A cache line, for alignment.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+struct Line([f32; LINE]);
 
 /// Packs a `[k, n]` view of f32, f16 or bf16.
 ///
@@ -58,21 +79,23 @@ pub(crate) fn pack(b: View<'_>) -> Result<Packed, String> {
 }
 
 fn pack_as<T: Load<f32>>(b: View<'_>, k: usize, n: usize) -> Packed {
-    let mut panels = vec![Line([0.0; 16]); n.div_ceil(WIDTH) * k * (WIDTH / 16)];
+    let mut lines = vec![Line([0.0; LINE]); n.div_ceil(LINE) * k];
     let (from, [rows, cols]) = (Shared::<T>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
-    for (panel, lines) in panels.chunks_mut((k * (WIDTH / 16)).max(1)).enumerate() {
-        let wide = WIDTH.min(n - panel * WIDTH);
+    let mut rest = &mut lines[..];
+    for panel in 0..Packed::panels(n) {
+        let columns = Packed::columns(n, panel);
+        let lines = rest.split_off_mut(..columns.len() * k).expect("lines for all panels");
         // Columns outside, so that a transposed weight is read along memory; rows of a panel are near.
-        for c in 0..wide {
-            let column = (panel * WIDTH + c) as isize * cols;
+        for c in 0..(columns.len() * LINE).min(n - columns.start * LINE) {
+            let column = (columns.start * LINE + c) as isize * cols;
             for p in 0..k {
                 // SAFETY: an index of the view.
-                lines[p * (WIDTH / 16) + c / 16].0[c % 16] =
+                lines[p * columns.len() + c / LINE].0[c % LINE] =
                     unsafe { *from.at(p as isize * rows + column) }.load();
             }
         }
     }
-    Packed { panels, k, n }
+    Packed { lines, k, n }
 }
 
 /// `out[m, n] = a[m, k] x b`. `a` and `out` are of one type, one that can be packed; the rows of `a` are contiguous.
@@ -121,23 +144,24 @@ fn all<T: Load<f32>>(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    let (panels, blocks) = (b.n.div_ceil(WIDTH), m.div_ceil(BLOCK));
+    let (panels, blocks) = (Packed::panels(b.n), m.div_ceil(BLOCK));
     let to = Shared::<T>::new(out.ptr);
-    let each = (m.div_ceil(blocks.max(1)) * b.k * WIDTH).max(1);
+    let each = (m.div_ceil(blocks.max(1)) * b.k * LINES_MAX * LINE).max(1);
     in_parts(panels * blocks, PART.div_ceil(each), par, &|parts| {
         let end = parts.end;
         for i in parts {
             let (block, panel) = (slice_of(m.div_ceil(ROWS_MAX), blocks, i / panels), i % panels);
-            let lines = |panel: usize| &b.panels[panel * b.k * (WIDTH / 16)..][..b.k * (WIDTH / 16)];
+            let columns = Packed::columns(b.n, panel);
             Panel {
-                lines: lines(panel),
-                next: if i + 1 < end { lines((i + 1) % panels) } else { &[] },
+                lines: b.panel(panel),
+                next: if i + 1 < end { b.panel((i + 1) % panels) } else { &[] },
                 rows,
                 step,
                 from: block.start * ROWS_MAX,
                 to: (block.end * ROWS_MAX).min(m),
                 k: b.k,
-                col: panel * WIDTH,
+                col: columns.start * LINE,
+                wide: (columns.len() * LINE).min(b.n - columns.start * LINE),
                 n: b.n,
                 out: to,
                 life: PhantomData,
@@ -157,7 +181,9 @@ struct Panel<'a, T> {
     from: usize,
     to: usize,
     k: usize,
+    /// The first column, and how many there are.
     col: usize,
+    wide: usize,
     n: usize,
     out: Shared<T>,
     life: PhantomData<&'a T>,
@@ -176,7 +202,7 @@ impl<T: Load<f32>> Panel<'_, T> {
         }
     }
 
-    // 8 rows by 3 registers are 24 sums of the 32 registers.
+    // 8 rows by 3 registers are 24 sums of the 32 registers; by 2 they are 16.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
     fn on_avx512(&self) {
@@ -192,23 +218,24 @@ impl<T: Load<f32>> Panel<'_, T> {
 
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
-        // The last panel may be narrow: registers of nothing but zeros are left out.
-        match (self.n - self.col).div_ceil(L::WIDTH) {
-            1 => return self.groups::<L, CUTS, 1, 1>(),
-            2 => return self.groups::<L, CUTS, 2, 1>(),
-            _ => {}
-        }
-        let passes = (self.to - self.from).div_ceil(ROWS_MAX) * CUTS * (WIDTH / (3 * L::WIDTH));
-        match passes {
-            0..=1 => self.groups::<L, CUTS, 3, 3>(),
-            2 => self.groups::<L, CUTS, 3, 2>(),
-            _ => self.groups::<L, CUTS, 3, 1>(),
+        let lines = self.wide.div_ceil(LINE);
+        let registers = lines * LINE / L::WIDTH;
+        let row_groups = (self.to - self.from).div_ceil(ROWS_MAX) * CUTS;
+        // How often k is walked along, to fetch the next panel's lines evenly.
+        match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
+            (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 1>(),
+            (1, _) => self.groups::<L, CUTS, 1, 2, 1>(),
+            (2, 0..=1) => self.groups::<L, CUTS, 2, 2, 2>(),
+            (2, _) => self.groups::<L, CUTS, 2, 2, 1>(),
+            (_, 0..=1) => self.groups::<L, CUTS, 3, 3, 3>(),
+            (_, 2) => self.groups::<L, CUTS, 3, 3, 2>(),
+            (_, _) => self.groups::<L, CUTS, 3, 3, 1>(),
         }
     }
 
     /// Each step along k fetches `AHEAD` lines of the next panel, until all are.
     #[inline(always)]
-    fn groups<L: Lanes, const CUTS: usize, const REGS: usize, const AHEAD: usize>(&self) {
+    fn groups<L: Lanes, const CUTS: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(&self) {
         let (mut row, mut next) = (self.from, self.next.iter());
         while row < self.to {
             let high = group(self.to - row);
@@ -216,14 +243,14 @@ impl<T: Load<f32>> Panel<'_, T> {
             while row < end {
                 let some = (end - row).min(high.div_ceil(CUTS));
                 match some {
-                    1 => self.group::<L, 1, REGS, AHEAD>(row, &mut next),
-                    2 => self.group::<L, 2, REGS, AHEAD>(row, &mut next),
-                    3 => self.group::<L, 3, REGS, AHEAD>(row, &mut next),
-                    4 => self.group::<L, 4, REGS, AHEAD>(row, &mut next),
-                    5 if CUTS == 1 => self.group::<L, 5, REGS, AHEAD>(row, &mut next),
-                    6 if CUTS == 1 => self.group::<L, 6, REGS, AHEAD>(row, &mut next),
-                    7 if CUTS == 1 => self.group::<L, 7, REGS, AHEAD>(row, &mut next),
-                    _ => self.group::<L, ROWS_MAX, REGS, AHEAD>(row, &mut next),
+                    1 => self.group::<L, 1, LINES, REGS, AHEAD>(row, &mut next),
+                    2 => self.group::<L, 2, LINES, REGS, AHEAD>(row, &mut next),
+                    3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
+                    4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
+                    5 if CUTS == 1 => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
+                    6 if CUTS == 1 => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
+                    7 if CUTS == 1 => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
+                    _ => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
                 }
                 row += some;
             }
@@ -232,25 +259,25 @@ impl<T: Load<f32>> Panel<'_, T> {
 
     /// `M` rows by the whole panel, `REGS` registers wide at a time.
     #[inline(always)]
-    fn group<L: Lanes, const M: usize, const REGS: usize, const AHEAD: usize>(
+    fn group<L: Lanes, const M: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(
         &self,
         row: usize,
         next: &mut std::slice::Iter<'_, Line>,
     ) {
-        let mut sums = [[0f32; WIDTH]; M];
-        let wide = WIDTH.min(self.n - self.col);
+        // Sums of the blocks of k before the last, where there are any.
+        let mut sums = [[MaybeUninit::<f32>::uninit(); LINES_MAX * LINE]; M];
         let rows: [*const f32; M] =
             std::array::from_fn(|r| self.rows.at((row + r) as isize * self.step).cast_const());
-        // Blocks of k as even as can be.
+        // Blocks of k as even as can be; at least one, since without any the sums are zeros all the same.
         let deep = self.k.div_ceil(self.k.div_ceil(DEPTH).max(1)).max(1);
-        for depth in (0..self.k).step_by(deep) {
+        for depth in (0..self.k.max(1)).step_by(deep) {
             let end = (depth + deep).min(self.k);
-            for first in (0..wide).step_by(REGS * L::WIDTH) {
+            for first in (0..self.wide).step_by(REGS * L::WIDTH) {
                 // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie
-                // within the rows, the panel and the sums.
+                // within the rows, the panel and the sums, which the first block of k has written.
                 unsafe {
                     let mut acc = [[L::splat(0.0); REGS]; M];
-                    let mut b = self.lines.as_ptr().add(depth * (WIDTH / 16)).cast::<f32>().add(first);
+                    let mut b = self.lines.as_ptr().add(depth * LINES).cast::<f32>().add(first);
                     for p in depth..end {
                         let mut line = [L::splat(0.0); REGS];
                         for c in 0..REGS {
@@ -267,24 +294,42 @@ impl<T: Load<f32>> Panel<'_, T> {
                                 acc[r][c] = L::fma(x, line[c], acc[r][c]);
                             }
                         }
-                        b = b.add(WIDTH);
+                        b = b.add(LINES * LINE);
                     }
                     for r in 0..M {
                         for c in 0..REGS {
-                            let to = sums[r].as_mut_ptr().add(first + c * L::WIDTH);
-                            let sum = if depth > 0 { L::add(L::load(to), acc[r][c]) } else { acc[r][c] };
-                            L::store(to, sum);
+                            let col = first + c * L::WIDTH;
+                            let before = sums[r].as_mut_ptr().add(col).cast::<f32>();
+                            let sum = if depth > 0 { L::add(L::load(before), acc[r][c]) } else { acc[r][c] };
+                            if end == self.k {
+                                self.write::<L>(row + r, col, sum);
+                            } else {
+                                L::store(before, sum);
+                            }
                         }
                     }
                 }
             }
         }
-        for (r, sums) in sums.iter().enumerate() {
-            let to = self.out.at(((row + r) * self.n + self.col) as isize);
-            // SAFETY: `wide` elements of the output's row, which belong to this panel.
-            let write = |c: usize| unsafe { to.add(c).write(T::store(sums[c])) };
-            // Mostly a panel is full, and its width known to the compiler.
-            if wide == WIDTH { (0..WIDTH).for_each(write) } else { (0..wide).for_each(write) }
+    }
+
+    /// Writes a register of sums as elements of the output; what lies beyond the last column is left out.
+    ///
+    /// # Safety
+    /// As for the functions of `L`; the row is the output's.
+    #[inline(always)]
+    unsafe fn write<L: Lanes>(&self, row: usize, col: usize, sum: L::Register) {
+        let mut line = [0f32; LINE];
+        // SAFETY: a register fits into a line; the columns below `wide` are this panel's own.
+        unsafe {
+            L::store(line.as_mut_ptr(), sum);
+            let to = self.out.at((row * self.n + self.col + col) as isize);
+            let write = |c: usize| to.add(c).write(T::store(line[c]));
+            // Mostly all of them are there, and their number known to the compiler.
+            match self.wide.saturating_sub(col) {
+                left if left >= L::WIDTH => (0..L::WIDTH).for_each(write),
+                left => (0..left).for_each(write),
+            }
         }
     }
 }
