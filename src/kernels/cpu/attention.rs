@@ -181,7 +181,9 @@ impl<W: Real> Levelled for Rescale<'_, W> {
         let (block, wide) = (self.block, self.block.sizes[2]);
         let scale = W::of(block.sight.scale);
         for (r, row) in self.scores.chunks_mut(self.len).enumerate() {
-            row.iter_mut().for_each(|x| *x = x.mul(scale));
+            for x in &mut *row {
+                *x = x.mul(scale);
+            }
             let query = block.first + r;
             if let Some(mask) = &block.mask {
                 let line = mask.at + query as isize * mask.rows + self.start as isize * mask.cols;
@@ -207,13 +209,17 @@ impl<W: Real> Levelled for Rescale<'_, W> {
                 row.fill(W::ZERO);
                 continue;
             }
-            row.iter_mut().for_each(|x| *x = x.sub(largest).exp::<S>());
+            for x in &mut *row {
+                *x = x.sub(largest).exp_of_difference::<S>();
+            }
             let sum = fold_row::<Sum<W, W, W>>(row);
             if before != largest {
                 // From the old largest score to the new one; of nothing so far, 0.
-                let by = before.sub(largest).exp::<S>();
+                let by = before.sub(largest).exp_of_difference::<S>();
                 self.sums[r] = self.sums[r].mul(by);
-                self.out[r * wide..(r + 1) * wide].iter_mut().for_each(|x| *x = x.mul(by));
+                for x in &mut self.out[r * wide..(r + 1) * wide] {
+                    *x = x.mul(by);
+                }
                 self.largest[r] = largest;
             }
             self.sums[r] = self.sums[r].add(sum);

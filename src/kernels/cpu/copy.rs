@@ -61,7 +61,7 @@ pub(crate) fn fill(value: Scalar, dst: &ViewMut<'_>, par: &dyn Parallel) {
                 let first = to.at((part.start * size) as isize).cast::<std::mem::MaybeUninit<T>>();
                 std::slice::from_raw_parts_mut(first, part.len())
             };
-            vectorize(|| out.iter_mut().for_each(|o| { o.write(x); }));
+            vectorize!(|| out.iter_mut().for_each(|o| { o.write(x); }));
         });
     });
 }
@@ -84,7 +84,7 @@ fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *cons
     let cuts = row.size.div_ceil(least).max(1);
     let (rows, each) = (nest.numel(), row.size.div_ceil(cuts));
     in_parts(rows * cuts, (least / each).max(1), par, &|part| {
-        vectorize(|| {
+        vectorize!(|| {
             let (first, last) = (part.start / cuts, part.end.div_ceil(cuts));
             nest.each(first..last, |r, [d, s]| {
                 for c in 0..cuts {
@@ -140,7 +140,7 @@ fn transpose<T: Copy + Send + Sync>(
     let bands = column.size.div_ceil(TILE);
     let unit = (TILE * row.size).max(1);
     in_parts(planes.numel() * bands, (least / unit).max(1), par, &|part| {
-        vectorize(|| {
+        vectorize!(|| {
             for u in part {
                 let [d, s] = planes.at(u / bands);
                 let c = (u % bands) * TILE;

@@ -6,17 +6,63 @@
 use super::simd::{Baseline, Level, Simd, level};
 
 /// Runs a body as compiled for the level in use. What it calls takes part only where it is inlined.
-#[inline(always)]
-pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
-    struct Plain<F>(F);
-    impl<R, F: FnOnce() -> R> Levelled for Plain<F> {
-        type Out = R;
-        #[inline(always)]
-        fn run<S: Simd>(self) -> R {
-            (self.0)()
+///
+/// A macro, so that there is a closure for each level, with one caller: one that all levels call is compiled once, for
+/// none of them, wherever it is too long to be inlined (a softmax of bfloat16 rows took five times as long for that).
+macro_rules! vectorize {
+    (|| $body:expr) => {{
+        use $crate::kernels::cpu::{isa, simd::Level};
+        match $crate::kernels::cpu::simd::level() {
+            Level::Avx512 => isa::within_avx512(|| $body),
+            Level::Avx2 => isa::within_avx2(|| $body),
+            Level::Baseline => isa::within_baseline(|| $body),
         }
+    }};
+}
+pub(super) use vectorize;
+
+struct Plain<F>(F);
+
+impl<R, F: FnOnce() -> R> Levelled for Plain<F> {
+    type Out = R;
+    #[inline(always)]
+    fn run<S: Simd>(self) -> R {
+        (self.0)()
     }
-    at_level(Plain(body))
+}
+
+/// Runs a closure as compiled for AVX-512, which is the level in use.
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(super) fn within_avx512<R>(body: impl FnOnce() -> R) -> R {
+    assert_eq!(level(), Level::Avx512);
+    // SAFETY: a `Level` is only made where the machine has it.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        on_avx512(Plain(body))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    body()
+}
+
+/// Runs a closure as compiled for AVX2, which is the level in use.
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(super) fn within_avx2<R>(body: impl FnOnce() -> R) -> R {
+    assert_eq!(level(), Level::Avx2);
+    // SAFETY: as above.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        on_avx2(Plain(body))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    body()
+}
+
+/// Runs a closure as compiled for the architecture.
+#[inline(always)]
+pub(super) fn within_baseline<R>(body: impl FnOnce() -> R) -> R {
+    Plain(body).run::<Baseline>()
 }
 
 /// A body that is told its level.
@@ -62,7 +108,7 @@ mod tests {
         let x: Vec<f32> = (0..1000).map(|i| i as f32 * 0.37).collect();
         let plain: Vec<f32> = x.iter().map(|v| v * 3.0 + 1.0).collect();
         let mut wide = vec![0.0; x.len()];
-        vectorize(|| wide.iter_mut().zip(&x).for_each(|(w, v)| *w = v * 3.0 + 1.0));
+        vectorize!(|| wide.iter_mut().zip(&x).for_each(|(w, v)| *w = v * 3.0 + 1.0));
         assert_eq!(plain, wide);
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
         let (planes, to, places) = (Planes::<T>::new(&x), Shared::<T>::new(out.ptr), window.places());
         each_plane(&planes, places * window.taps(), par, &|i, from| {
             let mut largest = vec![W::LEAST; places];
-            vectorize(|| {
+            vectorize!(|| {
                 window.each_row(|_, oy, span, iy, ix| {
                     let row = from.at(iy as isize * planes.row + ix as isize * planes.col);
                     let largest = &mut largest[oy * window.output[1]..][span];
@@ -172,7 +172,7 @@ pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut
         let divisors = divisor.all::<W>(window);
         each_plane(&planes, places * window.taps(), par, &|i, from| {
             let mut sums = vec![W::ZERO; places];
-            vectorize(|| {
+            vectorize!(|| {
                 window.each_row(|_, oy, span, iy, ix| {
                     let row = from.at(iy as isize * planes.row + ix as isize * planes.col);
                     let sums = &mut sums[oy * window.output[1]..][span];
@@ -209,7 +209,7 @@ pub(crate) fn spread(window: &Window, divisor: Divisor, dy: View<'_>, out: &View
         let divisors = divisor.all::<W>(window);
         each_plane(&planes, window.places() * window.taps(), par, &|i, from| {
             let mut sums = vec![W::ZERO; size];
-            vectorize(|| {
+            vectorize!(|| {
                 window.each_row(|_, oy, span, iy, ix| {
                     let row = from.at(oy as isize * planes.row + span.start as isize * planes.col);
                     let by = &divisors[oy * window.output[1]..][span];

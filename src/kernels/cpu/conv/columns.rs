@@ -51,7 +51,7 @@ pub(super) fn gather<T: Load<W>, W: Real>(
 ) {
     let len = places.len();
     let padded = geo.padding != [0, 0] || (0..2).any(|a| geo.span(a, geo.kernel[a] - 1).end < geo.output[a]);
-    vectorize(|| {
+    vectorize!(|| {
         if padded {
             to.fill(W::ZERO);
         }
@@ -88,7 +88,7 @@ pub(super) unsafe fn scatter<W: Real>(
 ) {
     let len = places.len();
     let [high, wide] = geo.input.map(|n| n as isize);
-    vectorize(|| {
+    vectorize!(|| {
         let step = geo.stride[1];
         each_run(geo, channels, &places, |row, at, count, channel, iy, ix| {
             let line = to.at((channel as isize * high + iy) * wide + ix);
@@ -124,7 +124,7 @@ pub(super) fn plain<T: Load<W>, W: Real>(
             let count = if even { len - done } else { (wide - x).min(len - done) };
             let from = plane.at(y as isize * image.steps[2] + x as isize * image.steps[3]);
             let step = image.steps[3];
-            vectorize(|| {
+            vectorize!(|| {
                 let to = &mut to[done..done + count];
                 if step == 1 {
                     // SAFETY: these elements lie side by side.

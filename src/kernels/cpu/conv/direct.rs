@@ -49,7 +49,7 @@ pub(super) fn forward<T: Load<W>, W: Real>(
         let (n, o) = (plane / outs, plane % outs);
         let first = o / geo.channels[1] * geo.channels[0];
         with_plane::<T, W>(to.at((plane * places) as isize), places, |sums| {
-            vectorize(|| {
+            vectorize!(|| {
                 sums.fill(bias[o]);
                 for c in 0..geo.channels[0] {
                     let (from, w) =
@@ -80,7 +80,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
         let (n, c) = (plane / ins, plane % ins);
         let (g, own) = (c / geo.channels[0], c % geo.channels[0]);
         with_plane::<T, W>(to.at((plane * size) as isize), size, |sums| {
-            vectorize(|| {
+            vectorize!(|| {
                 sums.fill(bias[c]);
                 for o in g * geo.channels[1]..(g + 1) * geo.channels[1] {
                     let (from, w) = (dy.plane(n, o), &weights[(o * geo.channels[0] + own) * taps..][..taps]);
@@ -115,7 +115,7 @@ pub(super) fn to_weight<T: Load<W>, W: Real>(
         let (o, own) = (part / ins, part % ins);
         let c = o / geo.channels[1] * ins + own;
         with_plane::<T, W>(to.at((part * taps) as isize), taps, |sums| {
-            vectorize(|| {
+            vectorize!(|| {
                 sums.fill(W::ZERO);
                 for n in 0..geo.batch {
                     let (up, from) = (dy.plane(n, o), x.plane(n, c));

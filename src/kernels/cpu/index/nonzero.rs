@@ -19,7 +19,7 @@ pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Vec<usize> {
         let zero = T::from_i64(0);
         let count = |chunk: usize| {
             let range = chunk * CHUNK..((chunk + 1) * CHUNK).min(n);
-            let count = vectorize(|| match &nest.dims[..] {
+            let count = vectorize!(|| match &nest.dims[..] {
                 [d] if d.step == [1] => {
                     // SAFETY: a run of the input.
                     let run = unsafe { std::slice::from_raw_parts(from.at(range.start as isize), range.len()) };

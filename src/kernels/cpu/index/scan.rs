@@ -54,7 +54,7 @@ fn sums<T: Copy, W: Copy + Default, O>(
             columns.each(cut.clone(), |c, [o]| at[c - cut.start] = offset + o);
             let at = &at[..cut.len()];
             let together = at.windows(2).all(|w| w[1] == w[0] + 1);
-            vectorize(|| {
+            vectorize!(|| {
                 let mut sum = [W::default(); COLUMNS];
                 for r in 0..n {
                     let row = r as isize * step;

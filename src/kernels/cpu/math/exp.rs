@@ -63,6 +63,18 @@ pub(super) fn exp_of_negative<S: Simd>(x: f32) -> f32 {
     exp_core::<S>(r) * f32::from_bits(n.wrapping_add(127) << 23)
 }
 
+/// `e^x` for x <= 0, and 0 where that is below 2^-125, where normal numbers end and two more multiplications would
+/// begin. What rows are normalised by: beside the 1 of the largest element such a term is nothing.
+#[inline(always)]
+pub(crate) fn exp_of_difference<S: Simd>(x: f32) -> f32 {
+    let t = fma::<S>(x, LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, x));
+    // The low bits of `t` are n, and those of ROUND are zeros: they go where the exponent is.
+    let power = f32::from_bits((t.to_bits() << 23).wrapping_add(1f32.to_bits()));
+    if x < -86.6 { 0.0 } else { exp_core::<S>(r) * power }
+}
+
 #[inline(always)]
 pub(super) fn exp2<S: Simd>(x: f32) -> f32 {
     let x = clamp(x, -151.0, 129.0);

@@ -17,6 +17,7 @@ mod special;
 mod tests;
 mod trig;
 
+pub(crate) use exp::exp_of_difference;
 pub(crate) use half::{narrow_bf16, narrow_f16, narrow_odd, widen_bf16, widen_f16};
 pub(crate) use trig::{cos_fast, cos_rare, is_rare, sin_fast, sin_rare, tan_fast, tan_rare};
 

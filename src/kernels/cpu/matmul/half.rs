@@ -73,7 +73,7 @@ unsafe fn tile<T: Load<f32>>(o: Matrix<T>, a: Matrix<T>, b: Matrix<T>, high: usi
                 break;
             }
         }
-        vectorize(|| {
+        vectorize!(|| {
             for (r, line) in acc.chunks(wide).enumerate() {
                 // SAFETY: rows of the output lie without gaps.
                 line.iter().enumerate().for_each(|(c, &x)| unsafe { o.from(r, c).write(T::store(x)) });
@@ -90,7 +90,7 @@ unsafe fn tile<T: Load<f32>>(o: Matrix<T>, a: Matrix<T>, b: Matrix<T>, high: usi
 unsafe fn widen<T: Load<f32>>(from: Matrix<T>, to: &mut [f32], rows: usize, cols: usize) -> Matrix<f32> {
     let turned = from.rows == 1 && from.cols != 1;
     let (lines, len) = if turned { (cols, rows) } else { (rows, cols) };
-    vectorize(|| {
+    vectorize!(|| {
         for (i, line) in to.chunks_mut(len.max(1)).take(lines).enumerate() {
             let first = if turned { from.from(0, i) } else { from.from(i, 0) };
             if turned || from.cols == 1 {

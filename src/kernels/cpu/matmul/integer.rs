@@ -32,7 +32,7 @@ pub(super) fn integers<T: Int>(p: &Product, a: *const u8, b: *const u8, out: *mu
     let cut = Cut::new(p, p.batch.numel(), [4, COLS], par.threads());
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
-        vectorize(|| {
+        vectorize!(|| {
             let mut c = cols.start;
             while c < cols.end {
                 let width = COLS.min(cols.end - c);

@@ -226,7 +226,7 @@ unsafe fn turn<T: Float>(from: Matrix<T>, to: &mut Vec<T>, rows: usize, cols: us
     if to.len() < rows * cols {
         to.resize(rows * cols, T::UNIT);
     }
-    vectorize(|| {
+    vectorize!(|| {
         // Bands of 16 columns: each is read along memory, and whole cache lines are written.
         for band in (0..cols).step_by(16) {
             let wide = 16.min(cols - band);

@@ -70,7 +70,7 @@ unsafe fn look<T: Load<W>, W: Wide, const MAX: bool>(
     values: *mut u8,
     places: *mut u32,
 ) {
-    vectorize(|| {
+    vectorize!(|| {
         // SAFETY: by the caller's promise.
         let (values, places) = unsafe {
             (std::slice::from_raw_parts_mut(values.cast::<W>(), n), std::slice::from_raw_parts_mut(places, n))

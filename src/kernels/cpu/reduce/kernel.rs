@@ -115,7 +115,7 @@ impl To {
 unsafe fn rows<F: Fold>(call: RowsCall) {
     let RowsCall { x, step, rows, n, to } = call;
     let x = x.cast::<F::In>();
-    vectorize(|| {
+    vectorize!(|| {
         // SAFETY: by the caller's promise, in each loop.
         macro_rules! short {
             ($n:literal) => {
@@ -148,7 +148,7 @@ unsafe fn rows<F: Fold>(call: RowsCall) {
 unsafe fn block<F: Fold>(call: BlockCall<'_>) {
     let BlockCall { rows, n, levels, width, blocks } = call;
     let levels = levels.cast::<F::Acc>();
-    vectorize(|| {
+    vectorize!(|| {
         for i in 0..LANES {
             let lane = i.reverse_bits() >> (usize::BITS as usize - LEVELS);
             let mut from = [std::ptr::null::<F::In>(); BLOCK / LANES];
@@ -213,7 +213,7 @@ unsafe fn strip<F: Fold, const N: usize>(
 
 unsafe fn finish<F: Fold>(levels: *const u8, width: usize, blocks: usize, n: usize, to: To) {
     let levels = levels.cast::<F::Acc>();
-    vectorize(|| {
+    vectorize!(|| {
         for w in 0..n {
             let (mut acc, mut rest) = (None, blocks);
             while rest != 0 {

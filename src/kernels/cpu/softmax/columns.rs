@@ -75,12 +75,16 @@ impl<W: Float> Totals<W> {
     }
     #[inline(always)]
     fn look<T: Load<W>>(&mut self, row: &[T]) {
-        row.iter().zip(&mut self.largest).for_each(|(x, l)| *l = l.larger(x.load()));
+        for (x, l) in row.iter().zip(&mut self.largest) {
+            *l = l.larger(x.load());
+        }
     }
     /// Adds row `r` to the sums.
     #[inline(always)]
     fn add(&mut self, r: usize, row: &[W]) {
-        row.iter().zip(&mut self.some).for_each(|(&x, s)| *s = s.add(x));
+        for (&x, s) in row.iter().zip(&mut self.some) {
+            *s = s.add(x);
+        }
         if r % ROWS == ROWS - 1 {
             self.put_aside();
         }
@@ -106,16 +110,19 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
             totals.look(row(r));
         }
         for (r, keep) in self.scratch.chunks_mut(wide).take(self.n).enumerate() {
-            let shifted = row(r).iter().zip(&totals.largest).map(|(x, l)| x.load().sub(*l));
+            let with_largest = row(r).iter().zip(&totals.largest);
             if self.log {
                 let mut powers = [W::ZERO; COLUMNS];
-                for ((k, p), x) in keep.iter_mut().zip(&mut powers).zip(shifted) {
+                for ((k, p), (x, l)) in keep.iter_mut().zip(&mut powers).zip(with_largest) {
+                    let x = x.load().sub(*l);
                     *k = x;
-                    *p = x.exp::<S>();
+                    *p = x.exp_of_difference::<S>();
                 }
                 totals.add(r, &powers[..wide]);
             } else {
-                keep.iter_mut().zip(shifted).for_each(|(k, x)| *k = x.exp::<S>());
+                for (k, (x, l)) in keep.iter_mut().zip(with_largest) {
+                    *k = x.load().sub(*l).exp_of_difference::<S>();
+                }
                 totals.add(r, keep);
             }
         }
@@ -171,10 +178,16 @@ struct Sums<'a, T> {
     to: Shared<T>,
 }
 
-/// What is subtracted before exponentials are taken: an infinite largest element would make NaN of all.
+/// What is subtracted before exponentials are taken: -inf would make NaN of all.
 #[inline(always)]
 fn base<W: Wide>(largest: W) -> W {
-    if largest == W::LEAST || largest == W::MOST { W::ZERO } else { largest }
+    if largest == W::LEAST { W::ZERO } else { largest }
+}
+
+/// The result, of a sum of exponentials and what was subtracted. Beside an infinite element the others do not count.
+#[inline(always)]
+fn ended<W: Float, S: Simd>(sum: W, base: W) -> W {
+    if base == W::MOST { base } else { sum.log::<S>().add(base) }
 }
 
 impl<T> Sums<'_, T> {
@@ -189,17 +202,21 @@ impl<T> Sums<'_, T> {
         let load = |i: usize| unsafe { *self.from.at(first + i as isize * self.step) }.load();
         for start in (0..self.n).step_by(BLOCK) {
             let len = BLOCK.min(self.n - start);
-            tile[..len].iter_mut().enumerate().for_each(|(i, t)| *t = load(start + i));
+            for (i, t) in tile[..len].iter_mut().enumerate() {
+                *t = load(start + i);
+            }
             largest = largest.larger(fold_block::<Max<W, W, W>>(&tile[..len]));
         }
         let base = base(largest);
         let mut tree = Tree::new();
         for start in (0..self.n).step_by(BLOCK) {
             let len = BLOCK.min(self.n - start);
-            tile[..len].iter_mut().enumerate().for_each(|(i, t)| *t = load(start + i).sub(base).exp::<S>());
+            for (i, t) in tile[..len].iter_mut().enumerate() {
+                *t = load(start + i).sub(base).exp_of_difference::<S>();
+            }
             tree.push(fold_block::<Sum<W, W, W>>(&tile[..len]), W::add);
         }
-        tree.end(W::add).unwrap_or(W::ZERO).log::<S>().add(base)
+        ended::<W, S>(tree.end(W::add).unwrap_or(W::ZERO), base)
     }
 }
 
@@ -229,17 +246,19 @@ impl<T: Load<W>, W: Float> Levelled for In<'_, T, W> {
             for r in 0..s.n {
                 totals.look(row(r));
             }
-            totals.largest.iter_mut().for_each(|l| *l = base(*l));
+            for l in &mut totals.largest {
+                *l = base(*l);
+            }
             for r in 0..s.n {
                 let mut powers = [W::ZERO; COLUMNS];
                 for ((p, x), l) in powers.iter_mut().zip(row(r)).zip(&totals.largest) {
-                    *p = x.load().sub(*l).exp::<S>();
+                    *p = x.load().sub(*l).exp_of_difference::<S>();
                 }
                 totals.add(r, &powers[..wide]);
             }
             totals.put_aside();
             for w in 0..wide {
-                let x = totals.sum[w].log::<S>().add(totals.largest[w]);
+                let x = ended::<W, S>(totals.sum[w], totals.largest[w]);
                 // SAFETY: indices of the output.
                 unsafe { s.to.at(at + first + w as isize).write(T::store(x)) };
             }

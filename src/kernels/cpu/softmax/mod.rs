@@ -13,7 +13,7 @@ pub(crate) use norm::{layer_norm, rms_norm};
 use super::super::{Parallel, View, ViewMut};
 use super::isa::{Levelled, at_level};
 use super::load::Load;
-use super::math::{Lane, Real};
+use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, Max, Sum, Tree, Wide, fold_block, fold_row};
 use super::simd::{Simd, level};
@@ -29,7 +29,8 @@ pub(super) trait Float: Wide + Load<Self> {
     /// Room for rows of this type that belongs to the thread.
     fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
     fn of(x: f64) -> Self;
-    fn exp<S: Simd>(self) -> Self;
+    /// `e^x` for x <= 0; what is next to nothing may be 0.
+    fn exp_of_difference<S: Simd>(self) -> Self;
     fn log<S: Simd>(self) -> Self;
     fn sqrt(self) -> Self;
     fn div(self, other: Self) -> Self;
@@ -37,7 +38,7 @@ pub(super) trait Float: Wide + Load<Self> {
 }
 
 macro_rules! float {
-    ($($t:ident)*) => {$(
+    ($($t:ident $exp:expr;)*) => {$(
         impl Float for $t {
             fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [$t]) -> R) -> R {
                 thread_local! {
@@ -49,7 +50,7 @@ macro_rules! float {
                 })
             }
             #[inline(always)] fn of(x: f64) -> $t { x as $t }
-            #[inline(always)] fn exp<S: Simd>(self) -> $t { Lane::<S, $t>::new(self).exp().0 }
+            #[inline(always)] fn exp_of_difference<S: Simd>(self) -> $t { ($exp)(self) }
             #[inline(always)] fn log<S: Simd>(self) -> $t { Lane::<S, $t>::new(self).log().0 }
             #[inline(always)] fn sqrt(self) -> $t { $t::sqrt(self) }
             #[inline(always)] fn div(self, other: $t) -> $t { self / other }
@@ -57,7 +58,10 @@ macro_rules! float {
         }
     )*};
 }
-float! { f32 f64 }
+float! {
+    f32 exp_of_difference::<S>;
+    f64 |x| Lane::<S, f64>::new(x).exp().0;
+}
 
 /// Elements below which a further thread does not pay.
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 10 };
@@ -175,12 +179,14 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
             unsafe {
                 if self.scratch.is_empty() {
                     let row = std::slice::from_raw_parts_mut(kept, n);
-                    row.iter_mut().for_each(|x| *x = half.end(self.log, *x));
+                    for x in row {
+                        *x = half.end(self.log, *x);
+                    }
                 } else {
                     let row = std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<T>>(), n);
-                    row.iter_mut().zip(&*self.scratch).for_each(|(o, x)| {
+                    for (o, x) in row.iter_mut().zip(&*self.scratch) {
                         o.write(T::store(half.end(self.log, *x)));
-                    });
+                    }
                 }
             }
         });
@@ -240,18 +246,18 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         let mut first = 0;
         while first < n {
             let len = BLOCK.min(n - first);
-            let mut block = [W::ZERO; BLOCK];
             // SAFETY: a block of the row, as above.
             let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
-            block[..len].iter_mut().zip(x).for_each(|(b, x)| *b = x.load().sub(largest));
-            if log {
-                let mut powers = [W::ZERO; BLOCK];
-                powers[..len].iter_mut().zip(&block).for_each(|(p, b)| *p = b.exp::<S>());
-                tree.push(fold_block::<Sum<W, W, W>>(&powers[..len]), W::add);
+            let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
+            let block = if log {
+                let powers = written(&mut block, x, |x| x.load().sub(largest).exp_of_difference::<S>());
+                tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
+                written(&mut block, x, |x| x.load().sub(largest))
             } else {
-                block[..len].iter_mut().for_each(|b| *b = b.exp::<S>());
-                tree.push(fold_block::<Sum<W, W, W>>(&block[..len]), W::add);
-            }
+                let powers = written(&mut block, x, |x| x.load().sub(largest).exp_of_difference::<S>());
+                tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
+                powers
+            };
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), kept.add(first), len) };
             meanwhile(first, len);
@@ -261,6 +267,17 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
         Half { kept, to, shift, scale }
     }
+}
+
+/// Writes what becomes of each element; gives back as much of the block as there are.
+#[inline(always)]
+fn written<'a, T: Copy, W>(block: &'a mut [MaybeUninit<W>; BLOCK], x: &[T], f: impl Fn(T) -> W) -> &'a mut [W] {
+    let block = &mut block[..x.len()];
+    for (to, x) in block.iter_mut().zip(x) {
+        to.write(f(*x));
+    }
+    // SAFETY: each element has just been written.
+    unsafe { std::slice::from_raw_parts_mut(block.as_mut_ptr().cast(), block.len()) }
 }
 
 impl<T: Load<W>, W: Float> Half<T, W> {
@@ -279,9 +296,9 @@ impl<T: Load<W>, W: Float> Half<T, W> {
         // SAFETY: the caller's promise.
         unsafe {
             let kept = std::slice::from_raw_parts(self.kept.add(first), len);
-            block[..len].iter_mut().zip(kept).for_each(|(o, x)| {
+            for (o, x) in block[..len].iter_mut().zip(kept) {
                 o.write(T::store(self.end(log, *x)));
-            });
+            }
             let (src, dst) = (block.as_ptr().cast::<u8>(), self.to.add(first).cast::<u8>());
             stream::copy(level(), src, dst, len * size_of::<T>(), &mut Ahead::default());
         }

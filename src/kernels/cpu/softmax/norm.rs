@@ -133,19 +133,25 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 // SAFETY: a block of the row, as above.
                 let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
                 let block = &mut block[..len];
-                block.iter_mut().zip(x).for_each(|(b, x)| *b = x.load().sub(mean).mul(scale));
+                for (b, x) in block.iter_mut().zip(x) {
+                    *b = x.load().sub(mean).mul(scale);
+                }
                 if let Some(weight) = self.weight {
-                    block.iter_mut().zip(&weight[first..]).for_each(|(b, w)| *b = b.mul(*w));
+                    for (b, w) in block.iter_mut().zip(&weight[first..]) {
+                        *b = b.mul(*w);
+                    }
                 }
                 if let Some(bias) = self.bias {
-                    block.iter_mut().zip(&bias[first..]).for_each(|(b, w)| *b = b.add(*w));
+                    for (b, w) in block.iter_mut().zip(&bias[first..]) {
+                        *b = b.add(*w);
+                    }
                 }
                 // SAFETY: the output's row, this part's own.
                 let out =
                     unsafe { std::slice::from_raw_parts_mut(to.add(first).cast::<MaybeUninit<T>>(), len) };
-                out.iter_mut().zip(&*block).for_each(|(o, b)| {
+                for (o, b) in out.iter_mut().zip(&*block) {
                     o.write(T::store(*b));
-                });
+                }
                 first += len;
             }
         });
@@ -159,10 +165,10 @@ fn mean_of_squares<T: Load<W>, W: Float>(x: &[T], mean: W) -> W {
     let mut squares = [W::ZERO; BLOCK];
     for block in x.chunks(BLOCK) {
         let squares = &mut squares[..block.len()];
-        squares.iter_mut().zip(block).for_each(|(s, x)| {
+        for (s, x) in squares.iter_mut().zip(block) {
             let d = x.load().sub(mean);
             *s = d.mul(d);
-        });
+        }
         tree.push(fold_block::<Sum<W, W, W>>(squares), W::add);
     }
     tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
