@@ -109,10 +109,12 @@ fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut A
     }
 }
 
+/// Copies a line around the cache.
+///
 /// # Safety
 /// One line at `src` may be read, and one at `dst`, aligned to lines, written.
 #[inline(always)]
-unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
+pub(super) unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's promise; SSE2 is part of x86-64, and where a register holds a line there is AVX-512.
     #[cfg(target_arch = "x86_64")]
     unsafe {

@@ -15,9 +15,9 @@ use super::isa::{Levelled, at_level};
 use super::load::Load;
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
-use super::reduce::fold::{BLOCK, Max, Sum, Tree, Wide, fold_block, fold_row};
-use super::simd::{Simd, level};
-use super::stream::{self, Ahead, LINE, STREAM_FROM, prefetch};
+use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block, fold_row};
+use super::simd::Simd;
+use super::stream::{self, LINE, STREAM_FROM, prefetch};
 use crate::dtype::DType;
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -62,6 +62,9 @@ float! {
     f32 exp_of_difference::<S>;
     f64 |x| Lane::<S, f64>::new(x).exp().0;
 }
+
+/// Elements of a row that are computed before the memory is given something to do again.
+const PIECE: usize = 64;
 
 /// Elements below which a further thread does not pay.
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 10 };
@@ -155,6 +158,9 @@ struct Half<T, W> {
     to: *mut T,
     shift: W,
     scale: W,
+    n: usize,
+    /// Elements that have gone to memory.
+    written: usize,
 }
 
 impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
@@ -192,8 +198,8 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         });
     }
 
-    /// While a block of one row is computed, the same block of the row before goes to memory, and that of the row
-    /// after is asked for ([4096, 4096] float32, two threads: 10.4 ms before, about 5 ms so).
+    /// While a row is computed, piece by piece, the row before goes to memory and the row after is asked for: a burst
+    /// of either would have to wait for itself.
     #[inline(always)]
     fn streamed<S: Simd>(&mut self) {
         let (n, log) = (self.n, self.log);
@@ -205,29 +211,32 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
             let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
             let ahead =
                 if row + 1 < last { self.from.at(self.outer.at(row + 1)[0]) } else { std::ptr::null_mut() };
-            let meanwhile = |first: usize, len: usize| {
-                if let Some(before) = &before {
-                    // SAFETY: a block of the row before, whose exponentials lie in the other buffer.
-                    unsafe { before.stream::<S>(log, first, len) };
+            let meanwhile = |first: usize, end: usize| {
+                if let Some(before) = &mut before {
+                    // SAFETY: the row before, whose exponentials lie in the other buffer.
+                    unsafe { before.stream::<S>(log, end) };
                 }
                 if !ahead.is_null() {
-                    let line = ahead.wrapping_add(first).cast::<u8>();
-                    (0..len * size_of::<T>()).step_by(LINE).for_each(|at| prefetch(line.wrapping_add(at)));
+                    let mut line = ahead.wrapping_add(first).cast::<u8>();
+                    while line < ahead.wrapping_add(end).cast() {
+                        prefetch(line);
+                        line = line.wrapping_add(LINE);
+                    }
                 }
             };
             // SAFETY: a row of the input, and a buffer of `n` elements that nothing else uses now.
-            before = Some(unsafe { Self::begun::<S>(from, buffers[row % 2], to, n, log, meanwhile) });
+            let half = unsafe { Self::begun::<S>(from, buffers[row % 2], to, n, self.log, meanwhile) };
+            before = Some(half);
         });
-        if let Some(before) = before {
-            for first in (0..n).step_by(BLOCK) {
-                // SAFETY: as above.
-                unsafe { before.stream::<S>(log, first, BLOCK.min(n - first)) };
-            }
+        if let Some(mut before) = before {
+            // SAFETY: as above.
+            unsafe { before.stream::<S>(log, n) };
         }
         stream::fence();
     }
 
-    /// Computes a row's exponentials and their sum; `meanwhile` is called for each block.
+    /// Computes a row's exponentials and their sum; `meanwhile` is called for each piece, with its first element and
+    /// the end.
     ///
     /// # Safety
     /// `from` is a row of `n` elements, `kept` has room for as many; they may be one.
@@ -240,8 +249,9 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         log: bool,
         mut meanwhile: impl FnMut(usize, usize),
     ) -> Half<T, W> {
+        // A NaN does not show here: it makes the sum NaN, and so the whole row.
         // SAFETY: the caller's promise; there is no reference to the row when it is written.
-        let largest = fold_row::<Max<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
+        let largest = fold_row::<MaxNumber<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
         let mut tree = Tree::new();
         let mut first = 0;
         while first < n {
@@ -249,35 +259,31 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
             // SAFETY: a block of the row, as above.
             let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
             let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
-            let block = if log {
-                let powers = written(&mut block, x, |x| x.load().sub(largest).exp_of_difference::<S>());
-                tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
-                written(&mut block, x, |x| x.load().sub(largest))
-            } else {
-                let powers = written(&mut block, x, |x| x.load().sub(largest).exp_of_difference::<S>());
-                tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
-                powers
-            };
+            let mut at = 0;
+            while at < len {
+                let end = (at + PIECE).min(len);
+                for i in at..end {
+                    block[i].write(x[i].load().sub(largest).exp_of_difference::<S>());
+                }
+                meanwhile(first + at, first + end);
+                at = end;
+            }
+            // SAFETY: so many have just been written.
+            let powers = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<W>(), len) };
+            tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
+            if log {
+                for i in 0..len {
+                    block[i].write(x[i].load().sub(largest));
+                }
+            }
             // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), kept.add(first), len) };
-            meanwhile(first, len);
+            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr().cast(), kept.add(first), len) };
             first += len;
         }
         let sum = tree.end(W::add).unwrap_or(W::ZERO);
         let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
-        Half { kept, to, shift, scale }
+        Half { kept, to, shift, scale, n, written: 0 }
     }
-}
-
-/// Writes what becomes of each element; gives back as much of the block as there are.
-#[inline(always)]
-fn written<'a, T: Copy, W>(block: &'a mut [MaybeUninit<W>; BLOCK], x: &[T], f: impl Fn(T) -> W) -> &'a mut [W] {
-    let block = &mut block[..x.len()];
-    for (to, x) in block.iter_mut().zip(x) {
-        to.write(f(*x));
-    }
-    // SAFETY: each element has just been written.
-    unsafe { std::slice::from_raw_parts_mut(block.as_mut_ptr().cast(), block.len()) }
 }
 
 impl<T: Load<W>, W: Float> Half<T, W> {
@@ -286,22 +292,47 @@ impl<T: Load<W>, W: Float> Half<T, W> {
         if log { x.sub(self.shift) } else { x.mul(self.scale) }
     }
 
-    /// Writes a block of the row around the cache.
+    /// Writes the row around the cache, in whole lines, as far as `end`; where that is the row's end, all that is left.
     ///
     /// # Safety
     /// The row has so many elements, here and where it goes to.
     #[inline(always)]
-    unsafe fn stream<S: Simd>(&self, log: bool, first: usize, len: usize) {
-        let mut block = [MaybeUninit::<T>::uninit(); BLOCK];
-        // SAFETY: the caller's promise.
-        unsafe {
-            let kept = std::slice::from_raw_parts(self.kept.add(first), len);
-            for (o, x) in block[..len].iter_mut().zip(kept) {
-                o.write(T::store(self.end(log, *x)));
-            }
-            let (src, dst) = (block.as_ptr().cast::<u8>(), self.to.add(first).cast::<u8>());
-            stream::copy(level(), src, dst, len * size_of::<T>(), &mut Ahead::default());
+    unsafe fn stream<S: Simd>(&mut self, log: bool, end: usize) {
+        let in_line = const { LINE / size_of::<T>() };
+        if self.written == 0 {
+            // The first piece reaches beyond the first line, or it is the whole row.
+            // SAFETY: the caller's promise.
+            self.written = unsafe { self.plain(log, 0, self.to.align_offset(LINE).min(end)) };
         }
+        while self.written + in_line <= end {
+            let mut line = [MaybeUninit::<T>::uninit(); LINE];
+            // SAFETY: the caller's promise; the line begins where memory's does.
+            unsafe {
+                let kept = self.kept.add(self.written);
+                for i in 0..in_line {
+                    line[i].write(T::store(self.end(log, *kept.add(i))));
+                }
+                stream::copy_line::<S>(line.as_ptr().cast(), self.to.add(self.written).cast());
+            }
+            self.written += in_line;
+        }
+        if end == self.n {
+            // SAFETY: the caller's promise.
+            self.written = unsafe { self.plain(log, self.written, end) };
+        }
+    }
+
+    /// Writes some elements as usual. Gives back the end.
+    ///
+    /// # Safety
+    /// As for [`stream`](Half::stream).
+    #[inline(always)]
+    unsafe fn plain(&self, log: bool, first: usize, end: usize) -> usize {
+        for i in first..end {
+            // SAFETY: the caller's promise.
+            unsafe { self.to.add(i).write(T::store(self.end(log, *self.kept.add(i)))) };
+        }
+        end
     }
 }
 
