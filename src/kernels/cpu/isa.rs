@@ -101,8 +101,6 @@ fn on_avx2<B: Levelled>(body: B) -> B::Out {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn a_vectorised_body_computes_what_the_plain_one_does() {
         let x: Vec<f32> = (0..1000).map(|i| i as f32 * 0.37).collect();
