@@ -3,8 +3,8 @@
 //! A sequence is the words of Philox blocks 0, 1, 2...: word `w` is lane `w % 4` of block `w / 4`. A tensor's
 //! numbers begin at word `offset`, a multiple of 4. Called by the elementwise executor for any range of a
 //! tensor; any cut gives the same numbers. Every step below is one IEEE operation in the order that is
-//! written, with nothing fused, so f32 numbers are bitwise the same at every SIMD level, and on any device
-//! that follows the formula.
+//! written, where `fma(a, b, c)` is one too, so f32 numbers are bitwise the same at every SIMD level, and on any
+//! device that follows the formula. Polynomials are by Horner, each step an fma.
 //!
 //! **Uniform.** f32 element i is `(w >> 8) * 2^-24` of word `w = offset + i`. f64 element i takes the words
 //! `lo = offset + 2i` and `hi = lo + 1`: `((hi << 32 | lo) >> 11) * 2^-53`. 16-bit elements are the f32
@@ -17,10 +17,9 @@
 //! - `v = b >> 8`, `q = (v + 2^21) >> 22`, `f = f32(v - q 2^22) * 2^-22`: f quarter turns, |f| <= 1/2, after q
 //!   whole ones; `t = (q + f) pi / 2`, exactly.
 //! - `log u`, with `u = 2^k (1 + x)` and `sqrt(1/2) <= 1 + x < sqrt 2`: `p` the polynomial [`LOG`] by Horner,
-//!   `k LN2_HIGH + (x + ((x*x*x p + k LN2_LOW) - 0.5 x*x))`, where `x*x*x` is `(x*x)*x` and its product with p
-//!   is taken as `(x (x*x)) p`.
-//! - `z = f*f`; `sin = 1.5 f + f S(z)`, `cos = 1 + z C(z)` by Horner ([`SIN`], [`COS`]); then by q: swap where
-//!   it is odd, and change signs.
+//!   `fma(k, LN2_HIGH, x + fma(-0.5, x*x, fma(x (x*x), p, k LN2_LOW)))`.
+//! - `z = f*f`; `sin = fma(f, S(z), 1.5 f)`, `cos = fma(z, C(z), 1)` with [`SIN`], [`COS`]; then by q: swap
+//!   where it is odd, and change signs.
 //!
 //! Against exact arithmetic a number is off by less than 3 units in the last place. 16-bit elements are the f32
 //! number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`: `u = (k + 1) 2^-53` and `v` of the
@@ -31,6 +30,7 @@
 use crate::dtype::DType;
 use crate::kernels::cpu::simd::{Level, Simd, multiversion};
 use crate::kernels::philox::blocks;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// Blocks a step: enough for long loops, few enough to stay in the first cache.
@@ -63,11 +63,33 @@ const SIN: [f32; 4] = [0.07079632, -0.64596343, 0.07968003, -0.00460165];
 /// Coefficients of `(cos(f pi/2) - 1) / f^2` in `f^2`.
 const COS: [f32; 4] = [-1.2337005, 0.25366923, -0.020860288, 0.00090402039];
 
+/// `a * b + c`, rounded once.
 #[inline(always)]
-fn horner<const N: usize>(x: f32, c: [f32; N]) -> f32 {
+fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::FMA { a.mul_add(b, c) } else { fused(a, b, c) }
+}
+
+/// [`fma`] for a machine that has not got it, on normal numbers. In f64 the product is exact; the sum is rounded to odd,
+/// after which rounding it again is as good as rounding once (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+/// sums: proved algorithms using rounding to odd", IEEE Transactions on Computers 57, 2008).
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (a as f64 * b as f64, c as f64);
+    let sum = product + c;
+    // What the sum lacks: Knuth's TwoSum.
+    let of_c = sum - product;
+    let rest = (product - (sum - of_c)) + (c - of_c);
+    let bits = sum.to_bits();
+    let away = if (rest > 0.0) == (sum > 0.0) { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+    let odd = if rest != 0.0 && bits & 1 == 0 { away } else { bits };
+    f64::from_bits(odd) as f32
+}
+
+#[inline(always)]
+fn horner<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut y = c[N - 1];
     for i in (0..N - 1).rev() {
-        y = y * x + c[i];
+        y = fma::<S>(y, x, c[i]);
     }
     y
 }
@@ -80,21 +102,22 @@ fn flip(x: f32, quarters: u32) -> f32 {
 
 /// Two normal numbers of two words: see the head of the file.
 #[inline(always)]
-fn box_muller(a: u32, b: u32) -> (f32, f32) {
-    let u = a as f32 * UNIT32 + UNIT32 / 2.0;
+fn box_muller<S: Simd>(a: u32, b: u32) -> (f32, f32) {
+    let u = a as f32 * UNIT32 + UNIT32 / 2.0; // The product is exact.
     let k = u.to_bits().wrapping_sub(0x3f35_04f3).cast_signed() >> 23;
     let x = f32::from_bits(u.to_bits().wrapping_sub(k.cast_unsigned() << 23)) - 1.0;
     let k = k as f32;
     let xx = x * x;
-    let log = k * LN2_HIGH + (x + ((x * xx * horner(x, LOG) + k * LN2_LOW) - 0.5 * xx));
+    let log = fma::<S>(x * xx, horner::<S, 9>(x, LOG), k * LN2_LOW);
+    let log = fma::<S>(k, LN2_HIGH, x + fma::<S>(-0.5, xx, log));
     let r = (-2.0 * log).sqrt();
 
     let v = b >> 8;
     let q = (v + (1 << 21)) >> 22;
     let f = v.wrapping_sub(q << 22).cast_signed() as f32 * UNIT22;
     let z = f * f;
-    let sin = 1.5 * f + f * horner(z, SIN);
-    let cos = 1.0 + z * horner(z, COS);
+    let sin = fma::<S>(f, horner::<S, 4>(z, SIN), 1.5 * f);
+    let cos = fma::<S>(z, horner::<S, 4>(z, COS), 1.0);
     let odd = q & 1 != 0;
     let (s, c) = if odd { (cos, sin) } else { (sin, cos) };
     (r * flip(c, q + 1), r * flip(s, q))
@@ -158,16 +181,16 @@ impl Draw<{ WORDS / 2 }> for Uniform64 {
     }
 }
 
-struct Normal32;
+struct Normal32<S>(PhantomData<S>);
 
-impl Draw<WORDS> for Normal32 {
+impl<S: Simd> Draw<WORDS> for Normal32<S> {
     type Out = f32;
     #[inline(always)]
     fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<f32>; WORDS]) {
         let mut z = [[0f32; STEP]; 4];
         for pair in [0, 2] {
             for j in 0..STEP {
-                (z[pair][j], z[pair + 1][j]) = box_muller(words[pair][j], words[pair + 1][j]);
+                (z[pair][j], z[pair + 1][j]) = box_muller::<S>(words[pair][j], words[pair + 1][j]);
             }
         }
         for j in 0..STEP {
@@ -242,7 +265,7 @@ fn uniform_f64<S: Simd>(dst: Out64<'_>, seed: u64, offset: u64, start: u64) {
 }
 #[inline(always)]
 fn normal_f32<S: Simd>(dst: Out32<'_>, seed: u64, offset: u64, start: u64) {
-    steps(Normal32, dst, seed, offset, start);
+    steps(Normal32::<S>(PhantomData), dst, seed, offset, start);
 }
 #[inline(always)]
 fn normal_f64<S: Simd>(dst: Out64<'_>, seed: u64, offset: u64, start: u64) {
@@ -312,6 +335,7 @@ pub(crate) unsafe fn normal(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::cpu::simd::Baseline;
     use crate::kernels::philox::block;
 
     fn f32s(
@@ -411,10 +435,42 @@ mod tests {
                 3 << 30,
                 256,
             ]) {
-                check(a, b, box_muller(a, b), &mut worst);
+                check(a, b, box_muller::<Baseline>(a, b), &mut worst);
             }
         }
         println!("worst: {worst} ulp");
+    }
+
+    /// On a machine with the instruction this compares with it, elsewhere with libm.
+    #[test]
+    fn the_sum_of_a_product_is_rounded_once_without_the_instruction_too() {
+        let seed = 2026;
+        println!("seed {seed}");
+        let float = |w: u32, spread: u32| {
+            f32::from_bits((w & 0x807f_ffff) | (127 - spread / 2 + (w >> 23) % spread) << 23)
+        };
+        for i in 0..2_000_000u64 {
+            let [a, b, c, near] = block(seed, i);
+            let (a, b) = (float(a, 8), float(b, 8));
+            // Any size, what the product nearly cancels, and what lies halfway between two floats.
+            let c = match near % 3 {
+                0 => float(c, 80),
+                1 => -a * b * (1.0 + ((c % 9) as f32 - 4.0) * f32::EPSILON),
+                _ => a * b * 2f32.powi((c % 60) as i32 - 30),
+            };
+            assert_eq!(fused(a, b, c).to_bits(), a.mul_add(b, c).to_bits(), "{a:e} {b:e} {c:e}");
+        }
+        // Halfway but for the smallest trace, up and down.
+        for tiny in [2f32.powi(-60), -2f32.powi(-60)] {
+            let half = 1.0 + f32::EPSILON;
+            assert_eq!(fused(half, half, tiny), half.mul_add(half, tiny));
+            assert_eq!(
+                fused(1.0, f32::EPSILON / 2.0, 1.0 + tiny),
+                (1.0f32).mul_add(f32::EPSILON / 2.0, 1.0 + tiny)
+            );
+            assert_eq!(fused(tiny, 1.0, 1.0 + f32::EPSILON), tiny.mul_add(1.0, 1.0 + f32::EPSILON));
+        }
+        assert_eq!(fused(3.0, -2.0, 6.0).to_bits(), 0f32.to_bits());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 // numbers: as easy as 1, 2, 3", SC 2011), uniform and normal numbers made of its words.
 //
 // The same formulas as kernels/cpu/random.rs, which explains them, one IEEE operation for each of
-// theirs: with contraction off, float numbers are the CPU's bit by bit.
+// theirs, fmaf among them: with contraction off, float numbers are the CPU's bit by bit.
 
 namespace ft {
 
@@ -60,17 +60,18 @@ FN float box_muller(u32 a, u32 b, int which) {
                             -0.16668007f, 0.20002134f, -0.25000009f, 0.33333313f};
     float p = log_c[0];
 #pragma unroll
-    for (int i = 1; i < 9; ++i) p = p * x + log_c[i];
+    for (int i = 1; i < 9; ++i) p = ::fmaf(p, x, log_c[i]);
     float kf = (float)k, xx = x * x;
-    float log = kf * 0.693145751953125f + (x + ((x * xx * p + kf * 1.4286068e-6f) - 0.5f * xx));
+    float log = ::fmaf(x * xx, p, kf * 1.4286068e-6f);
+    log = ::fmaf(kf, 0.693145751953125f, x + ::fmaf(-0.5f, xx, log));
     float r = ::sqrtf(-2.0f * log);
 
     u32 v = b >> 8, q = (v + (1u << 21)) >> 22;
     float f = (float)(i32)(v - (q << 22)) * 2.384185791015625e-7f;  // 2^-22
     float z = f * f;
-    float s = ((-0.00460165f * z + 0.07968003f) * z + -0.64596343f) * z + 0.07079632f;
-    float c = ((0.00090402039f * z + -0.020860288f) * z + 0.25366923f) * z + -1.2337005f;
-    float sine = 1.5f * f + f * s, cosine = 1.0f + z * c;
+    float s = ::fmaf(::fmaf(::fmaf(-0.00460165f, z, 0.07968003f), z, -0.64596343f), z, 0.07079632f);
+    float c = ::fmaf(::fmaf(::fmaf(0.00090402039f, z, -0.020860288f), z, 0.25366923f), z, -1.2337005f);
+    float sine = ::fmaf(f, s, 1.5f * f), cosine = ::fmaf(z, c, 1.0f);
     bool swap = ((q & 1) != 0) != (which != 0);
     return r * flipped(swap ? sine : cosine, which ? q & 2 : (q + 1) & 2);
 }
