@@ -36,7 +36,8 @@
 //!
 //! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending read or await, a
 //! [`detach`](TensorFuture::detach), and whatever an observed value is made from. Dropping a request's future
-//! therefore cancels its queued work. `waitall` joins what runs, and is no observer.
+//! therefore cancels its queued work. `waitall` joins what runs, and is no observer. (PyTorch's `detach`, which cuts a
+//! value off its gradient, is [`stop_gradient`](TensorFuture::stop_gradient) here.)
 //!
 //! # Errors
 //!
@@ -57,6 +58,11 @@
 //! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
 //! plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async task only `.await` does.
 //!
+//! # Features
+//!
+//! By default `cuda` (GPUs, without a toolkit), `safetensors` (weights from and to disk) and `serve` ([`serve::Batcher`], a
+//! tower `Service`); on demand `tracing` (below) and `ndarray` (host values to and from its arrays).
+//!
 //! # `tracing` and tokio-console
 //!
 //! With the feature `tracing` any subscriber gets `futensor::op` (an event an op, as it is queued, at TRACE),
@@ -73,9 +79,9 @@
 //! tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
 //! ```
 //!
-//! What was seen with console-subscriber 0.5.0 and tokio 1.54, on the CPU, by a client of the console's own protocol
-//! (not in its terminal): tasks that await tensors are there by their names with their polls, the console's protocol
-//! carries tokio's tasks and resources and nothing of futensor, and the layer beside it prints, from the same run,
+//! Seen with console-subscriber 0.5.0 and tokio 1.54 on the CPU, by a client of the console's protocol and not in its
+//! terminal: tasks that await tensors are there by name, with their polls; futensor's own spans are not, since the protocol
+//! carries none but tokio's. The layer beside it prints, from the same run,
 //!
 //! ```text
 //! DEBUG step{ops="matmul mul" device=cpu:1 stream=1 point=2 waits=0 file="src/main.rs" line=9}: futensor::step: close time.busy=46.6ms time.idle=14.4us

@@ -11,7 +11,8 @@
 //! has them, so they may differ between levels in the last place, within their stated bounds. On one
 //! level everything is a pure function of the element: lanes, remainders and tiles change nothing.
 //!
-//! `FUTENSOR_SIMD=baseline|avx2|avx512` forces a level that the machine has; it is read once.
+//! `FUTENSOR_SIMD=baseline|avx2|avx512` forces a level that the machine has; it is read once. The `gemm` crate does not
+//! know of it and chooses for itself.
 
 #![allow(unsafe_code)]
 
@@ -100,12 +101,14 @@ pub(crate) trait Simd: Copy + Default + Send + Sync + 'static {
     /// Whether a fused multiply-add is one instruction. Without it `f32::mul_add` is a call into libm.
     const FMA: bool;
     /// Whether a register holds a cache line.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const LINE: bool;
 }
 
 macro_rules! markers {
     ($($(#[$doc:meta])* $Marker:ident $fma:expr, $line:expr;)*) => {$(
         $(#[$doc])*
+        #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
         #[derive(Clone, Copy, Default)]
         pub(crate) struct $Marker;
         impl Simd for $Marker {

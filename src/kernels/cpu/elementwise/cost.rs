@@ -1,7 +1,7 @@
 //! What a program will take, roughly.
 //!
 //! The engine asks to decide what to run inline, what to cut up and how long to hold back. The table was
-//! measured on one machine (Xeon, AVX-512, 2 GHz); elsewhere only the proportions hold.
+//! measured on one machine (Xeon, AVX-512, 2 GHz; `measure_each_op_in_the_first_cache`); elsewhere only the proportions hold.
 
 use crate::dtype::DType;
 use crate::graph::program::{Code, Program};
@@ -30,7 +30,9 @@ fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
             U::IsNan | U::IsInf | U::IsFinite | U::LogicalNot => simple,
             U::Sqrt | U::Rsqrt | U::Recip => 100 * bytes,
             _ if on == DType::F64 => 8_000,
-            _ => 800,
+            // In double precision inside.
+            U::Log2 | U::Log10 | U::Log1p | U::Tan | U::Softplus | U::Gelu | U::GeluTanh => 1_300,
+            _ => 500,
         },
         Code::Binary(op, ..) => match op {
             B::Pow | B::Atan2 if on != DType::F64 => 3_000,

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 /// How a register holds a type: 16-bit floats as f32 that are rounded after each instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Rep {
+pub(in crate::kernels::cpu) enum Rep {
     F32,
     F64,
     I32,
@@ -307,7 +307,7 @@ impl<const WHICH: u8> Body for Trig<WHICH> {
 
 /// The loop of a unary op. Rounding of integers is a copy: they are whole.
 #[inline]
-pub(super) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Loop {
+pub(in crate::kernels::cpu) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Loop {
     match &UNARY[op as usize][rep as usize] {
         Some(instances) => instances[level as usize],
         None => copy_of_whole(op, rep),
@@ -322,7 +322,7 @@ fn copy_of_whole(op: UnaryOp, rep: Rep) -> Loop {
 
 /// The loop of a binary op. An operand marked as a splat is one element.
 #[inline]
-pub(super) fn binary(level: Level, op: BinaryOp, rep: Rep, splat: (bool, bool)) -> Loop {
+pub(in crate::kernels::cpu) fn binary(level: Level, op: BinaryOp, rep: Rep, splat: (bool, bool)) -> Loop {
     let variant = match splat {
         (_, true) => SECOND,
         (true, false) => FIRST,

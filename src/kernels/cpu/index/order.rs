@@ -5,7 +5,7 @@
 
 use super::super::super::{Parallel, View, ViewMut};
 use super::super::nest::{Nest, Shared, in_parts};
-use super::LEAST;
+use super::{PICKED, SORTED};
 use crate::dtype::{DType, Element};
 use half::{bf16, f16};
 use std::cell::RefCell;
@@ -147,7 +147,8 @@ fn lines<T: Ordered, K: Key>(
     let lines = Nest::new(&shape, [&strides]);
     let from = Shared::<T>::new(input.ptr.cast_mut());
     let (values, places) = (values.map(|v| Shared::<T>::new(v.ptr)), places.map(|p| Shared::<i64>::new(p.ptr)));
-    in_parts(lines.numel(), (LEAST / n).max(1), par, &|part| {
+    let least = if k < n { PICKED } else { SORTED };
+    in_parts(lines.numel(), (least / n).max(1), par, &|part| {
         K::with_keys(|keys| {
             lines.each(part, |line, [offset]| {
                 keys.clear();

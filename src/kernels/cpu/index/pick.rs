@@ -3,7 +3,7 @@
 use super::super::super::{Parallel, View, ViewMut};
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};
-use super::{Failure, LEAST, OutOfRange, place, with_index, with_size};
+use super::{Failure, LEAST, OutOfRange, PICKED, place, with_index, with_size};
 use crate::dtype::{DType, Element};
 use half::{bf16, f16};
 
@@ -27,7 +27,7 @@ pub(crate) fn gather(
     with_size!(input.dtype, T => with_index!(index.dtype, I => {
         let (from, to) = (Shared::<T>::new(input.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         let at = Shared::<I>::new(index.ptr.cast_mut());
-        in_parts(out.numel(), LEAST, par, &|part| {
+        in_parts(out.numel(), PICKED, par, &|part| {
             let mut failed = false;
             nest.each(part, |turn, [x, i]| {
                 // SAFETY: an index of the view of indices.
@@ -212,7 +212,7 @@ fn add_all<T: Load<W>, W: super::super::reduce::fold::Wide>(
     with_index!(index.dtype, I => {
         let at = Shared::<I>::new(index.ptr.cast_mut());
         let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
-        in_parts(lines.numel(), (LEAST / n.max(1)).max(1), par, &|part| {
+        in_parts(lines.numel(), (PICKED / n.max(1)).max(1), par, &|part| {
             // All lines of a part a step at a time, as they lie in memory: an inner line is a column.
             for j in 0..n as isize {
                 lines.each(part.clone(), |_, [turn, i, x, y]| {

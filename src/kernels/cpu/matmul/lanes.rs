@@ -3,6 +3,7 @@
 //! Loops over arrays leave it to the compiler what lives in a register; a product of matrices that
 //! spills its sums runs at a thirtieth of its speed (measured). Knows nothing of matrices.
 
+use super::super::simd::{Baseline, Simd};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -51,7 +52,7 @@ impl Lanes for Plain {
     }
     #[inline(always)]
     unsafe fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] * b[i] + c[i])
+        std::array::from_fn(|i| if Baseline::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] })
     }
 }
 
