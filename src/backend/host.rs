@@ -472,17 +472,17 @@ pub(crate) fn run_node_on<'v>(
                 }
                 let output =
                     ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
-                let keep = |i: usize| match &value(i).storage {
-                    Storage::Shared(buffer) => buffer.keep(),
+                let buffer = |i: usize| match &value(i).storage {
+                    Storage::Shared(buffer) => Some(&**buffer),
                     Storage::Inline(_) => None,
                 };
-                let keeps: SmallVec<[_; 4]> = (0..inputs.len()).map(keep).collect();
+                let buffers: SmallVec<[_; 4]> = (0..inputs.len()).map(buffer).collect();
                 op.run_cpu(&mut CpuRun {
                     inputs: &views,
                     output,
                     parallel: host.parallel,
                     in_place,
-                    keeps: &keeps,
+                    buffers: &buffers,
                 })
             })?;
             Ok(place.into_value())
