@@ -522,7 +522,11 @@ fn random_faults_disconnects_and_deadlines_lose_nothing() {
         assert_eq!(ended, stats.requests, "round {round}: {stats:?}");
         until(|| engine.device.stats().queued == 0);
         if !engine.fallback {
-            until(|| device.stats().bytes_live == resting);
+            until(|| {
+                // The model's weights in packed form are not of a request.
+                device.trim();
+                device.stats().bytes_live == resting
+            });
         }
         assert_eq!(server.get("/healthz").0, 200);
         drop(engine);

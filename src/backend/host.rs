@@ -13,9 +13,10 @@ use crate::graph::fuse::Group;
 use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
-use crate::graph::program::{Arg, Code, Program};
+use crate::graph::program::{Arg, Code, OUTPUTS_MAX, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::kernels::cpu::elementwise::{From, One};
+use crate::kernels::cpu::stream::{self, Fenced};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
 use crate::view::{Parallel, View, ViewMut};
@@ -208,56 +209,93 @@ pub(crate) fn run_group_on<'v, N: Deref<Target = Node> + Clone>(
         }
     }
 
-    if !places.is_empty() {
+    let mut out: SmallVec<[Output<'_>; 2]> = SmallVec::new();
+    for ((_, place), &reg) in places.iter_mut().zip(&outputs) {
+        let view = ViewMut { ptr: place.ptr(), dtype: program.dtype(reg), shape, life: PhantomData };
+        out.push(Output { reg, view });
+    }
+    let end = end.map(|(node, member)| match error_of(&errors, member) {
+        Some(error) => Err(error),
+        None => host.place(node).map(|place| End { node, reg: group.members[member as usize].1, place }),
+    });
+    // Each element is computed once: what the reduction reads, and whatever else is written, on the way.
+    let on_the_way = |end: &End<'_>| out.len() < OUTPUTS_MAX || out.iter().any(|o| o.reg == end.reg);
+    let together = matches!(&end, Some(Ok(end)) if on_the_way(end));
+    let mut written = Ok(());
+    if !out.is_empty() && !together {
         if outputs[..] != program.outputs[..] {
             program.to_mut().outputs = outputs.iter().copied().collect();
         }
-        let done = guarded(first_member, || {
-            let mut out: SmallVec<[ViewMut<'_>; 2]> = SmallVec::new();
-            for ((_, place), &reg) in places.iter_mut().zip(&outputs) {
-                out.push(ViewMut { ptr: place.ptr(), dtype: program.dtype(reg), shape, life: PhantomData });
-            }
+        written = guarded(first_member, || {
+            let out: SmallVec<[ViewMut<'_>; 2]> = out.drain(..).map(|o| o.view).collect();
             if shape.numel() > 0 {
                 elementwise::run_parallel(&program, shape, &views, &out, host.parallel);
             }
             Ok(())
         });
-        for (slot, place) in places {
-            results[slot] = done.clone().map(|()| place.into_value());
-        }
     }
-    if let Some((node, member)) = end {
-        results.push(match error_of(&errors, member) {
-            Some(error) => Err(error),
-            None => run_reduction_of(group, &program, member, node, &views, host),
-        });
+    let reduced = end.map(|end| end.and_then(|end| run_reduction_of(&program, end, shape, &views, &out, host)));
+    if let (true, Some(Err(error))) = (together, &reduced) {
+        written = Err(error.clone());
     }
+    for (slot, place) in places {
+        results[slot] = written.clone().map(|()| place.into_value());
+    }
+    results.extend(reduced);
     results
 }
 
-/// Reduces a member of a group without ever writing it out.
-fn run_reduction_of<N: Deref<Target = Node> + Clone>(
-    group: &Group<N>,
+/// A register of a program that is written, and where to.
+struct Output<'a> {
+    reg: Reg,
+    view: ViewMut<'a>,
+}
+
+/// The reduction at the end of a group: of which register, and where to.
+struct End<'a> {
+    node: &'a Node,
+    reg: Reg,
+    place: Place,
+}
+
+/// Reduces a register of a program as it is computed, tile by tile, and writes `out` on the way. What is reduced is
+/// only written as a whole where it is among these.
+fn run_reduction_of(
     program: &Program,
-    member: u8,
-    node: &Node,
+    end: End<'_>,
+    shape: &Shape,
     views: &[View<'_>],
+    out: &[Output<'_>],
     host: &Host<'_>,
 ) -> Result<Value, Error> {
+    let End { node, reg, mut place } = end;
     let Op::Reduce(reduction) = &node.op else { unreachable!("the end of a group is a reduction") };
-    let (source, reg) = &group.members[member as usize];
-    let source: &Node = source;
-    let mut place = host.place(node)?;
     let mut program = program.clone();
-    program.outputs = SmallVec::from_slice(&[*reg]);
+    program.outputs = SmallVec::from_slice(&[reg]);
+    program.outputs.extend(out.iter().map(|o| o.reg).filter(|r| *r != reg));
+    let dtype = program.dtype(reg);
     guarded(node, || {
-        let out = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
+        let result = ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
         let tiles = |range: std::ops::Range<usize>, to: *mut u8| {
-            // SAFETY: the reduction hands in memory of its own for exactly these elements.
-            unsafe { elementwise::run_into(&program, &source.shape, views, range, &mut [to]) };
+            let at = |view: &ViewMut<'_>| view.ptr.wrapping_add(range.start * view.dtype.size());
+            let mut places: SmallVec<[*mut u8; 4]> = SmallVec::from_slice(&[to]);
+            places.extend(out.iter().filter(|o| o.reg != reg).map(|o| at(&o.view)));
+            // SAFETY: the reduction hands in memory of its own for exactly these elements, and reads an element
+            // from one part only (`argmax` some of them twice), so no other thread writes there.
+            unsafe { elementwise::run_into(&program, shape, views, range.clone(), &mut places) };
+            if let Some(Output { view, .. }) = out.iter().find(|o| o.reg == reg) {
+                // SAFETY: as above; the tile was just computed.
+                unsafe { stream::put(to, at(view), range.len() * dtype.size(), view.numel() * dtype.size()) };
+            }
         };
-        let source = reduce::Source::Fused { dtype: source.dtype, shape: &source.shape, read: &tiles };
-        reduce::reduce(reduction.op, source, &reduction.dims, &out, host.parallel);
+        let source = reduce::Source::Fused { dtype, shape, read: &tiles };
+        match out.is_empty() {
+            true => reduce::reduce(reduction.op, source, &reduction.dims, &result, host.parallel),
+            false => {
+                reduce::reduce(reduction.op, source, &reduction.dims, &result, &Fenced(host.parallel));
+                stream::fence();
+            }
+        }
         Ok(())
     })?;
     Ok(place.into_value())
@@ -434,17 +472,17 @@ pub(crate) fn run_node_on<'v>(
                 }
                 let output =
                     ViewMut { ptr: place.ptr(), dtype: node.dtype, shape: &node.shape, life: PhantomData };
-                let keep = |i: usize| match &value(i).storage {
-                    Storage::Shared(buffer) => buffer.keep(),
+                let buffer = |i: usize| match &value(i).storage {
+                    Storage::Shared(buffer) => Some(&**buffer),
                     Storage::Inline(_) => None,
                 };
-                let keeps: SmallVec<[_; 4]> = (0..inputs.len()).map(keep).collect();
+                let buffers: SmallVec<[_; 4]> = (0..inputs.len()).map(buffer).collect();
                 op.run_cpu(&mut CpuRun {
                     inputs: &views,
                     output,
                     parallel: host.parallel,
                     in_place,
-                    keeps: &keeps,
+                    buffers: &buffers,
                 })
             })?;
             Ok(place.into_value())
@@ -521,3 +559,7 @@ pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Opt
     let done = unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) };
     done.then(|| Value::contiguous(Storage::Inline(words)))
 }
+
+#[cfg(all(test, not(futensor_loom)))]
+#[path = "host_tests.rs"]
+mod tests;

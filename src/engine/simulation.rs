@@ -294,6 +294,10 @@ impl Driver for SimDriver {
         }
     }
 
+    fn trim(&self) -> usize {
+        self.memory.trim()
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

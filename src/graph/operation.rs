@@ -4,7 +4,7 @@
 //! backends call it without knowing who is behind it.
 
 use super::launch::CudaRun;
-use super::value::Keep;
+use super::value::Buffer;
 // The one name from above: a gradient rule is written in the ops that users call. Nothing here calls it.
 use crate::Backward;
 use crate::dtype::DType;
@@ -96,8 +96,8 @@ pub struct CpuRun<'a> {
     pub(crate) output: ViewMut<'a>,
     pub(crate) parallel: &'a dyn Parallel,
     pub(crate) in_place: bool,
-    /// What kernels keep beside each input's elements.
-    pub(crate) keeps: &'a [Option<&'a Keep>],
+    /// What each input's elements lie in, where that is more than their node: kernels may keep something beside them.
+    pub(crate) buffers: &'a [Option<&'a dyn Buffer>],
 }
 
 impl<'a> CpuRun<'a> {

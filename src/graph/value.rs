@@ -5,7 +5,7 @@
 
 use crate::shape::{Layout, Shape, Strides};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{any::Any, fmt};
 
 /// Memory that holds elements. Backends implement it; dropping it gives it back without waiting.
@@ -21,22 +21,31 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     }
     /// The last reader of its value writes over it now.
     fn is_written_over(&self) {}
-    /// What kernels keep beside these elements, if the buffer has room for that.
+    /// What kernels keep beside these elements, if the buffer has a place for that.
     fn keep(&self) -> Option<&Keep> {
         None
     }
+    /// Memory of the same device for what is kept beside these elements; `None` where there is none to spare.
+    fn beside(&self, _bytes: usize) -> Option<Arc<dyn Buffer>> {
+        None
+    }
+    /// Something is kept beside these elements that the device may let go when it needs memory.
+    fn remember(&self, _kept: &Arc<Kept>) {}
     /// For the backend that made it.
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What a kernel made of a buffer's elements, kept for the next time: a weight in packed form, say. It
+/// What a kernel made of a buffer's elements.
+pub(crate) type Made = Arc<dyn Any + Send + Sync>;
+
+/// The place for what a kernel made of a buffer's elements, kept for the next time: a weight in packed form, say. It
 /// lives and dies with the buffer; a buffer that has one is not written over.
 #[derive(Default)]
 pub(crate) struct Keep {
     /// How often a kernel has thought of making it of one view, and a mark of that view: see [`Keep::count`].
     uses: AtomicU32,
-    pub made: OnceLock<Box<dyn Any + Send + Sync>>,
+    kept: OnceLock<Arc<Kept>>,
 }
 
 impl Keep {
@@ -51,9 +60,80 @@ impl Keep {
         count
     }
 
-    /// There have been no uses of what is written now.
+    /// What is written now has had no uses.
     pub fn restart(&self) {
         self.uses.store(0, Relaxed);
+        if let Some(kept) = self.kept.get() {
+            *kept.lock() = State::Nothing;
+        }
+    }
+
+    /// Whether something is kept, or just being made.
+    pub fn has_something(&self) -> bool {
+        self.kept.get().is_some_and(|kept| match kept.state.try_lock() {
+            Ok(state) => matches!(*state, State::Kept(_)),
+            Err(_) => true,
+        })
+    }
+
+    /// What is kept. Who uses it holds it meanwhile.
+    pub fn get(&self) -> Option<Made> {
+        match &*self.kept.get()?.lock() {
+            State::Kept(made) => Some(made.clone()),
+            _ => None,
+        }
+    }
+
+    /// What is kept; if it is nothing, what `make` gives is from now on. Others who want it wait.
+    pub fn get_or_make(&self, buffer: &dyn Buffer, make: impl FnOnce() -> Option<Made>) -> Option<Made> {
+        let kept = self.kept.get_or_init(|| {
+            let kept = Arc::new(Kept { state: Mutex::new(State::Nothing) });
+            buffer.remember(&kept);
+            kept
+        });
+        let mut state = kept.lock();
+        if let State::Nothing = *state
+            && let Some(made) = make()
+        {
+            *state = State::Kept(made);
+        }
+        match &*state {
+            State::Kept(made) => Some(made.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// What is kept beside a buffer's elements, as the device that lent the memory sees it.
+pub(crate) struct Kept {
+    state: Mutex<State>,
+}
+
+enum State {
+    Nothing,
+    Kept(Made),
+    /// The memory was needed for something else: it is not made again of these elements.
+    Denied,
+}
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up what is kept, unless somebody uses it or makes it just now; the caller drops it. If it is `denied`, it
+    /// is not made again.
+    pub fn let_go(&self, denied: bool) -> Option<Made> {
+        let mut state = self.state.try_lock().ok()?;
+        match &*state {
+            State::Kept(made) if Arc::strong_count(made) == 1 => {}
+            _ => return None,
+        }
+        let new = if denied { State::Denied } else { State::Nothing };
+        match std::mem::replace(&mut *state, new) {
+            State::Kept(made) => Some(made),
+            _ => None,
+        }
     }
 }
 

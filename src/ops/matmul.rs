@@ -4,11 +4,12 @@ use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::graph::value::Keep;
+use crate::graph::value::Buffer;
 use crate::kernels::cpu::matmul;
 use crate::shape::{Shape, Strides};
 use crate::view::{View, ViewMut};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 pub(crate) struct MatMul;
 
@@ -49,30 +50,40 @@ struct Weight {
     panels: matmul::Packed,
 }
 
-/// The packed form of a weight that is multiplied with again and again, made on its third use and kept beside its
-/// elements. A served model's products are of this kind, and a library that packs at each call spends more time on
-/// that than on the product.
-fn packed<'a>(a: &View<'_>, b: &View<'_>, keep: Option<&'a Keep>) -> Option<&'a Weight> {
-    let (&[k, n], Some(keep)) = (b.shape, keep) else { return None };
-    let half = matches!(a.dtype, DType::F16 | DType::BF16);
-    let plain = (half || a.dtype == DType::F32) && !a.shape.is_empty() && a.is_contiguous();
-    if !plain || k == 0 || a.numel() == 0 || k * n < 4096 || (half && a.numel() / k > HALF_ROWS_MAX) {
-        return None;
+/// Whether the right operand of a product may come to be packed: settled by types, shapes and steps alone, since the
+/// sums are then those of a packed weight from the first product on.
+fn may_be_packed(a: &View<'_>, b: &View<'_>) -> bool {
+    let &[k, n] = b.shape else { return false };
+    if a.shape.is_empty() || !a.is_contiguous() || a.numel() == 0 || k * n < 4096 {
+        return false;
     }
+    let (m, steps) = (a.numel() / k, [b.strides[0], b.strides[1]]);
+    let pays = match a.dtype {
+        DType::F32 => m <= ROWS_MAX || steps[0] == 1 && steps[1] != 1 && 4 * k * n <= TURNED_MAX,
+        _ => m <= HALF_ROWS_MAX,
+    };
+    pays && matmul::can_be_packed(a.dtype, [m, k, n], steps)
+}
+
+/// The packed form of a weight that is multiplied with again and again, made on its third use and kept beside its
+/// elements, in memory of the same device. A served model's products are of this kind, and a library that packs at each
+/// call spends more time on that than on the product. The operands are such that [`may_be_packed`] holds. Where there is no
+/// memory to spare the weight is not packed.
+fn packed(b: &View<'_>, buffer: Option<&dyn Buffer>) -> Option<Arc<Weight>> {
+    let (&[k, n], Some(buffer)) = (b.shape, buffer) else { return None };
+    let keep = buffer.keep()?;
     let (ptr, strides) = (b.ptr as usize, [b.strides[0], b.strides[1]]);
-    if keep.made.get().is_none() {
-        let turned = strides[0] == 1 && strides[1] != 1 && k * n * b.dtype.size() <= TURNED_MAX;
-        let pays = turned || a.numel() / k <= ROWS_MAX;
+    let made = keep.get().or_else(|| {
         let view = (ptr >> 2) as u32 ^ (k as u32) << 20 ^ (strides[0] as u32) << 8 ^ n as u32;
-        if !pays || keep.count(view) < PACKED_AT_USE {
+        if keep.count(view) < PACKED_AT_USE {
             return None;
         }
-    }
-    let made = keep.made.get_or_init(|| match matmul::pack(*b) {
-        Ok(panels) => Box::new(Weight { ptr, shape: [k, n], strides, panels }),
-        Err(_) => Box::new(()),
-    });
-    let weight = made.downcast_ref::<Weight>()?;
+        keep.get_or_make(buffer, || {
+            let panels = matmul::pack(*b, buffer.beside(matmul::Packed::bytes(k, n)?)?).ok()?;
+            Some(Arc::new(Weight { ptr, shape: [k, n], strides, panels }))
+        })
+    })?;
+    let weight = made.downcast::<Weight>().ok()?;
     (weight.ptr == ptr && weight.shape == [k, n] && weight.strides == strides).then_some(weight)
 }
 
@@ -163,7 +174,8 @@ impl Operation for MatMul {
             run.output.fill_from(std::iter::repeat(false));
             return Ok(());
         }
-        if let Some(weight) = packed(&a, &b, run.keeps[1]) {
+        let as_packed = may_be_packed(&a, &b);
+        if let Some(weight) = as_packed.then(|| packed(&b, run.buffers[1])).flatten() {
             let (m, n) = (a.numel() / a.shape[a.shape.len() - 1], b.shape[1]);
             let rows = View { shape: &[m, b.shape[0]], strides: &[b.shape[0] as isize, 1], ..a };
             let out = ViewMut { shape: &[m, n], ..run.output_again() };
@@ -187,7 +199,7 @@ impl Operation for MatMul {
         let a = View { shape: &a_lifted.0, strides: &a_lifted.1, ..a };
         let b = View { shape: &b_lifted.0, strides: &b_lifted.1, ..b };
         let out = ViewMut { ptr: run.output.ptr, dtype: run.output.dtype, shape: &full, life: PhantomData };
-        matmul::matmul(a, b, &out, run.parallel).map_err(Refusal::dtype)
+        matmul::matmul(a, b, &out, as_packed, run.parallel).map_err(Refusal::dtype)
     }
 
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
@@ -198,3 +210,7 @@ impl Operation for MatMul {
         }
     }
 }
+
+#[cfg(all(test, not(futensor_loom)))]
+#[path = "matmul_tests.rs"]
+mod tests;

@@ -77,7 +77,7 @@ impl Operation for Turned {
             output: run.output_again(),
             parallel: run.parallel,
             in_place: false,
-            keeps: run.keeps,
+            buffers: run.buffers,
         })
     }
 }

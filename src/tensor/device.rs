@@ -171,7 +171,9 @@ pub struct Stats {
     pub stream_waits: u64,
     /// Calls of regions that a GPU was given as one CUDA graph.
     pub graphs: u64,
-    /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node).
+    /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node), and on a CPU of what is kept
+    /// beside them: a weight that several products with few rows have read is kept packed as well, where there is room for
+    /// that, and takes its bytes in float32 once more. A value that needs the room has it.
     pub bytes_live: usize,
     /// Largest `bytes_live` so far.
     pub bytes_peak: usize,
@@ -439,7 +441,8 @@ impl Device {
     /// Gives memory that is kept for later values back to the system; returns how many bytes.
     ///
     /// Freed memory is kept warm, since pages that nobody has touched cost more than most steps; what is
-    /// kept stands in [`Stats::bytes_cached`], and is never more than the most that was live (or 64 MiB).
+    /// kept stands in [`Stats::bytes_cached`], and is never more than the most that was live (or 64 MiB). Packed weights
+    /// ([`Stats::bytes_live`]) that no product reads just now go too; who is multiplied with again is packed again.
     ///
     /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the driver's pool keeps and the
     /// memory of graphs ([`Region`](crate::Region)), and unloads kernels that were not used since the last call. What

@@ -2,7 +2,7 @@
 
 use crate::support::{Kind, PARALLEL, block_on};
 use crate::{Laws, promises};
-use futensor::{CpuRun, Device, Meta, Operation, RecordedStep, Refusal, TensorFuture, custom};
+use futensor::{CpuRun, DType, Device, Meta, Operation, RecordedStep, Refusal, TensorFuture, custom};
 
 /// Devices whose memory is the host's.
 const HOSTS: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
@@ -14,7 +14,10 @@ pub fn add(laws: &mut Laws) {
         a_product_that_somebody_holds_is_a_step_of_its_own
         what_follows_an_op_that_fails_fails_with_it_alone
         a_product_and_what_follows_it_take_the_memory_of_one
-        the_groups_of_a_loop_are_the_same_each_time_round);
+        the_groups_of_a_loop_are_the_same_each_time_round
+        the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round
+        generators_and_casts_and_choices_are_in_the_step_of_what_follows);
+    promises!(laws, 9, HOSTS; a_value_that_is_held_and_reduced_is_the_same_as_apart);
     promises!(laws, 9, PARALLEL; products_with_what_follows_are_the_same_in_a_region);
 }
 
@@ -190,4 +193,83 @@ fn products_with_what_follows_are_the_same_in_a_region(kind: Kind) {
     }
     let (_, steps) = recorded(kind, &device, || region.call(x.clone()));
     assert!(steps.iter().flatten().all(|name| name == "region"), "{steps:?}");
+}
+
+/// Each round is queued while the device works (on something, for as long as it takes: a gate), and its loss is awaited.
+fn the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round(kind: Kind) {
+    let device = kind.device();
+    let Layer { x, w, b } = layer(&device);
+    let turned = w.t();
+    let (mut x, mut rounds) = (x, Vec::new());
+    for _ in 0..30 {
+        let busy = kind.occupy(&device);
+        let recording = device.record();
+        let h = (x.matmul(&w) + &b).tanh();
+        x = (h.matmul(&turned) * 0.25 + &x).sigmoid() - 0.5;
+        let loss = (&x * &x).mean_all();
+        drop(h);
+        busy.release();
+        assert!(block_on(loss.item::<f32>()).unwrap().is_finite());
+        block_on(device.waitall()).unwrap();
+        let steps: Vec<_> = recording.finish().iter().map(names).collect();
+        rounds.push(steps.into_iter().filter(|s| s.iter().all(|name| name != "gated")).collect::<Vec<_>>());
+    }
+    let last = vec!["(matmul)", "(mul)", "(add)", "(sigmoid)", "sub", "(mul)", "mean"];
+    assert_eq!(rounds[0], [vec!["(matmul)", "(add)", "tanh"], last]);
+    for (i, round) in rounds.iter().enumerate() {
+        assert_eq!(*round, rounds[0], "round {i}");
+    }
+}
+
+fn generators_and_casts_and_choices_are_in_the_step_of_what_follows(kind: Kind) {
+    let device = kind.device();
+    device.seed(5);
+    let x = device.rand([300, 300]);
+    block_on(&x).unwrap();
+    let (y, steps) = recorded(kind, &device, || (device.randn([300, 300]) * 0.1).relu());
+    assert_eq!(steps, [["(randn)", "(mul)", "relu"]]);
+    assert!(block_on(y.to_vec::<f32>()).unwrap().iter().all(|&v| (0.0..1.0).contains(&v)));
+    let (_, steps) =
+        recorded(kind, &device, || device.rand([300, 300]).lt(0.5).to_dtype(DType::F32).mean_all());
+    assert_eq!(steps, [["(rand)", "(lt)", "(to_dtype)", "mean"]]);
+    let (y, steps) = recorded(kind, &device, || {
+        let keep = device.rand([300, 300]).gt(0.25);
+        keep.where_cond(&x * 2.0, 0.0).to_dtype(DType::F16)
+    });
+    let mut sorted = steps.clone();
+    sorted.iter_mut().for_each(|step| step.sort());
+    assert_eq!(sorted, [["(gt)", "(mul)", "(rand)", "(where_cond)", "to_dtype"]], "{steps:?}");
+    assert_eq!(y.dtype(), DType::F16);
+    // Constants and ramps too.
+    let (y, steps) =
+        recorded(kind, &device, || device.arange(0.0, 9e4, 1.0).mul(device.full([90_000], 2.0)) + 1.0);
+    assert!(steps.len() == 1 && steps[0].last().is_some_and(|name| name == "add"), "{steps:?}");
+    let y: Vec<f32> = block_on(y.to_vec()).unwrap();
+    assert!(y.iter().enumerate().all(|(i, &v)| v == 2.0 * i as f32 + 1.0));
+}
+
+fn a_value_that_is_held_and_reduced_is_the_same_as_apart(kind: Kind) {
+    let device = kind.device();
+    device.seed(6);
+    for shape in [[3, 40], [257, 300], [1200, 900]] {
+        let x = device.randn(shape);
+        block_on(&x).unwrap();
+        let (fused, steps) = recorded(kind, &device, || {
+            let y = x.gelu();
+            let z = (&y * 3.0).sin();
+            [z.sum_all(), y, z.max(0), z.argmax(1).to_dtype(DType::F32), z.mean(1), z]
+        });
+        assert!(steps.iter().any(|step| step.len() > 1), "{steps:?}");
+        let y = x.gelu();
+        block_on(&y).unwrap();
+        let z = &y * 3.0;
+        block_on(&z).unwrap();
+        let z = z.sin();
+        block_on(&z).unwrap();
+        let apart = [z.sum_all(), y, z.max(0), z.argmax(1).to_dtype(DType::F32), z.mean(1), z];
+        for (i, (fused, apart)) in fused.iter().zip(&apart).enumerate() {
+            block_on(apart).unwrap();
+            assert_eq!(bits(fused), bits(apart), "{shape:?}, value {i}");
+        }
+    }
 }

@@ -8,12 +8,12 @@
 #![allow(unsafe_code)]
 
 use crate::dtype::Element;
-use crate::graph::value::{Buffer, Keep};
+use crate::graph::value::{Buffer, Keep, Kept};
 use crate::sync::{Mutex, lock};
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 // Plain counters, not part of a protocol: std's atomics.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -33,6 +33,8 @@ pub(crate) struct Memory {
     /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
     refuse_in: AtomicUsize,
     free: Mutex<Vec<Vec<usize>>>,
+    /// What kernels keep beside values: it goes where memory is needed.
+    kept: Mutex<Vec<Weak<Kept>>>,
 }
 
 /// What a device keeps, in bytes.
@@ -66,6 +68,7 @@ impl Memory {
             limit,
             refuse_in: AtomicUsize::new(0),
             free: Mutex::new(vec![Vec::new(); CLASSES]),
+            kept: Mutex::new(Vec::new()),
         })
     }
 
@@ -79,13 +82,34 @@ impl Memory {
 
     /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond the limit.
     pub fn count(&self, bytes: usize) -> bool {
-        let live = self.live.fetch_add(bytes, Relaxed) + bytes;
-        if live > self.limit {
-            self.live.fetch_sub(bytes, Relaxed);
-            return false;
+        // One that is refused is never counted, not even for a moment: another would be refused for it.
+        let more = |live: usize| live.checked_add(bytes).filter(|&live| live <= self.limit);
+        match self.live.fetch_update(Relaxed, Relaxed, more) {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Relaxed);
+                true
+            }
+            Err(_) => false,
         }
-        self.peak.fetch_max(live, Relaxed);
-        true
+    }
+
+    /// [`count`](Memory::count), if need be at the cost of what kernels keep.
+    fn count_for_values(&self, bytes: usize) -> bool {
+        self.count(bytes) || self.let_go_of_kept(true) && self.count(bytes)
+    }
+
+    /// Drops what kernels keep beside values and nobody uses just now; false where that is nothing. If it is
+    /// `denied`, it is not made again.
+    fn let_go_of_kept(&self, denied: bool) -> bool {
+        let mut gone = Vec::new();
+        lock(&self.kept).retain(|kept| match kept.upgrade() {
+            Some(kept) => {
+                gone.extend(kept.let_go(denied));
+                true
+            }
+            None => false,
+        });
+        !gone.is_empty()
     }
 
     /// Bytes that were counted are given back.
@@ -96,13 +120,23 @@ impl Memory {
 
     /// A block of at least `bytes`, not initialised; `None` where it cannot be had.
     pub fn alloc(self: &Arc<Memory>, bytes: usize) -> Option<Arc<Block>> {
+        let refused = self.refuse_in.load(Relaxed) != 0 && self.refuse_in.fetch_sub(1, Relaxed) == 1;
+        if refused { None } else { self.alloc_if(bytes, |size| self.count_for_values(size)) }
+    }
+
+    /// A block for what a kernel keeps: of what is there to spare.
+    fn alloc_beside(self: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>> {
+        self.alloc_if(bytes, |size| self.count(size)).map(|block| block as Arc<dyn Buffer>)
+    }
+
+    /// A block, if so many bytes can be counted.
+    fn alloc_if(self: &Arc<Memory>, bytes: usize, count: impl FnOnce(usize) -> bool) -> Option<Arc<Block>> {
         let (index, size) = match bytes {
             0..CACHED_FROM => (usize::MAX, bytes.next_multiple_of(64).max(64)),
             _ if bytes > isize::MAX as usize / 2 => return None,
             _ => class(bytes),
         };
-        let refused = self.refuse_in.load(Relaxed) != 0 && self.refuse_in.fetch_sub(1, Relaxed) == 1;
-        if refused || !self.count(size) {
+        if !count(size) {
             return None;
         }
         let cached = if index < CLASSES { lock(&self.free)[index].pop() } else { None };
@@ -138,8 +172,9 @@ impl Memory {
         self.refuse_in.store(n, Relaxed);
     }
 
-    /// Gives cached blocks back to the system; returns how many bytes that was.
+    /// Gives cached blocks back to the system, and what kernels keep beside values; returns how many bytes that was.
     pub fn trim(&self) -> usize {
+        self.let_go_of_kept(false);
         let lists = std::mem::replace(&mut *lock(&self.free), vec![Vec::new(); CLASSES]);
         let mut given = 0;
         for (index, list) in lists.into_iter().enumerate() {
@@ -153,10 +188,19 @@ impl Memory {
         given
     }
 
+    /// What is kept from now on may be let go when memory is needed.
+    fn remember(&self, kept: &Arc<Kept>) {
+        let mut list = lock(&self.kept);
+        if list.len() == list.capacity() {
+            list.retain(|kept| kept.strong_count() > 0);
+        }
+        list.push(Arc::downgrade(kept));
+    }
+
     /// Takes elements over from the host without a copy.
     pub fn adopt<T: Element>(self: &Arc<Memory>, data: Vec<T>) -> Option<Arc<Adopted<T>>> {
         let bytes = std::mem::size_of_val(&data[..]);
-        self.count(bytes)
+        self.count_for_values(bytes)
             .then(|| Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
     }
 }
@@ -197,13 +241,19 @@ impl Buffer for Block {
         self.size
     }
     fn is_reusable(&self) -> bool {
-        self.keep.made.get().is_none()
+        !self.keep.has_something()
     }
     fn is_written_over(&self) {
         self.keep.restart();
     }
     fn keep(&self) -> Option<&Keep> {
         Some(&self.keep)
+    }
+    fn beside(&self, bytes: usize) -> Option<Arc<dyn Buffer>> {
+        self.memory.alloc_beside(bytes)
+    }
+    fn remember(&self, kept: &Arc<Kept>) {
+        self.memory.remember(kept);
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -247,6 +297,12 @@ impl<T: Element> Buffer for Adopted<T> {
     }
     fn keep(&self) -> Option<&Keep> {
         Some(&self.keep)
+    }
+    fn beside(&self, bytes: usize) -> Option<Arc<dyn Buffer>> {
+        self.memory.alloc_beside(bytes)
+    }
+    fn remember(&self, kept: &Arc<Kept>) {
+        self.memory.remember(kept);
     }
     fn as_any(&self) -> &dyn Any {
         self

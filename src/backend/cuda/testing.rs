@@ -234,7 +234,7 @@ pub(super) fn both(
     let out = op.infer(&metas.iter().collect::<Vec<_>>())?;
     let mut cpu = vec![0u64; out.bytes().div_ceil(8) + 1];
     let views: Vec<View<'_>> = inputs.iter().map(|v| v.view()).collect();
-    let keeps = vec![None; inputs.len()];
+    let buffers = vec![None; inputs.len()];
     op.run_cpu(&mut CpuRun {
         inputs: &views,
         output: ViewMut {
@@ -245,7 +245,7 @@ pub(super) fn both(
         },
         parallel: &Serial,
         in_place: false,
-        keeps: &keeps,
+        buffers: &buffers,
     })?;
     let views: Vec<DeviceView<'_>> = inputs.iter().map(|v| v.on(rig)).collect();
     let ptr = rig.alloc(out.bytes());

@@ -234,7 +234,8 @@ fn measure_reduce() {
 #[test]
 #[ignore = "a measurement"]
 fn measure_matmul() {
-    use super::matmul::{matmul, matmul_packed, pack};
+    use super::matmul::{matmul, matmul_packed};
+    use super::testing::pack;
     let line = |name: &str, flops: f64, f: &mut dyn FnMut(&dyn Parallel)| {
         let (one, two) = (alone(f), paired(f));
         let us = |t: f64| t * 1e6;
@@ -265,7 +266,9 @@ fn measure_matmul() {
             let (ta, tb) = ([k as isize, 1], if turned { [1, k as isize] } else { [n as isize, 1] });
             let (a, b) = (view(&data, DType::F32, &sa, &ta), view(&data, DType::F32, &sb, &tb));
             let name = format!("[{m}, {k}] x [{k}, {n}]{}", if turned { " turned" } else { "" });
-            line(&name, flops, &mut |par| matmul(a, b, &out(&mut result, DType::F32, &so), par).unwrap());
+            line(&name, flops, &mut |par| {
+                matmul(a, b, &out(&mut result, DType::F32, &so), false, par).unwrap()
+            });
             if m <= 512 {
                 let packed = pack(b).unwrap();
                 line("  packed", flops, &mut |par| {
@@ -282,7 +285,7 @@ fn measure_matmul() {
             let (sa, sb, so) = ([m, k], [k, n], [m, n]);
             let (ta, tb) = ([k as isize, 1], if turned { [1, k as isize] } else { [n as isize, 1] });
             let (a, b) = (view(&data, dtype, &sa, &ta), view(&data, dtype, &sb, &tb));
-            line(name, flops, &mut |par| matmul(a, b, &out(&mut result, dtype, &so), par).unwrap());
+            line(name, flops, &mut |par| matmul(a, b, &out(&mut result, dtype, &so), false, par).unwrap());
             if m <= 512 && dtype != DType::I32 {
                 let packed = pack(b).unwrap();
                 line("  packed", flops, &mut |par| {

@@ -26,7 +26,7 @@ pub(crate) mod reduce;
 pub(crate) mod simd;
 #[allow(unsafe_code)]
 pub(crate) mod softmax;
-mod stream;
+pub(crate) mod stream;
 pub(crate) mod window;
 
 #[cfg(test)]

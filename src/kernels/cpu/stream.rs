@@ -6,7 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::kernels::cpu::simd::{Level, Simd, multiversion};
+use crate::kernels::Parallel;
+use crate::kernels::cpu::simd::{Level, Simd, level, multiversion};
 use smallvec::SmallVec;
 
 /// Outputs that together have so many bytes are written around the cache.
@@ -134,8 +135,38 @@ pub(super) unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
     }
 }
 
+/// Copies `n` bytes of a value to where it lies; around the cache where no cache holds all of its `whole` bytes. Then
+/// a [`fence`] has to end the series, on each thread: see [`Fenced`].
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
+pub(crate) unsafe fn put(src: *const u8, dst: *mut u8, n: usize, whole: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match whole >= STREAM_FROM {
+            true => copy(level(), src, dst, n, &mut Ahead::default()),
+            false => std::ptr::copy_nonoverlapping(src, dst, n),
+        }
+    }
+}
+
+/// Threads whose streamed stores are visible when their part is done.
+pub(crate) struct Fenced<'a>(pub &'a dyn Parallel);
+
+impl Parallel for Fenced<'_> {
+    fn threads(&self) -> usize {
+        self.0.threads()
+    }
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        self.0.run(parts, &|i| {
+            part(i);
+            fence();
+        });
+    }
+}
+
 /// Makes streamed stores visible before whatever this thread publishes next.
-pub(super) fn fence() {
+pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is part of x86-64.
     unsafe {

@@ -2,7 +2,9 @@
 
 use super::super::{Parallel, View, ViewMut};
 use crate::dtype::{DType, Element};
+use crate::graph::value::Buffer;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Random numbers for tests (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
@@ -157,4 +159,35 @@ pub(super) fn small<T: Element>(rng: &mut Rng) -> T {
         d if d.is_float() => T::from_f64(rng.unit() * 4.0),
         _ => T::from_i64(rng.below(17) as i64 - 8),
     }
+}
+
+/// Host memory that no device counts.
+#[derive(Debug)]
+struct Loose {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+#[allow(dead_code)] // It is looked at as bytes.
+struct Line([u8; 64]);
+
+impl Buffer for Loose {
+    fn host(&self) -> Option<*mut u8> {
+        Some(self.lines.as_ptr().cast::<u8>().cast_mut())
+    }
+    fn bytes(&self) -> usize {
+        64 * self.lines.len()
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// A weight in packed form.
+pub(super) fn pack(b: View<'_>) -> Result<super::matmul::Packed, String> {
+    let bytes = super::matmul::Packed::bytes(b.shape[0], b.shape[1]).ok_or("too large")?;
+    // Not zeros: what is not written shows.
+    let lines = vec![Line([0xff; 64]); bytes.div_ceil(64)];
+    super::matmul::pack(b, Arc::new(Loose { lines }))
 }

@@ -137,6 +137,12 @@ pub(crate) fn run_parallel(
     });
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Positions that this thread has computed.
+    pub(crate) static COMPUTED: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Runs a call over a range of positions.
 ///
 /// # Safety
@@ -145,6 +151,8 @@ unsafe fn execute(call: &Call<'_>, range: Range<usize>) {
     if range.is_empty() {
         return;
     }
+    #[cfg(test)]
+    COMPUTED.set(COMPUTED.get() + range.len());
     // SAFETY: the caller's promise.
     if unsafe { direct::run(call, &range) } {
         return;

@@ -6,7 +6,11 @@
 //! that is, and for how many rows, the op decides. What the op has checked: shapes and equal types.
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks whose
-//! length depends on k alone, so how the output is cut does not show in it.
+//! length depends on k alone, so how the output is cut does not show in it. Where a weight may come to be packed
+//! ([`can_be_packed`]) the blocks are [`packed`]'s from the start: the first products, which the library computes,
+//! and the later ones are the same to the bit. With one row, with one column, with few results of a transposed
+//! operand and with a few sizes more the library adds in other orders; these it is asked for in another way, or they
+//! are left to it for good.
 
 mod half;
 mod integer;
@@ -15,7 +19,7 @@ mod packed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use packed::{Packed, matmul_packed, pack};
+pub(crate) use packed::{Packed, can_be_packed, matmul_packed, pack};
 
 use super::super::{Parallel, View, ViewMut};
 use super::isa::vectorize;
@@ -48,15 +52,24 @@ struct Product {
     batch: Nest<3>,
     a: [isize; 2],
     b: [isize; 2],
+    /// Sums are those of a packed weight.
+    as_packed: bool,
 }
 
-/// Multiplies matrices; `k == 0` gives zeros.
+/// Multiplies matrices; `k == 0` gives zeros. `as_packed` is for operands that [`can_be_packed`]: each element is
+/// summed up in the order in which it is with the packed weight.
 ///
 /// # Errors
 /// For `bool`, which has no product.
-pub(crate) fn matmul(a: View<'_>, b: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Result<(), String> {
+pub(crate) fn matmul(
+    a: View<'_>,
+    b: View<'_>,
+    out: &ViewMut<'_>,
+    as_packed: bool,
+    par: &dyn Parallel,
+) -> Result<(), String> {
     debug_assert!(a.dtype == b.dtype && a.dtype == out.dtype);
-    let product = Product::new(&a, &b, out.shape);
+    let product = Product { as_packed, ..Product::new(&a, &b, out.shape) };
     if out.numel() == 0 {
         return Ok(());
     }
@@ -101,7 +114,7 @@ impl Product {
             m *= d.size;
             batch.dims.pop();
         }
-        Product { m, n, k, batch, a: steps_a, b: steps_b }
+        Product { m, n, k, batch, a: steps_a, b: steps_b, as_packed: false }
     }
 
     /// The three matrices at a turn of the batch.
@@ -199,20 +212,36 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
         let o = Matrix { at: Shared::new(o.from(rows.start, cols.start)), ..o };
-        let a = Matrix { at: Shared::new(a.from(rows.start, 0)), ..a };
-        let b = Matrix { at: Shared::new(b.from(0, cols.start)), ..b };
-        let sizes = [rows.len(), cols.len(), p.k];
-        // SAFETY: the piece lies within the output, and no other part writes it; a and b are valid at all
-        // their indices.
-        let call = |b| unsafe { gemm_piece(o, a, b, sizes, false) };
-        let bytes = cols.len() * p.k * size_of::<T>();
-        if b.rows == 1 && b.cols != 1 && cols.len() > 1 && rows.len() > 1 && bytes <= TURN_MAX {
-            // SAFETY: b is valid over k rows and these columns.
-            T::turned(|buffer| call(unsafe { turn(b, buffer, p.k, cols.len()) }));
-        } else {
-            call(b);
+        // The library's own blocks of k, or those of a packed weight: these it takes as they are.
+        let deep = if p.as_packed { packed::depth(p.k) } else { p.k };
+        let mut from = 0;
+        loop {
+            let deep = deep.min(p.k - from);
+            let a = Matrix { at: Shared::new(a.from(rows.start, from)), ..a };
+            let b = Matrix { at: Shared::new(b.from(from, cols.start)), ..b };
+            let sizes = [rows.len(), cols.len(), deep];
+            // SAFETY: the piece lies within the output, and no other part writes it; a and b are valid at all
+            // their indices.
+            let call = |b| unsafe { gemm_piece(o, a, b, sizes, from > 0) };
+            let bytes = cols.len() * deep * size_of::<T>();
+            let pays = b.cols != 1 && cols.len() > 1 && rows.len() > 1 && bytes <= TURN_MAX;
+            if b.rows == 1 && (pays || p.as_packed && is_few(rows.len(), cols.len())) {
+                // SAFETY: b is valid over these rows and columns.
+                T::turned(|buffer| call(unsafe { turn(b, buffer, deep, cols.len()) }));
+            } else {
+                call(b);
+            }
+            from += deep;
+            if from >= p.k {
+                break;
+            }
         }
     });
+}
+
+/// So few results of a transposed right operand `gemm` computes in another order: each as the sum of a register.
+fn is_few(rows: usize, cols: usize) -> bool {
+    rows * cols <= 256
 }
 
 /// Most bytes of a transposed operand that are turned before they are multiplied. `gemm` packs such an operand

@@ -6,7 +6,10 @@
 //! A model's weights do not fit into that cache, so while one panel is multiplied the next is fetched: on two
 //! cores with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on one thread without, 230 with,
 //! `gemm` 650; from 64 rows on it is at `gemm`'s rate for a weight that stays in the cache (122 GFLOP/s).
-//! Sums are blocked over k as elsewhere. Weights of halves are widened as they are packed, so a product of halves
+//! Sums are blocked over k as elsewhere, so that a product does not change when its weight is packed: what the library
+//! would compute in an order of its own is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of
+//! f32 is left to it: `[1, 1024]` by `[1024, 1024]`, transposed or not, takes it 215 us on one thread, panels 240.)
+//! Weights of halves are widened as they are packed, so a product of halves
 //! takes no longer than one of f32, and is rounded once.
 
 use super::super::super::{Parallel, View, ViewMut};
@@ -17,11 +20,13 @@ use super::super::simd::{Level, level};
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
 use crate::dtype::DType;
+use crate::graph::value::Buffer;
 use ::half::{bf16, f16};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Most lines of columns of a panel: three 512-bit registers of f32.
 const LINES_MAX: usize = 3;
@@ -36,9 +41,32 @@ const ROWS_MAX: usize = 8;
 /// Multiply-adds of a part for another thread, at least: some 9 us.
 const PART: usize = 1 << 19;
 
+/// Length of the blocks of k, as even as can be; the last may be shorter.
+pub(super) fn depth(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(DEPTH).max(1))
+}
+
+/// Whether a product of `m` rows by a `[k, n]` weight of this type and steps is the same to the bit with the weight
+/// packed and not. It depends on nothing else, so all products of two values are in one order.
+pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 2]) -> bool {
+    // Our sums and the library's round alike: both fused, or neither.
+    #[cfg(target_arch = "x86_64")]
+    if level() == Level::Baseline && !cfg!(target_feature = "fma") && std::is_x86_feature_detected!("fma") {
+        return false;
+    }
+    // A single row or column, and one or two along k, the library adds in ways of their own; a weight whose rows lie in
+    // reverse it reads from its end. (Of halves it sees widened tiles, whose rows are none of this.)
+    let ordered = match dtype {
+        DType::F16 | DType::BF16 => m > 0,
+        DType::F32 => m > 1 && steps[0] >= 0,
+        _ => false,
+    };
+    ordered && n > 1 && k > 2 && (k - 1) % depth(k) > 1
+}
+
 /// A `[k, n]` matrix in panels of f32.
 pub(crate) struct Packed {
-    lines: Vec<Line>,
+    memory: Arc<dyn Buffer>,
     k: usize,
     n: usize,
 }
@@ -56,7 +84,7 @@ impl Packed {
 
     fn panel(&self, panel: usize) -> &[Line] {
         let columns = Packed::columns(self.n, panel);
-        &self.lines[columns.start * self.k..columns.end * self.k]
+        &self.lines()[columns.start * self.k..columns.end * self.k]
     }
 }
 
@@ -65,37 +93,69 @@ impl Packed {
 #[repr(C, align(64))]
 struct Line([f32; LINE]);
 
-/// Packs a `[k, n]` view of f32, f16 or bf16.
-///
-/// # Errors
-/// For other element types or ranks.
-pub(crate) fn pack(b: View<'_>) -> Result<Packed, String> {
-    match (b.shape, b.dtype) {
-        (&[k, n], DType::F32) => Ok(pack_as::<f32>(b, k, n)),
-        (&[k, n], DType::F16) => Ok(pack_as::<f16>(b, k, n)),
-        (&[k, n], DType::BF16) => Ok(pack_as::<bf16>(b, k, n)),
-        _ => Err(format!("only matrices of float32 and halves are packed, not {} {:?}", b.dtype, b.shape)),
+impl Packed {
+    /// Bytes of a `[k, n]` matrix in panels.
+    pub fn bytes(k: usize, n: usize) -> Option<usize> {
+        k.checked_mul(n.div_ceil(LINE))?.checked_mul(size_of::<Line>())
+    }
+
+    /// Bytes that these panels take.
+    #[cfg(test)]
+    pub fn bytes_kept(&self) -> usize {
+        std::mem::size_of_val(self.lines())
+    }
+
+    /// The panels, one after the other.
+    fn lines(&self) -> &[Line] {
+        let lines = self.n.div_ceil(LINE) * self.k;
+        match self.memory.host() {
+            // SAFETY: `pack` has seen to it that they are there, aligned, and has written all of them; nobody writes
+            // them after.
+            Some(at) if lines > 0 => unsafe { std::slice::from_raw_parts(at.cast::<Line>(), lines) },
+            _ => &[],
+        }
     }
 }
 
-fn pack_as<T: Load<f32>>(b: View<'_>, k: usize, n: usize) -> Packed {
-    let mut lines = vec![Line([0.0; LINE]); n.div_ceil(LINE) * k];
+/// Packs a `[k, n]` view of f32, f16 or bf16 into memory of [`Packed::bytes`], aligned to cache lines, that nobody else has.
+///
+/// # Errors
+/// For other element types or ranks, and memory that is none of this.
+pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, String> {
+    let &[k, n] = b.shape else { return Err(format!("only matrices are packed, not {:?}", b.shape)) };
+    let to = memory.host().filter(|at| (*at as usize).is_multiple_of(align_of::<Line>()));
+    let (Some(to), true) = (to, Packed::bytes(k, n).is_some_and(|bytes| bytes <= memory.bytes())) else {
+        return Err("there is no place for the panels".into());
+    };
+    match b.dtype {
+        DType::F32 => pack_as::<f32>(b, to.cast(), k, n),
+        DType::F16 => pack_as::<f16>(b, to.cast(), k, n),
+        DType::BF16 => pack_as::<bf16>(b, to.cast(), k, n),
+        other => return Err(format!("only float32 and halves are packed, not {other}")),
+    }
+    Ok(Packed { memory, k, n })
+}
+
+fn pack_as<T: Load<f32>>(b: View<'_>, to: *mut f32, k: usize, n: usize) {
     let (from, [rows, cols]) = (Shared::<T>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
-    let mut rest = &mut lines[..];
     for panel in 0..Packed::panels(n) {
         let columns = Packed::columns(n, panel);
-        let lines = rest.split_off_mut(..columns.len() * k).expect("lines for all panels");
+        let (to, wide) = (to.wrapping_add(columns.start * LINE * k), columns.len() * LINE);
         // Columns outside, so that a transposed weight is read along memory; rows of a panel are near.
-        for c in 0..(columns.len() * LINE).min(n - columns.start * LINE) {
-            let column = (columns.start * LINE + c) as isize * cols;
+        for c in 0..wide {
+            let column = columns.start * LINE + c;
             for p in 0..k {
-                // SAFETY: an index of the view.
-                lines[p * columns.len() + c / LINE].0[c % LINE] =
-                    unsafe { *from.at(p as isize * rows + column) }.load();
+                // SAFETY: an index of the view; a place in the panel, which has k rows.
+                unsafe {
+                    let x = match column < n {
+                        true => (*from.at(p as isize * rows + column as isize * cols)).load(),
+                        false => 0.0,
+                    };
+                    to.add(p * wide + c).write(x);
+                }
             }
         }
     }
-    Packed { lines, k, n }
 }
 
 /// `out[m, n] = a[m, k] x b`. `a` and `out` are of one type, one that can be packed; the rows of `a` are contiguous.
@@ -268,8 +328,8 @@ impl<T: Load<f32>> Panel<'_, T> {
         let mut sums = [[MaybeUninit::<f32>::uninit(); LINES_MAX * LINE]; M];
         let rows: [*const f32; M] =
             std::array::from_fn(|r| self.rows.at((row + r) as isize * self.step).cast_const());
-        // Blocks of k as even as can be; at least one, since without any the sums are zeros all the same.
-        let deep = self.k.div_ceil(self.k.div_ceil(DEPTH).max(1)).max(1);
+        // At least one block of k, since without any the sums are zeros all the same.
+        let deep = depth(self.k).max(1);
         for depth in (0..self.k.max(1)).step_by(deep) {
             let end = (depth + deep).min(self.k);
             for first in (0..self.wide).step_by(REGS * L::WIDTH) {

@@ -2,12 +2,12 @@
 
 use super::super::super::Serial;
 use super::super::testing::*;
-use super::*;
-use crate::dtype::Element;
+use super::{Parallel, ViewMut, can_be_packed, matmul, matmul_packed};
+use crate::dtype::{DType, Element};
 use ::half::{bf16, f16};
 
 fn run<T: Element>(a: &Value<T>, b: &Value<T>, shape: &[usize], par: &dyn Parallel) -> Vec<T> {
-    filled(shape, |out| matmul(a.view(), b.view(), out, par).unwrap())
+    filled(shape, |out| matmul(a.view(), b.view(), out, false, par).unwrap())
 }
 
 /// Shapes of operands and output, batches broadcast.
@@ -79,7 +79,7 @@ fn integers_wrap_and_bool_is_refused() {
         shape: &[1, 1],
         life: std::marker::PhantomData,
     };
-    assert!(matmul(b.view(), b.view(), &out, &Serial).is_err());
+    assert!(matmul(b.view(), b.view(), &out, false, &Serial).is_err());
 }
 
 #[test]
@@ -165,4 +165,67 @@ fn a_packed_weight_gives_the_product_for_any_number_of_rows_and_threads() {
     halves_packed::<f16>(&mut rng, 1.0 / 2048.0);
     halves_packed::<bf16>(&mut rng, 1.0 / 256.0);
     assert!(pack(Value::<i32>::new(&[1, 1], vec![1]).view()).is_err());
+}
+
+/// Whether the library, asked for it, gives the bits that panels give, and whether it does when it is not asked;
+/// `None` where the weight is not packed.
+fn same_as_packed<T: Element>(rng: &mut Rng, m: usize, b: &Value<T>) -> Option<[bool; 2]> {
+    let [k, n] = [b.shape[0], b.shape[1]];
+    if !can_be_packed(T::DTYPE, [m, k, n], [b.strides[0], b.strides[1]]) {
+        return None;
+    }
+    let a = Value::<T>::new(&[m, k], (0..m * k).map(|_| T::from_f64(rng.unit())).collect());
+    let packed = pack(b.view()).unwrap();
+    let panels = filled::<T>(&[m, n], |out| matmul_packed(a.view(), &packed, out, &Serial));
+    let par = Threads { threads: 1 + rng.below(3), seed: rng.word() };
+    Some([true, false].map(|asked| {
+        let library = filled::<T>(&[m, n], |out| matmul(a.view(), b.view(), out, asked, &par).unwrap());
+        library.iter().zip(&panels).all(|(a, b)| a.to_f64().to_bits() == b.to_f64().to_bits())
+    }))
+}
+
+/// A weight of a size, as it was made, transposed, or in any layout.
+fn weight<T: Element>(rng: &mut Rng, k: usize, n: usize) -> Value<T> {
+    let draw = |rng: &mut Rng| T::from_f64(rng.unit());
+    match rng.below(5) {
+        0 | 1 => Value::new(&[k, n], (0..k * n).map(|_| draw(rng)).collect()),
+        2 | 3 => {
+            let b = Value::new(&[n, k], (0..k * n).map(|_| draw(rng)).collect());
+            Value { shape: vec![k, n], strides: vec![1, k as isize], ..b }
+        }
+        _ => Value::random(rng, &[k, n], draw),
+    }
+}
+
+#[test]
+fn what_can_be_packed_is_the_same_to_the_bit_packed_or_not() {
+    let mut rng = Rng::new(34);
+    let pick = |rng: &mut Rng, of: &[usize]| of[rng.below(of.len())];
+    let (mut packed, mut differ) = ([0; 3], [0; 3]);
+    for _ in 0..300 {
+        let m = pick(&mut rng, &[1, 2, 3, 5, 8, 16, 31, 64, 65, 130]);
+        let n = pick(&mut rng, &[1, 2, 3, 10, 16, 47, 48, 64, 65, 100, 128, 257, 513, 1030]);
+        let k = pick(&mut rng, &[1, 2, 3, 17, 100, 512, 513, 600, 1024, 1100, 2000]);
+        if m * n * k > 20_000_000 {
+            continue;
+        }
+        let (x, y, z) = (weight::<f32>(&mut rng, k, n), weight::<f16>(&mut rng, k, n), weight(&mut rng, k, n));
+        let same = [
+            same_as_packed::<f32>(&mut rng, m, &x),
+            same_as_packed::<f16>(&mut rng, m, &y),
+            same_as_packed::<bf16>(&mut rng, m, &z),
+        ];
+        let strides = [x.strides, y.strides, z.strides];
+        for (i, same) in same.into_iter().enumerate() {
+            let Some([asked, by_itself]) = same else { continue };
+            assert!(asked, "type {i}: [{m}, {k}] x [{k}, {n}] of steps {:?}", strides[i]);
+            packed[i] += 1;
+            differ[i] += !by_itself as usize;
+        }
+    }
+    if can_be_packed(DType::F32, [8, 64, 64], [64, 1]) {
+        assert!(packed.iter().all(|&n| n > 100), "{packed:?} of 300 can be packed");
+        // Or else this shows nothing.
+        assert!(differ[0] > 0, "{differ:?}: the library by itself adds in other orders");
+    }
 }

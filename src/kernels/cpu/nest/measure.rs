@@ -128,7 +128,7 @@ fn sweep(par: &dyn Parallel) {
             let (a, b, o) = ([m, k], [k, n], [m, n]);
             let steps = [[k as isize, 1], [n as isize, 1]];
             let (a, b) = (of(&x, at * k % (1 << 20), &a, &steps[0]), of(&x, 0, &b, &steps[1]));
-            matmul(a, b, &into(to, at * n, F32, &o), &Serial).unwrap();
+            matmul(a, b, &into(to, at * n, F32, &o), false, &Serial).unwrap();
         });
     }
     s.kernel(
@@ -140,7 +140,8 @@ fn sweep(par: &dyn Parallel) {
             let n = pieces.len() * 64;
             let (b, steps, o) = ([512, n], [n as isize, 1], [1, n]);
             let b = of(&x, pieces.start * 64 * 512, &b, &steps);
-            matmul(of(&x, 0, &[1, 512], &[512, 1]), b, &into(to, pieces.start * 64, F32, &o), &Serial).unwrap();
+            matmul(of(&x, 0, &[1, 512], &[512, 1]), b, &into(to, pieces.start * 64, F32, &o), false, &Serial)
+                .unwrap();
         },
     );
     for width in [64, 1024] {

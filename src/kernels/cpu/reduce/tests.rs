@@ -4,6 +4,7 @@ use super::super::super::{Serial, View};
 use super::super::testing::*;
 use super::*;
 use crate::dtype::Element;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Splits a multi-index into the kept part and the rest.
 fn split(index: &[usize], dims: &[bool]) -> Vec<usize> {
@@ -27,7 +28,8 @@ fn groups<T: Element>(x: &Value<T>, dims: &[bool]) -> Vec<Vec<T>> {
 }
 
 /// Runs on a view and on a fused source that reads the same elements; both must be bitwise equal, with
-/// any number of threads. Gives the result.
+/// any number of threads, and the fused one reads each element once (to find a position, a block of them twice: by
+/// whoever read it first). Gives the result.
 fn run<T: Element, O: Element>(rng: &mut Rng, op: ReduceOp, x: &Value<T>, dims: &[bool]) -> Vec<O> {
     let kept = kept_shape(&x.shape, dims);
     let bits = |v: &[O]| v.iter().map(|o| o.to_f64().to_bits()).collect::<Vec<_>>();
@@ -36,7 +38,9 @@ fn run<T: Element, O: Element>(rng: &mut Rng, op: ReduceOp, x: &Value<T>, dims: 
     let threaded = filled::<O>(&kept, |out| reduce(op, Source::View(x.view()), dims, out, &par));
     assert_eq!(bits(&plain), bits(&threaded), "{op:?} {:?} {:?} {dims:?}", x.shape, x.strides);
     let all = x.to_vec();
+    let seen: Vec<AtomicUsize> = all.iter().map(|_| AtomicUsize::new(0)).collect();
     let read = |range: Range<usize>, to: *mut u8| {
+        seen[range.clone()].iter().for_each(|n| _ = n.fetch_add(1, Relaxed));
         let part = &all[range];
         // SAFETY: the reader's contract: there is room for the range.
         unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to.cast(), part.len()) };
@@ -44,6 +48,8 @@ fn run<T: Element, O: Element>(rng: &mut Rng, op: ReduceOp, x: &Value<T>, dims: 
     let source = Source::Fused { dtype: T::DTYPE, shape: &x.shape, read: &read };
     let fused = filled::<O>(&kept, |out| reduce(op, source, dims, out, &par));
     assert_eq!(bits(&plain), bits(&fused), "fused {op:?} {:?} {:?} {dims:?}", x.shape, x.strides);
+    let most = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) { 2 } else { 1 };
+    assert!(seen.iter().all(|n| (1..=most).contains(&n.load(Relaxed))), "{op:?} {:?} {dims:?}", x.shape);
     plain
 }
 
@@ -187,16 +193,40 @@ fn reductions_of_nothing_are_their_identities() {
     assert_eq!(run::<f32, i64>(&mut rng, ReduceOp::ArgMax, &scalar, &[]), [0]);
 }
 
+/// One after another, ones stop to count at 2^24; so 2^24 + 2^12 of them as well, which is a float again.
 #[test]
 fn sum_of_2_24_ones_is_exact() {
-    let one = [1f32];
-    for (shape, dims) in [(vec![1 << 24], vec![true]), (vec![4096, 4096], vec![true, true])] {
-        let strides = vec![0; shape.len()];
-        let view = View { ptr: one.as_ptr().cast(), dtype: DType::F32, shape: &shape, strides: &strides };
-        let par = Threads { threads: 2, seed: 1 };
-        let got = filled::<f32>(&[], |out| reduce(ReduceOp::Sum, Source::View(view), &dims, out, &par));
-        assert_eq!(got, [16777216.0]);
+    let (one, ones) = ([1f32], vec![1f32; (1 << 24) + (1 << 12)]);
+    let read = |range: Range<usize>, to: *mut u8| {
+        // SAFETY: the reader's contract: there is room for the range.
+        unsafe { std::ptr::copy_nonoverlapping(ones[range.clone()].as_ptr(), to.cast(), range.len()) };
+    };
+    let par = Threads { threads: 2, seed: 1 };
+    let sum = |source: Source<'_>, dims: &[bool], kept: &[usize], expected: f32| {
+        for par in [&par as &dyn Parallel, &Serial] {
+            let got = filled::<f32>(kept, |out| reduce(ReduceOp::Sum, source, dims, out, par));
+            assert!(got.iter().all(|&sum| sum == expected), "{dims:?}: {got:?}");
+        }
+    };
+    let dtype = DType::F32;
+    for (shape, dims) in
+        [(vec![1 << 24], vec![true]), (vec![4096, 4096], vec![true; 2]), (vec![4097, 4096], vec![true; 2])]
+    {
+        let n: usize = shape.iter().product();
+        // A constant, in memory, and as it is computed.
+        let (repeated, strides) = (vec![0; shape.len()], crate::shape::contiguous_strides(&shape));
+        let constant = View { ptr: one.as_ptr().cast(), dtype, shape: &shape, strides: &repeated };
+        let memory = View { ptr: ones.as_ptr().cast(), dtype, shape: &shape, strides: &strides };
+        sum(Source::View(constant), &dims, &[], n as f32);
+        sum(Source::View(memory), &dims, &[], n as f32);
+        sum(Source::Fused { dtype, shape: &shape, read: &read }, &dims, &[], n as f32);
     }
+    // Down two columns of 2^23, and from memory that is read the other way round.
+    let shape = [1 << 23, 2];
+    let memory = View { ptr: ones.as_ptr().cast(), dtype, shape: &shape, strides: &[2, 1] };
+    sum(Source::View(memory), &[true, false], &[2], 8388608.0);
+    sum(Source::Fused { dtype, shape: &shape, read: &read }, &[true, false], &[2], 8388608.0);
+    sum(Source::View(View { strides: &[1, 1 << 23], ..memory }), &[true, true], &[], 16777216.0);
 }
 
 #[test]
