@@ -5,8 +5,8 @@ use crate::backend::cpu::memory::{Block, Memory};
 
 const SIDE: usize = 64;
 const BYTES: usize = 4 * SIDE * SIDE;
-/// In panels of 48 columns.
-const PACKED: usize = 4 * SIDE * 96;
+/// In two panels of 32 columns.
+const PACKED: usize = BYTES;
 
 fn weight(memory: &Arc<Memory>) -> Arc<Block> {
     let block = memory.alloc(BYTES).expect("there is room");
@@ -90,7 +90,7 @@ fn without_memory_to_spare_a_weight_is_not_packed() {
 
 #[test]
 fn what_is_packed_goes_when_a_value_needs_the_memory_and_is_not_packed_again() {
-    let memory = Memory::new(4 * BYTES);
+    let memory = Memory::new(4 * BYTES - 64);
     let block = weight(&memory);
     (0..3).for_each(|_| drop(used(&block, &ALL)));
     let packed = memory.bytes().live;
