@@ -107,11 +107,13 @@ macro_rules! with_size {
 }
 use with_size;
 
-/// Elements below which a further thread does not pay, where they are moved in rows (as copies
-/// are: `PART_BYTES` of `copy` is four times that, since rows are short here).
-const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 16 << 10 };
-/// The same where each is looked for, or waits for the one before it (two such parts of `gather` 55.4, 28.7, 36.1 us, of
-/// `cumsum` along rows of 1024 42.6, 21.1, 36.4; with four times as many it was cut from 150 to 220 us on).
-const PICKED: usize = LEAST / 4;
-/// The same where they are sorted (two such parts, rows of 1024: 53.5, 25.3, 35.3 us; rows of 64: 31.3, 17.8, 36.3).
-const SORTED: usize = LEAST / 16;
+/// Elements below which a further thread does not pay, where they are moved in rows (`measure_cut_over`: two such parts of
+/// `index_select`, rows of 64, 27.3, 22.7, 29.8 us, of `tril`, rows of 256, 46.5, 25.4, 34.1).
+const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 32 << 10 };
+/// The same where columns are added up side by side (64 rows: 43.5, 21.8, 33.3 us).
+const SUMMED: usize = LEAST / 2;
+/// The same where each is looked for, or waits for the one before it (`gather` 55.4, 28.7, 36.1 us, `scatter_add` 52.9, 40.1,
+/// 49.9, `cumsum` along rows of 1024 42.6, 21.1, 36.4, `topk`, 8 of 256, 40.3, 29.8, 42.5).
+const PICKED: usize = LEAST / 8;
+/// The same where they are sorted (rows of 1024: 53.5, 25.3, 35.3 us; rows of 64: 31.3, 17.8, 36.3).
+const SORTED: usize = LEAST / 32;

@@ -5,7 +5,7 @@ use super::super::super::{Parallel, View, ViewMut};
 use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
-use super::{LEAST, PICKED};
+use super::{PICKED, SUMMED};
 use crate::dtype::DType;
 use half::{bf16, f16};
 
@@ -46,7 +46,7 @@ fn sums<T: Copy, W: Copy + Default, O>(
     let columns = Nest::new(&x.shape[dim + 1..], [&x.strides[dim + 1..]]).merged();
     let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<O>::new(out.ptr));
     let cuts = inner.div_ceil(COLUMNS);
-    let least = if inner == 1 { PICKED } else { LEAST };
+    let least = if inner == 1 { PICKED } else { SUMMED };
     in_parts(outer.numel() * cuts, (least * cuts / (n * inner)).max(1), par, &|units| {
         for unit in units {
             let (cut, [offset]) = (slice_of(inner, cuts, unit % cuts), outer.at(unit / cuts));
