@@ -32,7 +32,7 @@ fn normal(device: &Device, shape: [usize; 2], dtype: DType) -> TensorFuture {
 fn a_product_is_the_same_to_the_bit_however_often_its_weight_was_used(kind: Kind) {
     let device = kind.device();
     device.seed(41);
-    let mut rng = Rng::new(41);
+    let mut rng = Rng(41);
     let mut pick = |of: &[usize]| of[rng.below(of.len())];
     for turn in 0..60 {
         // One row, and few of them; neither side above 64 with k above 512; and what comes.
