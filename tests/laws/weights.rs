@@ -83,7 +83,7 @@ fn another_view_of_a_weight_is_not_mistaken_for_it(kind: Kind) {
     device.seed(43);
     let x = normal(&device, [8, 96], DType::F32);
     let weight = normal(&device, [96, 96], DType::F32);
-    let views = [weight.clone(), weight.t(), weight.flip([0]), weight.flip([1]), weight.narrow(1, 8, 80)];
+    let views = [weight.clone(), weight.t(), weight.flip([1]), weight.narrow(1, 8, 80)];
     let fresh = |view: &TensorFuture| {
         let copy: Vec<f32> = block_on(view.to_vec()).unwrap();
         device.from_vec(copy, view.shape().clone())
