@@ -3,9 +3,7 @@
 //! [`simd`](super::simd) knows the levels and instantiates plain functions; here it is closures, and
 //! values with a generic method for bodies that must know the level. Knows nothing of what they compute.
 
-#[cfg(target_arch = "x86_64")]
-use super::simd::Level;
-use super::simd::{Baseline, Simd, level};
+use super::simd::{Baseline, Level, Simd, level};
 
 /// Runs a body as compiled for the level in use. What it calls takes part only where it is inlined.
 ///

@@ -15,7 +15,9 @@
 use super::super::super::{Parallel, View, ViewMut};
 use super::super::load::Load;
 use super::super::nest::{Shared, in_parts, slice_of};
-use super::super::simd::{Level, level};
+#[cfg(target_arch = "x86_64")]
+use super::super::simd::Level;
+use super::super::simd::level;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
