@@ -70,10 +70,7 @@ impl Keep {
 
     /// Whether something is kept, or just being made.
     pub fn has_something(&self) -> bool {
-        self.kept.get().is_some_and(|kept| match kept.state.try_lock() {
-            Ok(state) => matches!(*state, State::Kept(_)),
-            Err(_) => true,
-        })
+        self.kept.get().is_some_and(|kept| matches!(*kept.lock(), State::Making | State::Kept(_)))
     }
 
     /// What is kept. Who uses it holds it meanwhile.
@@ -84,33 +81,35 @@ impl Keep {
         }
     }
 
-    /// What is kept; if it is nothing, what `make` gives is from now on. Others who want it wait.
+    /// What is kept; if it is nothing, what `make` gives is from now on. Nobody waits for somebody else's making, a poll
+    /// least of all: there is nothing meanwhile.
     pub fn get_or_make(&self, buffer: &dyn Buffer, make: impl FnOnce() -> Option<Made>) -> Option<Made> {
         let kept = self.kept.get_or_init(|| {
             let kept = Arc::new(Kept { state: Mutex::new(State::Nothing) });
             buffer.remember(&kept);
             kept
         });
-        let mut state = kept.lock();
-        if let State::Nothing = *state
-            && let Some(made) = make()
-        {
-            *state = State::Kept(made);
+        match &mut *kept.lock() {
+            State::Kept(made) => return Some(made.clone()),
+            State::Making | State::Denied => return None,
+            nothing => *nothing = State::Making,
         }
-        match &*state {
-            State::Kept(made) => Some(made.clone()),
-            _ => None,
-        }
+        let made = make();
+        *kept.lock() = made.clone().map_or(State::Nothing, State::Kept);
+        made
     }
 }
 
 /// What is kept beside a buffer's elements, as the device that lent the memory sees it.
 pub(crate) struct Kept {
+    /// Held for a look or a change, never while something is made.
     state: Mutex<State>,
 }
 
 enum State {
     Nothing,
+    /// Somebody is at it.
+    Making,
     Kept(Made),
     /// The memory was needed for something else: it is not made again of these elements.
     Denied,
@@ -124,7 +123,7 @@ impl Kept {
     /// Gives up what is kept, unless somebody uses it or makes it just now; the caller drops it. If it is `denied`, it
     /// is not made again.
     pub fn let_go(&self, denied: bool) -> Option<Made> {
-        let mut state = self.state.try_lock().ok()?;
+        let mut state = self.lock();
         match &*state {
             State::Kept(made) if Arc::strong_count(made) == 1 => {}
             _ => return None,

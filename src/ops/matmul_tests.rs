@@ -111,6 +111,21 @@ fn what_is_packed_goes_when_a_value_needs_the_memory_and_is_not_packed_again() {
 }
 
 #[test]
+fn nobody_waits_for_a_weight_that_somebody_else_is_packing() {
+    let memory = Memory::new(usize::MAX);
+    let block = weight(&memory);
+    let keep = block.keep().expect("a place beside the elements");
+    let made = keep.get_or_make(&*block, || {
+        assert!(keep.get().is_none(), "there is nothing yet");
+        assert!(keep.get_or_make(&*block, || panic!("it is made once")).is_none());
+        assert!(!block.is_reusable(), "its elements are being read");
+        memory.trim();
+        Some(Arc::new(7))
+    });
+    assert!(made.is_some() && keep.get().is_some());
+}
+
+#[test]
 fn trim_gives_back_what_nobody_multiplies_by_just_now() {
     let memory = Memory::new(usize::MAX);
     let (idle, busy) = (weight(&memory), weight(&memory));
