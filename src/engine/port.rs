@@ -46,7 +46,6 @@ pub(crate) trait Driver: Send + Sync {
 /// Counters that callers and engine keep, read by `Device::stats`.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub enqueued: AtomicU64,
     pub started: AtomicU64,
     pub inline: AtomicU64,
     pub fused: AtomicU64,

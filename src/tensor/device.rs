@@ -343,7 +343,7 @@ impl Device {
         let (started, fused, skipped) =
             (c.started.load(Relaxed), c.fused.load(Relaxed), c.skipped.load(Relaxed));
         Stats {
-            enqueued: c.enqueued.load(Relaxed) + started + fused + skipped + queued as u64,
+            enqueued: self.port.pressure.came() as u64,
             started,
             inline: c.inline.load(Relaxed),
             fused,

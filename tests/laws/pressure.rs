@@ -17,6 +17,7 @@ pub fn add(laws: &mut Laws) {
         a_poll_of_a_blocked_value_returns
         a_waiter_is_woken_once_and_only_when_it_is_time
         a_poll_runs_nothing_that_is_not_small
+        an_op_is_counted_once_from_its_call_to_its_end
         ready_ends_when_the_queue_is_short_enough
         one_released_permit_wakes_one_of_many_waiters
         try_admit_refuses_while_the_device_is_full
@@ -137,6 +138,26 @@ fn a_poll_runs_nothing_that_is_not_small(kind: Kind) {
         assert_eq!(device.stats().inline, 0);
     }
     assert_eq!((small.runs(), large.runs()), (200, 200));
+}
+
+fn an_op_is_counted_once_from_its_call_to_its_end(kind: Kind) {
+    let device = kind.device();
+    let x = device.arange(0.0, 1000.0, 1.0) * 1.0;
+    block_on(device.waitall()).unwrap();
+    let before = device.stats();
+    let busy = kind.occupy(&device);
+    let running = device.stats();
+    let held = [(&x + 1.0).exp(), x.cumsum(0)];
+    drop(&x * 2.0);
+    let queued = device.stats();
+    assert_eq!(queued.enqueued - running.enqueued, 4, "{queued:?}");
+    busy.release();
+    block_on(device.waitall()).unwrap();
+    let after = device.stats();
+    assert_eq!(after.enqueued, queued.enqueued, "{after:?}");
+    assert_eq!((before.queued, after.queued), (0, 0));
+    assert_eq!(after.started + after.fused + after.skipped, after.enqueued, "{after:?}");
+    drop(held);
 }
 
 fn ready_ends_when_the_queue_is_short_enough(kind: Kind) {
