@@ -1,26 +1,47 @@
 //! Every wait of one stream for another is needed, and the race check sees it when one is missing.
 
-use super::support::block_on;
+use super::support::{Counter, Gate, block_on, until};
 use super::values::graph;
 use super::{Entry, entries};
-use futensor::{CudaOptions, Device};
+use futensor::{CudaOptions, Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
     entries![6, false; leaving_out_any_one_wait_is_reported].to_vec()
 }
 
-/// Queues a graph while nothing runs, then reads it; how often one stream waited for another, and whether the
-/// device is lost (a missing wait may make a kernel read what is freed).
-fn tangle(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
-    simulator.drop_wait(drop_wait);
-    let device = Device::cuda_with(0, CudaOptions::default().streams(3)).unwrap();
+/// A device with three streams whose steps are all launched, however far they are from having run.
+pub fn deep() -> Device {
+    Device::cuda_with(0, CudaOptions::default().streams(3).depth(1000).in_flight_ops(1000)).unwrap()
+}
+
+/// Plays a scene in which nothing depends on how fast anybody is: its ops are asked for while the device's thread
+/// stands still, and nothing runs until all of them, and one that joins them, have been launched. All that they make is
+/// read then. Two that begin on streams of their own are joined as well, so that one stream waits for another at least.
+pub fn launched_at_once(simulator: &Simulator, device: &Device, ask: impl FnOnce() -> Vec<TensorFuture>) {
+    let [x, y] = [1.0, 2.0].map(|v| device.from_vec(vec![v; 64], [64]));
     simulator.pause();
-    let values = graph(&device, seed, 100);
+    let (gate, joined) = (Gate::new(), Counter::new());
+    let _first = gate.op(&device.ones([1]));
+    gate.wait_entered(1);
+    let begun = x.cumsum(0).sum_all() + y.cumsum(0).sum_all();
+    let values = ask();
+    let sum = values.iter().fold(begun, |sum, x| sum + x);
+    let _last = joined.op(&sum);
+    gate.open();
+    until(|| joined.runs() == 1);
     simulator.resume();
     for x in &values {
         let _ = block_on(x.to_vec::<f32>());
     }
+}
+
+/// A graph on three streams; how often one of them waited for another, and whether the device is lost (a missing wait
+/// may make a kernel read what is freed).
+fn tangle(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
+    let device = deep();
+    simulator.drop_wait(drop_wait);
+    launched_at_once(simulator, &device, || graph(&device, seed, 100));
     (simulator.stats().waits, block_on(device.ones([1]) + 1.0).is_err())
 }
 

@@ -520,7 +520,7 @@ fn a_fault_in_a_replay_fails_all_its_values_and_that_device_alone(simulator: &Si
 /// Replays on several streams whose inputs come from other streams and whose outputs go there; how often one stream
 /// waited for another since, and whether the device is lost.
 fn crossing(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
-    let device = Device::cuda_with(0, CudaOptions::default().streams(3)).unwrap();
+    let device = super::order::deep();
     let region = device.region(|(x, y): (TensorFuture, TensorFuture)| {
         let sum = (&x + &y).cumsum(0);
         (sum.softmax(0) + &x, sum * 0.5)
@@ -532,22 +532,20 @@ fn crossing(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
     });
     block_on(device.waitall()).unwrap();
     let before = simulator.stats().waits;
-    simulator.pause();
     simulator.drop_wait(drop_wait);
     let mut rng = Rng(seed);
-    let mut made = vec![&x + 1.0, (&x * 2.0).cumsum(0), x.softmax(0)];
-    for k in 0..20 {
-        let (a, b) = (rng.below(made.len()), rng.below(made.len()));
-        let (p, q) = region.call((made[a].clone(), made[b].clone()));
-        made.push(if k % 2 == 0 { p } else { q.cumsum(0) * 0.1 });
-        if rng.below(3) == 0 {
-            drop(made.swap_remove(0));
+    super::order::launched_at_once(simulator, &device, || {
+        let mut made = vec![&x + 1.0, (&x * 2.0).cumsum(0), x.softmax(0)];
+        for k in 0..20 {
+            let (a, b) = (rng.below(made.len()), rng.below(made.len()));
+            let (p, q) = region.call((made[a].clone(), made[b].clone()));
+            made.push(if k % 2 == 0 { p } else { q.cumsum(0) * 0.1 });
+            if rng.below(3) == 0 {
+                drop(made.swap_remove(0));
+            }
         }
-    }
-    simulator.resume();
-    for x in &made {
-        let _ = block_on(x.to_vec::<f32>());
-    }
+        made
+    });
     (simulator.stats().waits - before, block_on(device.ones([1]) + 1.0).is_err())
 }
 

@@ -7,7 +7,7 @@
 //! replay the outputs get memory, the nodes that read inputs or write outputs get addresses where these have changed, and
 //! one call launches all of it.
 //!
-//! Replays of one graph are ordered by its memory, as writers of one buffer are; a launch that is under way keeps the
+//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are; a launch that is under way keeps the
 //! arguments it was given. A block keeps up to [`GRAPHS_MAX`] graphs: for other strides, constants among the inputs, wanted
 //! outputs, and inputs that may or may not be written over. It goes on as launches in a row where ops from outside take
 //! part, where there is but one launch, where a library would need more than [`STAGED_MAX`] bytes of inputs copied to a
@@ -292,7 +292,10 @@ impl Gear {
         };
         let arena = made.arena.clone();
 
-        self.overwrites(lane, &arena);
+        // With no memory of its own there is nothing that a replay on another lane could still be using.
+        if graph.arena > 0 {
+            self.overwrites(lane, &arena);
+        }
         for (k, _) in graph.inputs.iter().enumerate().filter(|(_, input)| input.used && input.taken) {
             let Storage::Shared(buffer) = &value(k).storage else { continue };
             if let Some(here) = device(&**buffer) {
