@@ -7,11 +7,12 @@
 //! replay the outputs get memory, the nodes that read inputs or write outputs get addresses where these have changed, and
 //! one call launches all of it.
 //!
-//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are; a launch that is under way keeps the
-//! arguments it was given. A block keeps up to [`GRAPHS_MAX`] graphs: for other strides, constants among the inputs, wanted
-//! outputs, and inputs that may or may not be written over. It goes on as launches in a row where ops from outside take
-//! part, where there is but one launch, where a library would need more than [`STAGED_MAX`] bytes of inputs copied to a
-//! fixed place (large products are not what launches hold up), where an op fails, and where memory is short.
+//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are; a launch that is
+//! under way keeps the arguments it was given. A block keeps up to [`GRAPHS_MAX`] graphs: for other strides, constants
+//! among the inputs, wanted outputs, and inputs that may or may not be written over. It goes on as launches in a row
+//! where ops from outside take part, where there is but one launch, where a library would need more than [`STAGED_MAX`]
+//! bytes of inputs copied to a fixed place (large products are not what launches hold up), where an op fails, and where
+//! memory is short.
 
 #![allow(unsafe_code)]
 
