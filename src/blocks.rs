@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard};
 const SIZE: usize = 384;
 /// Blocks begin with a line of the cache, so that it is known which fields share one.
 pub(crate) const ALIGN: usize = 64;
+/// Lines of a block that a node takes.
+const LINES: usize = 4;
 const LAYOUT: Layout = match Layout::from_size_align(SIZE, ALIGN) {
     Ok(layout) => layout,
     Err(_) => panic!("a block has a layout"),
@@ -69,14 +71,36 @@ pub(crate) fn take() -> NonNull<u8> {
             return own.refill();
         }
         // SAFETY: a free block of this thread's.
-        own.chain.set(unsafe { (*first).next });
+        let next = unsafe { (*first).next };
+        own.chain.set(next);
         own.count.set(own.count.get() - 1);
+        ask_for(next.cast());
         first
     });
     match NonNull::new(own.unwrap_or(null_mut())) {
         Some(block) => block.cast(),
         None => fresh(),
     }
+}
+
+/// Asks for the lines of a block that will be written soon: another core has them, as a rule, and the caller's next atomic
+/// instruction waits for all that it has stored before.
+#[inline(always)]
+fn ask_for(block: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in 0..LINES {
+        let line = block.wrapping_add(line * ALIGN);
+        // SAFETY: a hint, of which a processor that does not know it makes nothing, whatever the address is.
+        unsafe { std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    for line in 0..LINES {
+        let line = block.wrapping_add(line * ALIGN);
+        // SAFETY: a hint, whatever the address is.
+        unsafe { std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    let _ = block;
 }
 
 #[cold]
