@@ -97,7 +97,9 @@ fn ask_for(block: *const u8) {
     for line in 0..LINES {
         let line = block.wrapping_add(line * ALIGN);
         // SAFETY: a hint, whatever the address is.
-        unsafe { std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+        };
     }
     #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
     let _ = block;

@@ -89,6 +89,7 @@ unsafe impl<T: Send + Sync> Sync for Completion<T> {}
 
 impl<T> Completion<T> {
     /// A value to come, with flags.
+    #[inline]
     pub fn pending(flags: u32) -> Completion<T> {
         Completion {
             state: AtomicU32::new(flags),

@@ -35,7 +35,7 @@ impl<T> Inner<T> {
     /// Loom follows what a `Box` allocates.
     const IN_BLOCK: bool = cfg!(not(futensor_loom)) && blocks::fits(Layout::new::<Inner<T>>());
 
-    #[inline]
+    #[inline(always)]
     fn allocate(inner: Inner<T>) -> NonNull<Inner<T>> {
         if !Self::IN_BLOCK {
             return NonNull::from(Box::leak(Box::new(inner)));
@@ -92,6 +92,7 @@ fn counts_of<T>(inner: &Inner<T>) -> Counts {
 
 impl<T: Observed> Handle<T> {
     /// A new value with one handle and, beside it, one link (for the queue).
+    #[inline(always)]
     pub fn with_link(value: T) -> (Handle<T>, Link<T>) {
         let ptr = Inner::allocate(Inner { counts: AtomicU64::new(LINK + 1), value });
         (Handle(ptr, PhantomData), Link(ptr, PhantomData))

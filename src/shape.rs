@@ -18,11 +18,28 @@ pub(crate) type Strides = SmallVec<[isize; 4]>;
 /// assert_eq!(shape.to_string(), "[2, 3]");
 /// assert_eq!(Shape::from(()).numel(), 1);
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct Shape(SmallVec<[usize; 4]>);
+#[derive(PartialEq, Eq, Hash, Default)]
+pub struct Shape(SmallVec<[usize; FEW]>);
+
+/// So many sizes lie in the shape itself.
+const FEW: usize = 4;
+
+impl Clone for Shape {
+    /// Each op makes a shape: few sizes go through registers.
+    #[inline]
+    fn clone(&self) -> Shape {
+        let dims = self.dims();
+        if dims.len() > FEW {
+            return Shape(SmallVec::from_slice(dims));
+        }
+        let size = |i: usize| if i < dims.len() { dims[i] } else { 0 };
+        Shape(SmallVec::from_buf_and_len([size(0), size(1), size(2), size(3)], dims.len()))
+    }
+}
 
 impl Shape {
     /// The sizes as a slice.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
@@ -33,11 +50,11 @@ impl Shape {
     }
 
     /// How many elements there are; saturates at `usize::MAX` where the product overflows.
+    #[inline]
     pub fn numel(&self) -> usize {
-        if self.0.contains(&0) {
-            return 0;
-        }
-        self.0.iter().fold(1, |a, &b| a.saturating_mul(b))
+        let dims = self.dims();
+        let product = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        product.unwrap_or_else(|| if dims.contains(&0) { 0 } else { usize::MAX })
     }
 
     /// The common shape of two operands under NumPy's broadcasting rule, if there is one.

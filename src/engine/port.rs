@@ -165,9 +165,24 @@ impl Port {
         handle
     }
 
+    /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle, and the link to
+    /// [`push`](Self::push). For a device that [has not ended](Self::has_ended).
+    #[inline(always)]
+    pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, NodeLink) {
+        super::trace::op(self, &node);
+        self.pressure.enqueued(bytes);
+        NodeHandle::with_link(node)
+    }
+
+    /// True where every new op fails.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
     /// Takes a new node in: its first handle, and the link to [`push`](Self::push) if the device is there.
     pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<NodeLink>) {
-        if self.ended.load(Relaxed)
+        if self.has_ended()
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
             {
@@ -176,10 +191,9 @@ impl Port {
                 return (self.given(shape, dtype, at, Err(error)), None);
             }
         }
-        super::trace::op(self, &node);
-        self.pressure.enqueued(node.bytes());
         node.completion.mark(QUEUED);
-        let (handle, link) = NodeHandle::with_link(node);
+        let bytes = node.bytes();
+        let (handle, link) = self.take_in(node, bytes);
         (handle, Some(link))
     }
 

@@ -169,8 +169,9 @@ impl Op {
 
 /// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
 /// hand-over. A quarter of a nanosecond an element for arithmetic, two for the transcendental ones.
-fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
-    let n = shape.numel() as u64;
+#[inline(always)]
+fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: usize) -> u64 {
+    let n = numel as u64;
     let heavy = match op {
         Op::Unary(op) => op.class() == Class::float,
         Op::Binary(op) | Op::WithScalar { op, .. } => {
@@ -178,18 +179,23 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
         }
         Op::Random { .. } => true,
         Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,
-        Op::View(_) | Op::Fill(_) | Op::Marker | Op::Source(_) | Op::Given | Op::Part(_) => return 20,
-        Op::Block(block) => return block.plan.cost_ns,
-        Op::Reduce(_) | Op::Sink(_) => {
-            return 30 + inputs.first().map_or(0, |i| i.numel() as u64) / 2;
-        }
+        _ => return cost_of_others_ns(op, inputs, shape, dtype),
+    };
+    20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
+}
+
+#[inline(never)]
+fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
+    match op {
+        Op::Block(block) => block.plan.cost_ns,
+        Op::Reduce(_) | Op::Sink(_) => 30 + inputs.first().map_or(0, |i| i.numel() as u64) / 2,
         Op::Custom(op) => {
             let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|i| i.meta()).collect();
             let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
-            return op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype });
+            op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype })
         }
-    };
-    20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
+        _ => 20,
+    }
 }
 
 /// Few inputs lie in the node.
@@ -236,7 +242,25 @@ impl Node {
         home: &'static dyn Home,
         at: &'static Location<'static>,
     ) -> Node {
-        let cost_ns = u32::try_from(cost_ns(&op, &inputs, &shape, dtype)).unwrap_or(u32::MAX);
+        let numel = shape.numel();
+        Node::with(op, inputs, shape, dtype, home, at, numel, 0)
+    }
+
+    /// A node with these flags; `numel` is what the shape says. Part of its caller, so that the fields are written where
+    /// the node will be, and none of it is copied.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // All of a node that is not the same in each new one.
+    pub fn with(
+        op: Op,
+        inputs: Inputs,
+        shape: Shape,
+        dtype: DType,
+        home: &'static dyn Home,
+        at: &'static Location<'static>,
+        numel: usize,
+        flags: u32,
+    ) -> Node {
+        let cost_ns = u32::try_from(cost_ns(&op, &inputs, &shape, dtype, numel)).unwrap_or(u32::MAX);
         Node {
             op,
             shape,
@@ -244,7 +268,7 @@ impl Node {
             home,
             at,
             cost_ns,
-            completion: Completion::pending(0),
+            completion: Completion::pending(flags),
             inputs: UnsafeCell::new(inputs),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),

@@ -3,7 +3,8 @@
 use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::record;
-use super::region::trace::{enqueue, enter};
+use super::region::trace::{enqueue, enter, is_tracing};
+use crate::completion::{Phase, QUEUED};
 use crate::dtype::{DType, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
@@ -129,24 +130,56 @@ pub(crate) fn apply(
     rule: impl FnOnce() -> Result<Meta, Refusal>,
     at: At,
 ) -> TensorFuture {
-    ask(op, operands, rule, at).go()
+    ask(|| op, operands, rule, at).go()
 }
 
 /// Prepares an op on operands, or makes a failed value: where an operand is known to have failed, with
 /// that one's error; where devices are mixed; where the rule refuses.
+///
+/// What most ops are (their operands have not failed, on one device, no gradient, no region) is part of the caller: the
+/// node's fields are written once, where the node will be. On the way over a function's stack they would be stored by
+/// words and loaded by lines, for which a processor waits until all that was stored before is in its cache.
+#[inline(always)]
 pub(crate) fn ask(
-    op: Op,
+    op: impl FnOnce() -> Op,
     operands: &[&TensorFuture],
     rule: impl FnOnce() -> Result<Meta, Refusal>,
     at: At,
 ) -> Asked {
     let at = seen(at);
+    let port = operands[0].port();
+    let is_plain = |x: &&TensorFuture| {
+        std::ptr::eq(x.port(), port) && x.tape.is_none() && x.node.completion.state().phase() != Phase::Failed
+    };
+    match rule() {
+        Ok(Meta { shape, dtype }) => {
+            let numel = shape.numel();
+            let bytes = numel.saturating_mul(dtype.size());
+            let usual = operands.iter().all(is_plain) && !is_tracing() && !port.has_ended();
+            if !usual || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
+                return ask_slowly(op(), operands, Ok(Meta { shape, dtype }), at);
+            }
+            let mut inputs = Inputs::new();
+            for x in operands {
+                inputs.push(x.node.link());
+            }
+            let node = Node::with(op(), inputs, shape, dtype, port, at, numel, QUEUED);
+            let (node, link) = port.take_in(node, bytes);
+            Asked { value: TensorFuture::new(node), link: Some(link) }
+        }
+        Err(refusal) => ask_slowly(op(), operands, Err(refusal), at),
+    }
+}
+
+/// [`ask`], whatever there is to it.
+#[inline(never)]
+fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, at: At) -> Asked {
     let first = operands[0];
     let port = first.port();
     let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), link: None };
     let fail = |error: Error| failed(first.node.meta(), error);
     if let Some(error) = operands.iter().find_map(|x| x.node.error()) {
-        return match rule() {
+        return match ruled {
             Ok(meta) => failed(meta, error.clone()),
             Err(_) => fail(error.clone()),
         };
@@ -159,12 +192,9 @@ pub(crate) fn ask(
         );
         return fail(Error::new(ErrorKind::Device, op.name(), text, at));
     }
-    match rule().and_then(|meta| fits(&meta.shape, meta.dtype).map(|()| meta)) {
+    match ruled.and_then(|meta| fits(&meta.shape, meta.dtype).map(|()| meta)) {
         Ok(Meta { shape, dtype }) => {
-            let mut inputs = Inputs::new();
-            for operand in operands {
-                inputs.push(operand.node.link());
-            }
+            let inputs = operands.iter().map(|x| x.node.link()).collect();
             if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
                 let made = Made::Op(op.clone());
                 let (node, link) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
@@ -183,7 +213,7 @@ pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {
 
 pub(crate) fn ask_unary(op: UnaryOp, x: &TensorFuture, at: At) -> Asked {
     let rule = || Ok(Meta { shape: x.shape().clone(), dtype: infer::unary(op, x.dtype())?.out });
-    ask(Op::Unary(op), &[x], rule, at)
+    ask(|| Op::Unary(op), &[x], rule, at)
 }
 
 pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> TensorFuture {
@@ -195,7 +225,7 @@ pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: A
         let shape = infer::broadcast(a.shape(), b.shape())?;
         Ok(Meta { shape, dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out })
     };
-    ask(Op::Binary(op), &[a, b], rule, at)
+    ask(|| Op::Binary(op), &[a, b], rule, at)
 }
 
 pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, left: bool, at: At) -> Asked {
@@ -203,7 +233,7 @@ pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, le
         let dtype = infer::with_scalar(op, x.dtype(), scalar)?.out;
         Ok(Meta { shape: x.shape().clone(), dtype })
     };
-    ask(Op::WithScalar { op, scalar, left }, &[x], rule, at)
+    ask(|| Op::WithScalar { op, scalar, left }, &[x], rule, at)
 }
 
 pub(crate) fn custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> TensorFuture {
@@ -215,7 +245,7 @@ pub(crate) fn ask_custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at:
     let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
     let rule = || op.infer(&refs);
     let meta = rule();
-    ask(Op::Custom(op.clone()), operands, move || meta, at)
+    ask(|| Op::Custom(op.clone()), operands, move || meta, at)
 }
 
 /// A reduction; `dims` empty with `all` reduces everything.
