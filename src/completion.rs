@@ -181,6 +181,20 @@ impl<T> Completion<T> {
         self.leave(if failed { Phase::Failed } else { Phase::Done });
     }
 
+    /// Puts a value where it will be read, once [`publish`](Self::publish) says so, and lends it to be filled in. The caller
+    /// holds the right to write.
+    #[inline]
+    pub fn fill_in<R>(&self, value: T, fill: impl FnOnce(&mut T) -> R) -> R {
+        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        // SAFETY: as in `write`; what is there before is overwritten by the same right.
+        self.cell.with_mut(|cell| unsafe { fill((*cell).insert(value)) })
+    }
+
+    /// What was [filled in](Self::fill_in) is the value: wakes everybody. The caller holds the right to write.
+    pub fn publish(&self) {
+        self.leave(Phase::Done);
+    }
+
     /// Marks a value as fused away. The caller holds the right to write.
     pub fn fuse(&self) {
         self.leave(Phase::Fused);

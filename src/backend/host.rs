@@ -15,7 +15,7 @@ use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
 use crate::graph::program::{Arg, Code, OUTPUTS_MAX, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
-use crate::kernels::cpu::elementwise::{From, One};
+use crate::kernels::cpu::elementwise::{Lone, One};
 use crate::kernels::cpu::stream::{self, Fenced};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
@@ -498,66 +498,73 @@ pub(crate) fn run_node_on<'v>(
     }
 }
 
-/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory; `None` where
-/// it is not as simple as that. This is what most small eager ops are, and half of their cost would be
-/// the views and the program around them.
-pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> Option<Value> {
+/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory to where the value is read,
+/// and leaves it to be published; false where it is not as simple as that. This is what most small eager ops are, and
+/// half of their cost would be the views and the program around them. Nothing here is handed on but in registers: what was
+/// just stored by words, and is loaded whole, waits until every store before it is in the cache.
+///
+/// The caller has claimed the node.
+pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
     let n = node.numel();
     if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
-        return None;
+        return false;
     }
-    let mut repeated = [[0u64; INLINE_BYTES / 8]; 2];
-    let mut operand = |i: usize, on: DType| -> Option<From> {
+    let mut cells = [[0u64; INLINE_BYTES / 8]; 2];
+    let mut cell = |i: usize| cells[i].as_mut_ptr().cast::<u8>();
+    // Null where it is not simple.
+    let operand = |i: usize, on: DType, cell: *mut u8| -> Lone {
         let input: &Node = &inputs[i];
-        let value = input.value()?;
-        if input.dtype != on {
-            return None;
-        }
+        let Some(value) = input.value().filter(|_| input.dtype == on) else {
+            return Lone::same(std::ptr::null());
+        };
         if input.numel() == 1 {
-            return Some(From::Same(first(value, on)));
+            return Lone::same(first(value, on));
         }
         // A constant is one element, repeated by strides of 0. It is written out here, since there is no loop
         // over two lone elements, and the way through a program costs ten times as much (5,000 instructions).
         let constant = value.placed.as_ref().is_some_and(|p| p.strides.iter().all(|&s| s == 0));
         if constant && n * on.size() <= INLINE_BYTES {
-            let (from, to) = (first(value, on), repeated[i].as_mut_ptr().cast::<u8>());
+            let from = first(value, on);
             for k in 0..n {
                 // SAFETY: the value has its element, and there is room for n of them.
-                unsafe { std::ptr::copy_nonoverlapping(from, to.add(k * on.size()), on.size()) };
+                unsafe { std::ptr::copy_nonoverlapping(from, cell.add(k * on.size()), on.size()) };
             }
-            return Some(From::Each(to));
+            return Lone::each(cell);
         }
         let plain = value.placed.is_none() && input.shape == node.shape;
-        plain.then(|| From::Each(first(value, on)))
+        Lone::each(if plain { first(value, on) } else { std::ptr::null() })
     };
-    let mut words = [0u64; INLINE_BYTES / 8];
-    let (op, on, a, b) = match node.op {
-        Op::WithScalar { op, scalar, left } => {
-            let on = infer::with_scalar(op, inputs[0].dtype, scalar).ok()?.on;
-            let (x, s) = (operand(0, on)?, From::Number(scalar));
-            if left { (One::Binary(op), on, s, x) } else { (One::Binary(op), on, x, s) }
+    let (op, on, a, b) = match &node.op {
+        &Op::WithScalar { op, ref scalar, left } => {
+            let Ok(types) = infer::with_scalar(op, inputs[0].dtype, *scalar) else { return false };
+            let x = operand(0, types.on, cell(0));
+            // SAFETY: there is room for any element.
+            let s = unsafe { elementwise::lone_number(*scalar, types.on, cell(1)) };
+            let (a, b) = if left { (s, x) } else { (x, s) };
+            (One::Binary(op), types.on, a, b)
         }
-        Op::Binary(op) => {
-            let on = infer::binary(
-                op,
-                (inputs[0].dtype, inputs[0].shape.rank()),
-                (inputs[1].dtype, inputs[1].shape.rank()),
-            )
-            .ok()?
-            .on;
-            (One::Binary(op), on, operand(0, on)?, operand(1, on)?)
+        &Op::Binary(op) => {
+            let kind = |i: usize| (inputs[i].dtype, inputs[i].shape.rank());
+            let Ok(types) = infer::binary(op, kind(0), kind(1)) else { return false };
+            (One::Binary(op), types.on, operand(0, types.on, cell(0)), operand(1, types.on, cell(1)))
         }
-        Op::Unary(op) => {
-            let on = infer::unary(op, inputs[0].dtype).ok()?.on;
-            let x = operand(0, on)?;
-            (One::Unary(op), on, x, x)
+        &Op::Unary(op) => {
+            let Ok(types) = infer::unary(op, inputs[0].dtype) else { return false };
+            let x = operand(0, types.on, cell(0));
+            (One::Unary(op), types.on, x, x)
         }
-        _ => return None,
+        _ => return false,
     };
-    // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
-    // kernels of the table do not panic.
-    let done = unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) };
-    done.then(|| Value::contiguous(Storage::Inline(words)))
+    if a.is_null() || b.is_null() {
+        return false;
+    }
+    let empty = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
+    node.completion.fill_in(Ok(empty), |value| {
+        let Ok(Value { storage: Storage::Inline(words), .. }) = value else { return false };
+        // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
+        // kernels of the table do not panic.
+        unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) }
+    })
 }
 
 #[cfg(all(test, not(futensor_loom)))]

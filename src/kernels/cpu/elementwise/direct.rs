@@ -83,37 +83,48 @@ pub(crate) enum One {
     Binary(BinaryOp),
 }
 
-/// Where an operand is: its elements one after the other, or one for all positions; or a number.
+/// Where an operand is: its elements one after the other, or one for all positions.
 #[derive(Clone, Copy)]
-pub(crate) enum From {
-    Each(*const u8),
-    Same(*const u8),
-    Number(Scalar),
+pub(crate) struct Lone {
+    ptr: *const u8,
+    is_same: bool,
+}
+
+impl Lone {
+    pub fn each(ptr: *const u8) -> Lone {
+        Lone { ptr, is_same: false }
+    }
+    pub fn same(ptr: *const u8) -> Lone {
+        Lone { ptr, is_same: true }
+    }
+    pub fn is_null(self) -> bool {
+        self.ptr.is_null()
+    }
+}
+
+/// A number as an operand of this type, which is written to a cell.
+///
+/// # Safety
+/// The cell has room for an element, and is aligned for any.
+#[inline]
+pub(crate) unsafe fn lone_number(x: Scalar, on: DType, cell: *mut u8) -> Lone {
+    // SAFETY: the caller's promise.
+    unsafe { write_immediate(x, on, cell) };
+    Lone::same(cell)
 }
 
 /// Computes one op on a few elements, with nothing around it: no program, no views, no plan. `on` is the
 /// type of the operands and of the computation. Returns whether it was simple enough.
 ///
 /// # Safety
-/// `Each` operands and `dst` are valid for `n` elements, `Same` for one.
+/// Operands and `dst` are valid for `n` elements, those that are the same everywhere for one.
 #[inline]
-pub(crate) unsafe fn one(op: One, on: DType, a: From, b: From, dst: *mut u8, n: usize) -> bool {
+pub(crate) unsafe fn one(op: One, on: DType, a: Lone, b: Lone, dst: *mut u8, n: usize) -> bool {
     if is_half(on) {
         return false;
     }
-    let mut cells = [0u64; 2];
-    let mut place = |from: From, cell: usize| match from {
-        From::Each(ptr) => (ptr, n == 1),
-        From::Same(ptr) => (ptr, true),
-        From::Number(x) => {
-            let cell = (&raw mut cells[cell]).cast();
-            // SAFETY: a u64 has room for any element.
-            unsafe { write_immediate(x, on, cell) };
-            (cell.cast_const(), true)
-        }
-    };
     let (rep, level) = (Rep::of(on), super::level());
-    let (a, mut b) = (place(a, 0), place(b, 1));
+    let (a, mut b) = ((a.ptr, a.is_same || n == 1), (b.ptr, b.is_same || n == 1));
     let run = match op {
         One::Unary(op) => {
             if a.1 && n != 1 {

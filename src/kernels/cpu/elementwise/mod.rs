@@ -35,7 +35,7 @@ use crate::kernels::cpu::random;
 use crate::kernels::cpu::simd::{Level, level};
 use crate::kernels::cpu::stream::{self, Ahead, STREAM_FROM};
 use crate::kernels::{Parallel, View, ViewMut};
-pub(crate) use direct::{From, One, one};
+pub(crate) use direct::{Lone, One, lone_number, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
