@@ -534,8 +534,8 @@ pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> boo
         let plain = value.placed.is_none() && input.shape == node.shape;
         Lone::each(if plain { first(value, on) } else { std::ptr::null() })
     };
-    let (op, on, a, b) = match &node.op {
-        &Op::WithScalar { op, ref scalar, left } => {
+    let (op, on, a, b) = match node.op {
+        Op::WithScalar { op, ref scalar, left } => {
             let Ok(types) = infer::with_scalar(op, inputs[0].dtype, *scalar) else { return false };
             let x = operand(0, types.on, cell(0));
             // SAFETY: there is room for any element.
@@ -543,12 +543,12 @@ pub(crate) fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> boo
             let (a, b) = if left { (s, x) } else { (x, s) };
             (One::Binary(op), types.on, a, b)
         }
-        &Op::Binary(op) => {
+        Op::Binary(op) => {
             let kind = |i: usize| (inputs[i].dtype, inputs[i].shape.rank());
             let Ok(types) = infer::binary(op, kind(0), kind(1)) else { return false };
             (One::Binary(op), types.on, operand(0, types.on, cell(0)), operand(1, types.on, cell(1)))
         }
-        &Op::Unary(op) => {
+        Op::Unary(op) => {
             let Ok(types) = infer::unary(op, inputs[0].dtype) else { return false };
             let x = operand(0, types.on, cell(0));
             (One::Unary(op), types.on, x, x)
