@@ -223,8 +223,10 @@ fn an_input_that_nobody_else_holds_is_written_over_by_a_graph(simulator: &Simula
     let (graphs, allocations) = (device.stats().graphs, simulator.stats().allocations);
     (0..10).for_each(|_| once());
     assert_eq!(device.stats().graphs - graphs, 10);
-    // The sum is new each time, and what came from the host; the cache stays where it is.
-    assert_eq!(simulator.stats().allocations - allocations, 20);
+    // The sum is new each time, and what came from the host; the cache stays where it is, but where the thread that saw the
+    // call before it end has not let go of that yet (22 were seen on a busy machine). Copied each time it would be twice 20.
+    let made = simulator.stats().allocations - allocations;
+    assert!((20..30).contains(&made), "{made} allocations");
     let held = cache.clone();
     let (next, _sum) = step.call((cache, &x * 2.0));
     let (old, new) = (values(&held), values(&next));
