@@ -55,7 +55,7 @@ async fn taped(device: &Device, start: &Start, iterations: u64, awaited: bool) -
     for _ in 0..iterations as usize * STEPS {
         device.ready().await;
         let loss = net.forward(&start.x).cross_entropy(&start.y, ());
-        sgd.minimize(&loss);
+        sgd.minimize(&loss).detach();
         if awaited {
             loss.item::<f32>().await.expect("a loss");
         }

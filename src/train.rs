@@ -2,8 +2,10 @@
 
 use crate::nn::{Module, Parameter, substituted};
 use crate::optim::Optimizer;
+use crate::tensor::build::called_from;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// Moves a model and its batches to devices. With several devices each batch is split, each device runs the
 /// model on its part, and the gradients are averaged, as if it had been one batch on one device. Nothing waits.
@@ -162,6 +164,23 @@ impl Trainer {
 
     /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the loss, off the
     /// tape: for whoever reports it.
+    ///
+    /// # Errors
+    /// A step whose gradients fail leaves the model as it was, and the loss that is given fails with its error. (So it
+    /// is there once the gradients are.)
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, Trainer, nn, optim::Sgd, nn::Module};
+    /// let device = Device::cpu();
+    /// let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
+    /// let mut sgd = Sgd::new(net.parameters(), 0.1);
+    /// let batch = trainer.prepare_batch(&[&device.ones([2, 4])]);                    // four columns, not three
+    /// let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).sum_all());
+    /// assert!(loss.item::<f32>().await.unwrap_err().is_shape());
+    /// assert!(net.weight().error().is_none());
+    /// # });
+    /// ```
     #[track_caller]
     pub fn step(
         &self,
@@ -171,7 +190,8 @@ impl Trainer {
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let loss = self.loss(model, batch, loss);
-        optimizer.minimize(&loss);
-        loss.stop_gradient()
+        let at = Location::caller();
+        let step = called_from(at, || optimizer.minimize(&loss));
+        step.gate(&loss.stop_gradient(), at)
     }
 }

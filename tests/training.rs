@@ -82,7 +82,7 @@ fn optimizers_step_as_pytorchs_do() {
         let mut optimizer = optimizer(case, p.clone());
         for step in 0..STEPS {
             let gradients = NAMES.map(|k| reference[&format!("gradients/{step}/{k}")].clone());
-            optimizer.step(&gradients);
+            optimizer.step(&gradients).detach();
             for (k, p) in NAMES.iter().zip(&p) {
                 let name = format!("{case}/{step}/{k}");
                 near(&p.value(), &reference[&name], 2e-6, &name);
@@ -149,7 +149,7 @@ fn a_network_trains_as_in_pytorch_and_takes_its_weights_by_its_names() {
         for ((name, _), gradient) in named.iter().zip(&gradients).filter(|_| step == 0) {
             near(gradient, at(&format!("gradient.{name}")), 2e-5, name);
         }
-        sgd.step(&gradients);
+        sgd.step(&gradients).detach();
     }
     for (name, value) in net.state() {
         near(&value, &reference[&format!("net/end/{name}")], 5e-5, &name);
@@ -176,7 +176,7 @@ fn training_has_no_barrier_and_neither_has_moving() {
         let (clipped, norm) = optim::clip_grad_norm(&gradients, 1.0);
         use optim::Schedule;
         adam.set_lr(optim::Cosine::new(0.01, 10).lr(step));
-        adam.step(&clipped);
+        adam.step(&clipped).detach();
         losses.push((loss.stop_gradient(), norm));
     }
     net.eval();

@@ -73,7 +73,7 @@ pub async fn train(
             barriers.wait(device.ready()).await;
             let loss = net.forward(&batch.x).cross_entropy(&batch.y, ());
             optimizer.set_lr(schedule.lr(step));
-            optimizer.minimize(&loss);
+            optimizer.minimize(&loss).detach();
             step += 1;
             let loss = loss.stop_gradient();
             if way == Way::Naive {

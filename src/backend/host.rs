@@ -395,6 +395,14 @@ pub(crate) fn constant(node: &Node, scalar: Scalar) -> Value {
     Value::placed(Storage::Inline(words), &layout)
 }
 
+/// The value of a node of which an input has failed, where it has one all the same.
+pub(crate) fn instead(node: &Node) -> Option<Value> {
+    match node.op {
+        Op::Gate(Some(number)) => Some(constant(node, number)),
+        _ => None,
+    }
+}
+
 /// Runs a step of one node that is not elementwise. All inputs are complete. `last_reader` says which
 /// of them nobody else will read.
 pub(crate) fn run_node(
@@ -420,10 +428,11 @@ pub(crate) fn run_node_on<'v>(
     host: &Host<'_>,
 ) -> Result<Value, Error> {
     if let Some(error) = (0..inputs.len()).find_map(|i| operand(i).err().flatten()) {
-        return Err(error.clone());
+        return instead(node).ok_or_else(|| error.clone());
     }
     let value = |i: usize| operand(i).expect("inputs of a step are complete");
     match &node.op {
+        Op::Gate(_) => Ok(value(0).clone()),
         Op::View(op) => {
             let (input, layout) = (&inputs[0], value(0).layout(&inputs[0].shape));
             if let Some(layout) = op.apply(&layout, &node.shape) {

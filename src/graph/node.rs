@@ -117,6 +117,9 @@ pub(crate) enum Op {
     Block(Arc<Block>),
     /// An output of a block that has several; its one input is the block.
     Part(Arc<Part>),
+    /// Its first input's elements, once all inputs are there. Where one has failed, it fails as well, or, with a number
+    /// here, is that number in every element: what a failure must not spoil is chosen by it.
+    Gate(Option<Scalar>),
     /// A point in the queue that `waitall` waits for.
     Marker,
     /// The value was handed in.
@@ -141,6 +144,7 @@ impl Op {
             Op::Source(source) => source.name(),
             Op::Sink(sink) => sink.name(),
             Op::Block(_) | Op::Part(_) => "region",
+            Op::Gate(_) => "gate",
             Op::Marker => "waitall",
             Op::Given => "given",
         }

@@ -3,9 +3,9 @@
 use super::init::{bound, uniform};
 use super::module::{Module, Part};
 use super::parameter::Parameter;
+use crate::sync::{Mutex, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
-use std::sync::OnceLock;
 
 /// `x weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` is `[outputs]`; `x` is `[..., inputs]`.
 ///
@@ -63,6 +63,10 @@ impl Linear {
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Linear {
         Linear { weight, bias }
     }
+
+    fn cells(&self) -> impl Iterator<Item = &Parameter> {
+        std::iter::once(&self.weight).chain(&self.bias)
+    }
 }
 
 impl Module for Linear {
@@ -82,20 +86,30 @@ impl Module for Linear {
     }
 }
 
-/// A [`Linear`] that learns its number of inputs, and its device, from the first input that it can take. Until then
-/// it has no parameters: make the optimizer after the first forward pass.
+/// A [`Linear`] that learns its number of inputs from the first input that it can take, and is made where that is, unless
+/// [`to`](Module::to) has said where. Its parameters are there from the start, for optimizers and for
+/// [`to`](Module::to), but [without values](Parameter::lazy) until then, or until
+/// [`load_state`](Module::load_state).
 ///
 /// ```
-/// use futensor::{Device, nn, nn::Module};
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module, optim::{Optimizer, Sgd}};
+/// let device = Device::cpu();
 /// let layer = nn::LazyLinear::new(2);
-/// assert!(layer.parameters().is_empty());
-/// assert_eq!(layer.forward(&Device::cpu().ones([5, 3])).dims(), [5, 2]);
-/// assert_eq!(layer.weight().dims(), [2, 3]);
+/// let mut sgd = Sgd::new(layer.parameters(), 0.1);
+/// let y = layer.forward(&device.ones([5, 3]));
+/// assert_eq!((y.dims(), layer.weight().dims()), (&[5, 2][..], &[2, 3][..]));
+/// let before = layer.weight().to_vec::<f32>().await?;
+/// sgd.minimize(&y.sum_all()).await?;
+/// assert_ne!(layer.weight().to_vec::<f32>().await?, before);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Debug)]
 pub struct LazyLinear {
     outputs: usize,
-    linear: OnceLock<Linear>,
+    linear: Linear,
+    /// One thread makes the weights.
+    making: Mutex<()>,
 }
 
 impl LazyLinear {
@@ -110,32 +124,47 @@ impl LazyLinear {
     /// assert_eq!(layer.weight().dims(), [2, 7]);
     /// ```
     pub fn new(outputs: usize) -> LazyLinear {
-        LazyLinear { outputs, linear: OnceLock::new() }
+        let weight = Parameter::lazy([Some(outputs), None]);
+        let linear = Linear { weight, bias: Some(Parameter::lazy([Some(outputs)])) };
+        LazyLinear { outputs, linear, making: Mutex::new(()) }
+    }
+
+    /// The result for the first input, which makes the weights; `None` where they are there.
+    #[track_caller]
+    fn first(&self, x: &TensorFuture) -> Option<TensorFuture> {
+        let _one = lock(&self.making);
+        let weight = &self.linear.weight;
+        if !weight.is_lazy() {
+            return None;
+        }
+        let inputs = x.dims().last().copied().unwrap_or(1);
+        let made = Linear::new(inputs, self.outputs, &weight.device().unwrap_or_else(|| x.device()));
+        for (lazy, made) in self.linear.cells().zip(made.cells()) {
+            made.to_dtype(lazy.lazy_dtype());
+            made.train(lazy.is_trained());
+        }
+        let y = made.forward(x);
+        // An input that it cannot take, or that failed before, does not decide what it is.
+        if y.error().is_none() {
+            for (lazy, made) in self.linear.cells().zip(made.cells()) {
+                lazy.take_from(made);
+            }
+        }
+        Some(y)
     }
 }
 
 impl Module for LazyLinear {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        if let Some(linear) = self.linear.get() {
-            return linear.forward(x);
-        }
-        let inputs = x.dims().last().copied().unwrap_or(1);
-        let made = Linear::new(inputs, self.outputs, &x.device());
-        let y = made.forward(x);
-        // An input that it cannot take, or that failed before, does not decide what it is.
-        if y.error().is_some() || self.linear.set(made).is_ok() {
+        if self.linear.weight.is_lazy()
+            && let Some(y) = self.first(x)
+        {
             return y;
         }
-        // Another thread was first.
-        match self.linear.get() {
-            Some(linear) => linear.forward(x),
-            None => y,
-        }
+        self.linear.forward(x)
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
-        if let Some(linear) = self.linear.get() {
-            linear.parts(visit);
-        }
+        self.linear.parts(visit);
     }
 }

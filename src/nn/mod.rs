@@ -16,7 +16,7 @@
 //! let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
 //! for _ in 0..200 {
 //!     device.ready().await;                       // the loop's only barrier: room in the queue
-//!     sgd.minimize(&net.forward(&x).mse_loss(&y, ()));
+//!     sgd.minimize(&net.forward(&x).mse_loss(&y, ())).detach();
 //! }
 //! assert!(net.forward(&x).mse_loss(&y, ()).item::<f32>().await? < 1e-4);
 //! # Ok::<(), futensor::Error>(()) }).unwrap();

@@ -144,12 +144,12 @@ pub trait Module: Send + Sync {
         self.parameter("bias").map_or_else(|| absent(self.device(), "bias", at), |p| p.value())
     }
 
-    /// Where the first parameter is; `None` where there is none.
+    /// Where the first parameter is, or will be; `None` where there is none, or nobody has said where it is to be.
     fn device(&self) -> Option<Device> {
-        self.parameters().first().map(|p| p.value().device())
+        self.parameters().iter().find_map(Parameter::device)
     }
 
-    /// Moves all parameters and buffers to a device. The copies are queued; nothing waits.
+    /// Moves all parameters and buffers to a device. The copies are queued; nothing waits. Lazy ones remember it.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -193,14 +193,16 @@ pub trait Module: Send + Sync {
         self.parts(&mut |name, part| state::switch(name, &part, false));
     }
 
-    /// All parameters' and buffers' values, by name: what is saved.
+    /// All parameters' and buffers' values, by name: what is saved. Those of [lazy](Parameter::lazy) parameters without a
+    /// value are failed ones, so that a model is not saved before it is whole.
     fn state(&self) -> Vec<(String, TensorFuture)> {
         let all = self.named_parameters().into_iter().chain(self.named_buffers());
         all.map(|(name, parameter)| (name, parameter.value().stop_gradient())).collect()
     }
 
     /// Takes values by name, PyTorch's names as they are: those of [`state`](Self::state), or of a file of
-    /// weights. They are moved to where each parameter is and take its type. Nothing waits.
+    /// weights. They are moved to where each parameter is and take its type. Nothing waits. A [lazy](Parameter::lazy)
+    /// parameter has its value then, and needs no forward pass.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -4,8 +4,10 @@ use super::module::{Mode, Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
 use crate::shape::Shape;
+use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// [`layer_norm`](TensorFuture::layer_norm) over the last dimensions, with a weight (ones at first) and a bias
 /// (zeros).
@@ -200,13 +202,20 @@ impl Module for BatchNorm {
         }
         let (y, batch_mean, batch_var) = x.batch_norm_train(Some(&weight), Some(&bias), self.eps);
         if y.error().is_none() {
+            // A batch that fails, be it on the device and later, leaves the averages as they were.
+            let at = Location::caller();
+            let (batch_mean, batch_var) = (batch_mean.stop_gradient(), batch_var.stop_gradient());
+            let there = build::all_there(&[batch_mean.clone(), batch_var.clone()], &x.device(), at);
+            let whole = build::gate_or(false, &there, &[], at);
             let blend = |old: TensorFuture, new: TensorFuture| {
-                let blended = old * (1.0 - self.momentum) + new.stop_gradient() * self.momentum;
-                blended.to_dtype(DType::F32)
+                let new = build::gate_or(0, &new, &[&whole], at);
+                let blended = &old * (1.0 - self.momentum) + new * self.momentum;
+                build::choose(&whole, blended.to_dtype(DType::F32), old.to_dtype(DType::F32), at)
             };
             self.running_mean.set(blend(mean, batch_mean));
             self.running_var.set(blend(var, batch_var));
-            self.batches.set(self.batches.value() + 1);
+            let batches = self.batches.value();
+            self.batches.set(build::choose(&whole, &batches + 1, batches, at));
         }
         y
     }

@@ -1,11 +1,15 @@
 //! `Parameter`: a cell that holds a module's value, which an optimizer replaces.
 
 use crate::dtype::DType;
+use crate::error::ErrorKind;
+use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// A weight of a module, or a buffer (a running mean, say): a cell with a value in it. Values themselves never
@@ -26,8 +30,26 @@ use std::sync::Arc;
 pub struct Parameter(Arc<Mutex<Slot>>);
 
 struct Slot {
-    value: TensorFuture,
+    value: Option<TensorFuture>,
     trained: bool,
+    /// Of one without a value: what is known of it.
+    lazy: Lazy,
+}
+
+/// What is known of a parameter before it has a value.
+#[derive(Clone, Default)]
+struct Lazy {
+    sizes: SmallVec<[Option<usize>; 4]>,
+    device: Option<Device>,
+    dtype: Option<DType>,
+}
+
+impl Lazy {
+    /// Sizes as a shape shows them; `?` is open.
+    fn shape(&self) -> String {
+        let sizes: Vec<String> = self.sizes.iter().map(|n| n.map_or("?".into(), |n| n.to_string())).collect();
+        format!("[{}]", sizes.join(", "))
+    }
 }
 
 thread_local! {
@@ -53,31 +75,115 @@ impl Parameter {
     }
 
     fn with(value: TensorFuture, trained: bool) -> Parameter {
-        Parameter(Arc::new(Mutex::new(Slot { value, trained })))
+        Parameter(Arc::new(Mutex::new(Slot { value: Some(value), trained, lazy: Lazy::default() })))
+    }
+
+    /// A weight whose value is still to come, with the sizes that are known of it: PyTorch's `UninitializedParameter`.
+    /// Optimizers know it like any other, and leave it alone until it has a value, which [`set`](Self::set) or
+    /// [`load_state`](super::Module::load_state) gives it. Until then [`value`](Self::value) is a failed one without
+    /// elements, and [`to`](Self::to) and [`to_dtype`](Self::to_dtype) are remembered.
+    ///
+    /// ```
+    /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+    /// let w = Parameter::lazy([Some(2), None]);
+    /// let sgd = Sgd::new(vec![w.clone()], 0.1);
+    /// assert!(w.is_lazy() && w.value().error().unwrap().is_argument());
+    /// w.set(Device::cpu().ones([2, 3]));
+    /// assert_eq!(sgd.parameters()[0].value().dims(), [2, 3]);
+    /// ```
+    pub fn lazy(sizes: impl IntoIterator<Item = Option<usize>>) -> Parameter {
+        let lazy = Lazy { sizes: sizes.into_iter().collect(), ..Lazy::default() };
+        Parameter(Arc::new(Mutex::new(Slot { value: None, trained: true, lazy })))
+    }
+
+    /// True where it has no value yet.
+    pub fn is_lazy(&self) -> bool {
+        self.stand_in().is_none() && lock(&self.0).value.is_none()
+    }
+
+    /// Where it is, or will be; `None` where nobody has said so yet.
+    ///
+    /// ```
+    /// use futensor::{Device, nn::Parameter};
+    /// let w = Parameter::lazy([None]);
+    /// assert_eq!(w.device(), None);
+    /// w.to(&Device::cpu());
+    /// assert_eq!(w.device(), Some(Device::cpu()));
+    /// ```
+    pub fn device(&self) -> Option<Device> {
+        if let Some(value) = self.stand_in() {
+            return Some(value.device());
+        }
+        let slot = lock(&self.0);
+        slot.value.as_ref().map(TensorFuture::device).or_else(|| slot.lazy.device.clone())
+    }
+
+    /// The type that was asked for before there is a value.
+    pub(super) fn lazy_dtype(&self) -> DType {
+        lock(&self.0).lazy.dtype.unwrap_or(DType::F32)
+    }
+
+    /// Whether a value of this shape may be the first; else what it has to be.
+    pub(super) fn takes(&self, shape: &Shape) -> Result<(), String> {
+        let slot = lock(&self.0);
+        let own = match &slot.value {
+            Some(value) if value.shape() == shape => return Ok(()),
+            Some(value) => value.shape().to_string(),
+            None => {
+                let sizes = &slot.lazy.sizes;
+                let fits = |(want, n): (&Option<usize>, &usize)| want.is_none_or(|want| want == *n);
+                if sizes.len() == shape.rank() && sizes.iter().zip(shape.iter()).all(fits) {
+                    return Ok(());
+                }
+                slot.lazy.shape()
+            }
+        };
+        Err(own)
+    }
+
+    /// Takes the value of another parameter as it is, its place on the tape with it.
+    pub(super) fn take_from(&self, other: &Parameter) {
+        lock(&self.0).value = lock(&other.0).value.clone();
+    }
+
+    fn stand_in(&self) -> Option<TensorFuture> {
+        STAND_INS.with_borrow(|all| {
+            all.iter().rev().find(|(cell, _)| *cell == self.address()).map(|(_, value)| value.clone())
+        })
     }
 
     fn address(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }
 
-    /// The value now. Of a weight it is a leaf of the tape: ask [`grad`](crate::grad) with it.
+    /// The value now. Of a weight it is a leaf of the tape: ask [`grad`](crate::grad) with it. Of a
+    /// [`lazy`](Self::lazy) one that has none yet, a failed value.
+    #[track_caller]
     pub fn value(&self) -> TensorFuture {
-        let stand_in = STAND_INS.with_borrow(|all| {
-            all.iter().rev().find(|(cell, _)| *cell == self.address()).map(|(_, value)| value.clone())
-        });
-        stand_in.unwrap_or_else(|| lock(&self.0).value.clone())
+        if let Some(value) = self.stand_in() {
+            return value;
+        }
+        let slot = lock(&self.0);
+        if let Some(value) = &slot.value {
+            return value.clone();
+        }
+        let Lazy { device, dtype, .. } = slot.lazy.clone();
+        drop(slot);
+        let text = "it has no value before the first forward pass, or `load_state`".into();
+        let (device, dtype) = (device.unwrap_or_else(Device::cpu), dtype.unwrap_or(DType::F32));
+        device.refused("parameter", ErrorKind::Argument, text, dtype, Location::caller())
     }
 
     /// Puts another value in, off the tape it came from: a leaf again, where this is trained. What was made
     /// from the old value stays what it is.
     pub fn set(&self, value: impl AsRef<TensorFuture>) {
         let value = value.as_ref();
-        if STAND_INS.with_borrow(|all| all.iter().any(|(cell, _)| *cell == self.address())) {
+        if self.stand_in().is_some() {
             return;
         }
         let mut slot = lock(&self.0);
         let value = if slot.trained { value.requires_grad() } else { value.stop_gradient() };
-        let old = std::mem::replace(&mut slot.value, value);
+        let old = slot.value.replace(value);
         drop(slot);
         drop(old);
     }
@@ -98,12 +204,17 @@ impl Parameter {
     pub fn train(&self, on: bool) {
         let mut slot = lock(&self.0);
         slot.trained = on;
-        slot.value = if on { slot.value.requires_grad() } else { slot.value.stop_gradient() };
+        let turned = |value: TensorFuture| if on { value.requires_grad() } else { value.stop_gradient() };
+        slot.value = slot.value.take().map(turned);
     }
 
-    /// Moves the value to a device; queued, not waited for.
+    /// Moves the value to a device; queued, not waited for. One that is to come will be there.
     #[track_caller]
     pub fn to(&self, device: &Device) {
+        if self.is_lazy() {
+            lock(&self.0).lazy.device = Some(device.clone());
+            return;
+        }
         let value = self.value();
         if value.device() != *device {
             self.set(value.stop_gradient().to_device(device));
@@ -123,6 +234,10 @@ impl Parameter {
     /// ```
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) {
+        if self.is_lazy() {
+            lock(&self.0).lazy.dtype = Some(dtype);
+            return;
+        }
         let value = self.value();
         if value.dtype() != dtype && value.dtype().is_float() {
             self.set(value.stop_gradient().to_dtype(dtype));
@@ -137,7 +252,10 @@ impl Parameter {
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Parameter({})", self.value())
+        match self.is_lazy() {
+            true => write!(f, "Parameter(lazy {})", lock(&self.0).lazy.shape()),
+            false => write!(f, "Parameter({})", self.value()),
+        }
     }
 }
 

@@ -35,12 +35,13 @@ pub(super) fn load(module: &impl Module, state: Vec<(String, TensorFuture)>) -> 
         let Some(value) = given.remove(&name) else {
             return error(ErrorKind::Argument, format!("there is no value for {name}"));
         };
-        let own = parameter.value();
-        if own.shape() != value.shape() {
-            let text = format!("{name} has shape {}, and the value {}", own.shape(), value.shape());
+        if let Err(own) = parameter.takes(value.shape()) {
+            let text = format!("{name} has shape {own}, and the value {}", value.shape());
             return error(ErrorKind::Shape, text);
         }
-        found.push((parameter, value.to_device(&own.device()).to_dtype(own.dtype())));
+        let device = parameter.device().unwrap_or_else(|| value.device());
+        let dtype = if parameter.is_lazy() { parameter.lazy_dtype() } else { parameter.value().dtype() };
+        found.push((parameter, value.to_device(&device).to_dtype(dtype)));
     }
     let mut names: Vec<String> = given.into_keys().collect();
     names.sort();

@@ -1,14 +1,36 @@
 //! Adam and AdamW.
 
-use super::{Optimizer, each, trained};
+use super::{AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share, trained, update};
+use crate::dtype::DType;
+use crate::error::Error;
 use crate::nn::Parameter;
+use crate::tensor::build::At;
+use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// Moments of one parameter's gradients.
 #[derive(Debug)]
 struct Moments {
     mean: TensorFuture,
     square: TensorFuture,
+}
+
+/// The betas to the power of the steps that were taken, float64 of one element: what corrects the moments. Values of
+/// a device and no count here, since it is not known at the call whether a step will be taken.
+#[derive(Debug)]
+struct Powers {
+    device: Device,
+    mean: TensorFuture,
+    square: TensorFuture,
+}
+
+/// What the moments of a step are corrected by, of one type and on one device.
+struct Correction {
+    dtype: DType,
+    device: Device,
+    rate: TensorFuture,
+    root: TensorFuture,
 }
 
 /// What Adam and AdamW share.
@@ -20,38 +42,93 @@ struct Core {
     eps: f64,
     weight_decay: f64,
     moments: Vec<Option<Moments>>,
-    steps: i32,
+    powers: Vec<Powers>,
+    at: At,
 }
 
 impl Core {
-    fn new(parameters: Vec<Parameter>, lr: f64, weight_decay: f64) -> Core {
+    fn new(parameters: Vec<Parameter>, lr: f64, weight_decay: f64, at: At) -> Core {
         let parameters = trained(parameters);
         let moments = parameters.iter().map(|_| None).collect();
-        Core { parameters, lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay, moments, steps: 0 }
+        let betas = (0.9, 0.999);
+        Core { parameters, lr, betas, eps: 1e-8, weight_decay, moments, powers: Vec::new(), at }
     }
 
-    fn step(&mut self, gradients: &[TensorFuture], decoupled: bool) {
-        self.steps += 1;
+    fn error(&self, name: &str) -> Option<Error> {
+        let (b1, b2) = self.betas;
+        let numbers = [
+            ("learning rate", self.lr, is_amount(self.lr), AMOUNT),
+            ("first beta", b1, is_share(b1), SHARE),
+            ("second beta", b2, is_share(b2), SHARE),
+            ("eps", self.eps, is_amount(self.eps), AMOUNT),
+            ("weight decay", self.weight_decay, is_amount(self.weight_decay), AMOUNT),
+        ];
+        checked(name, &numbers, self.at)
+    }
+
+    /// Counts a step on a device: the rate of the step, and the root that the deviations are divided by.
+    fn count(&mut self, device: &Device, update: &Update) -> (TensorFuture, TensorFuture) {
+        let at = self.powers.iter().position(|powers| powers.device == *device).unwrap_or_else(|| {
+            let one = device.full_dtype((), 1.0, DType::F64);
+            self.powers.push(Powers { device: device.clone(), mean: one.clone(), square: one });
+            self.powers.len() - 1
+        });
+        let old = &mut self.powers[at];
+        let (mean, square) = (&old.mean * self.betas.0, &old.square * self.betas.1);
+        let counted = (self.lr / (1.0 - &mean), (1.0 - &square).sqrt());
+        old.mean = update.keep(mean, old.mean.clone());
+        old.square = update.keep(square, old.square.clone());
+        counted
+    }
+
+    #[track_caller]
+    fn step(&mut self, name: &str, gradients: &[Option<TensorFuture>], decoupled: bool) -> Step {
+        if let Some(error) = self.error(name) {
+            return update::refused(&self.parameters, error, Location::caller());
+        }
+        let update = match Update::new(name, &self.parameters, gradients) {
+            Ok(update) => update,
+            Err(refused) => return refused,
+        };
+        let counted: Vec<(Device, (TensorFuture, TensorFuture))> =
+            update.devices().into_iter().map(|device| (device.clone(), self.count(&device, &update))).collect();
+        let mut corrections: Vec<Correction> = Vec::new();
         let (b1, b2) = self.betas;
         let (lr, decay) = (self.lr, self.weight_decay);
-        let corrected = lr / (1.0 - b1.powi(self.steps));
-        let root = (1.0 - b2.powi(self.steps)).sqrt();
-        let moments = &mut self.moments;
-        each(&self.parameters, gradients, |i, mut p, mut g| {
+        for ((parameter, gradient), moments) in self.parameters.iter().zip(gradients).zip(&mut self.moments) {
+            let Some(gradient) = gradient else { continue };
+            let (old, mut g) = (parameter.value().stop_gradient(), update.gradient(gradient));
+            let (device, dtype) = (old.device(), old.dtype());
+            let is_ours = |c: &Correction| c.dtype == dtype && c.device == device;
+            let at = corrections.iter().position(is_ours).unwrap_or_else(|| {
+                let here = counted.iter().find(|(d, _)| *d == device);
+                let (_, (rate, root)) =
+                    here.unwrap_or_else(|| unreachable!("a gradient is beside its parameter"));
+                let (rate, root) = (rate.to_dtype(dtype), root.to_dtype(dtype));
+                corrections.push(Correction { dtype, device: device.clone(), rate, root });
+                corrections.len() - 1
+            });
+            let Correction { rate, root, .. } = &corrections[at];
+            let mut p = old.clone();
             if decay != 0.0 {
                 match decoupled {
                     true => p = p * (1.0 - lr * decay),
                     false => g = g + &p * decay,
                 }
             }
-            let (mean, square) = match moments[i].take() {
-                None => (&g * (1.0 - b1), g.square() * (1.0 - b2)),
-                Some(old) => (old.mean * b1 + &g * (1.0 - b1), old.square * b2 + g.square() * (1.0 - b2)),
-            };
+            let before = moments.take().unwrap_or_else(|| {
+                let zeros = || device.zeros_dtype(old.shape(), dtype);
+                Moments { mean: zeros(), square: zeros() }
+            });
+            let mean = &before.mean * b1 + &g * (1.0 - b1);
+            let square = &before.square * b2 + g.square() * (1.0 - b2);
             let deviation = square.sqrt() / root + self.eps;
-            self.parameters[i].set(p - &mean / deviation * corrected);
-            moments[i] = Some(Moments { mean, square });
-        });
+            let new = p - &mean / deviation * rate;
+            parameter.set(update.keep(new, old));
+            let (mean, square) = (update.keep(mean, before.mean), update.keep(square, before.square));
+            *moments = Some(Moments { mean, square });
+        }
+        update.step()
     }
 }
 
@@ -64,8 +141,12 @@ macro_rules! adams {
         impl $Name {
             /// Of these parameters, as far as they are trained, with a learning rate; betas 0.9 and 0.999, eps
             /// 1e-8.
+            ///
+            /// # Errors
+            /// Of a rate that is negative or not finite, no step is taken: [`error`](Optimizer::error).
+            #[track_caller]
             pub fn new(parameters: Vec<Parameter>, lr: f64) -> $Name {
-                $Name(Core::new(parameters, lr, $decay))
+                $Name(Core::new(parameters, lr, $decay, Location::caller()))
             }
 
             /// How much of the old moments stays, of the mean and of the square.
@@ -76,8 +157,8 @@ macro_rules! adams {
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
             #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()], 0.5).betas(0.0, 0.0).weight_decay(0.0);")]
-            /// forgetful.step(&[device.full([1], 7.0)]);                       // each step is lr, by sign
-            /// forgetful.step(&[device.full([1], 0.1)]);
+            /// forgetful.step(&[device.full([1], 7.0)]).detach();                       // each step is lr, by sign
+            /// forgetful.step(&[device.full([1], 0.1)]).detach();
             /// assert!((w.value().item::<f32>().await? + 1.0).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
@@ -94,7 +175,7 @@ macro_rules! adams {
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
             #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 1.0).eps(3.0);")]
-            /// adam.step(&[device.ones([1])]);                                 // 1 / (1 + 3)
+            /// adam.step(&[device.ones([1])]).detach();                                 // 1 / (1 + 3)
             /// assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
@@ -111,7 +192,7 @@ macro_rules! adams {
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.ones([1]));
             #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 0.25).weight_decay(1.0);")]
-            /// adam.step(&[device.zeros([1])]);
+            /// adam.step(&[device.zeros([1])]).detach();
             #[doc = concat!("assert!((w.value().item::<f32>().await? - ", $after, ").abs() < 1e-5);      // ", $why)]
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
@@ -125,8 +206,12 @@ macro_rules! adams {
             fn parameters(&self) -> &[Parameter] {
                 &self.0.parameters
             }
-            fn step(&mut self, gradients: &[TensorFuture]) {
-                self.0.step(gradients, $decoupled);
+            #[track_caller]
+            fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+                self.0.step(stringify!($Name), gradients, $decoupled)
+            }
+            fn error(&self) -> Option<Error> {
+                self.0.error(stringify!($Name))
             }
             fn lr(&self) -> f64 {
                 self.0.lr
@@ -146,7 +231,7 @@ adams! {
     /// let device = Device::cpu();
     /// let w = Parameter::new(device.ones([1]));
     /// let mut adam = Adam::new(vec![w.clone()], 0.1);
-    /// adam.step(&[device.full([1], 5.0)]);
+    /// adam.step(&[device.full([1], 5.0)]).detach();
     /// assert!((w.value().item::<f32>().await? - 0.9).abs() < 1e-6);    // the first step is lr
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```

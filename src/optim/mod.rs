@@ -2,20 +2,29 @@
 //!
 //! Values are immutable, so a step replaces what the [`Parameter`]s hold. The arithmetic of one parameter fuses
 //! into one pass, which writes over the old value where nobody else holds it.
+//!
+//! A step is taken by all parameters or by none: one whose gradients fail, now or on the device later, leaves
+//! parameters, moments and counts as they were. The [`Step`] that it returns has the error. So does that of an optimizer
+//! whose rate, or another number, makes no sense (`Sgd::new(p, -1.0)`): it takes no step until it is given another.
 
 mod adam;
 mod clip;
 mod schedule;
 mod sgd;
+mod update;
 
 pub use adam::{Adam, AdamW};
 pub use clip::{clip_grad_norm, clip_grad_value};
 pub use schedule::{Constant, Cosine, Schedule, StepDecay, Warmup};
 pub use sgd::Sgd;
+pub use update::{Step, Update};
 
+use crate::error::{Error, ErrorKind};
 use crate::nn::{Parameter, values};
+use crate::tensor::build::{self, called_from};
 use crate::tensor::future::TensorFuture;
-use crate::tensor::gradient::grad;
+use crate::tensor::gradient::some_gradients;
+use std::panic::Location;
 
 /// What replaces parameters by better ones.
 ///
@@ -26,8 +35,8 @@ use crate::tensor::gradient::grad;
 /// let mut sgd = Sgd::new(vec![w.clone()], 0.25);
 /// for _ in 0..3 {
 ///     let loss = w.value().square().sum_all();
-///     let gradients = grad(&loss, &[&w.value()]);     // or all of it: sgd.minimize(&loss)
-///     sgd.step(&gradients);
+///     let gradients = grad(&loss, &[&w.value()]);
+///     sgd.step(&gradients).detach();                  // or all of it: sgd.minimize(&loss).detach()
 /// }
 /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -36,12 +45,38 @@ pub trait Optimizer {
     /// What it optimizes, in the order of the gradients.
     fn parameters(&self) -> &[Parameter];
 
-    /// Replaces each parameter, by its gradient. A gradient that has failed makes a failed parameter, and
-    /// so everything made from it names the root.
+    /// Replaces each parameter that has a gradient, by it: all of them, or none where one of the gradients fails. Those
+    /// without keep their values. [`Update`] is how.
     ///
-    /// # Panics
-    /// Where there are not as many gradients as parameters.
-    fn step(&mut self, gradients: &[TensorFuture]);
+    /// # Errors
+    /// They stay with the step that is returned.
+    #[track_caller]
+    fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step;
+
+    /// Replaces each parameter, by its gradient: all of them, or none where one of the gradients fails.
+    ///
+    /// # Errors
+    /// They stay with the step that is returned: that of the first gradient that fails; where there are not as many
+    /// gradients as parameters, or one has another shape; [`error`](Self::error).
+    #[track_caller]
+    fn step(&mut self, gradients: &[TensorFuture]) -> Step {
+        let gradients: Vec<Option<TensorFuture>> = gradients.iter().cloned().map(Some).collect();
+        self.step_some(&gradients)
+    }
+
+    /// Why it takes no step: a rate, or another number that it was given, which makes no sense.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module, optim::{Optimizer, Sgd}};
+    /// let net = nn::Linear::new(2, 1, &Device::cpu());
+    /// let mut sgd = Sgd::new(net.parameters(), -1.0);
+    /// assert!(sgd.error().unwrap().to_string().starts_with("Sgd: the learning rate is -1"));
+    /// sgd.set_lr(0.1);
+    /// assert!(sgd.error().is_none());
+    /// ```
+    fn error(&self) -> Option<Error> {
+        None
+    }
 
     /// The learning rate.
     fn lr(&self) -> f64;
@@ -49,11 +84,37 @@ pub trait Optimizer {
     /// Sets the learning rate, from a [`Schedule`] say.
     fn set_lr(&mut self, lr: f64);
 
-    /// A step along the gradients of `loss`, whose tape it uses up.
+    /// A step along the gradients of `loss`, whose tape it uses up. A parameter that the loss does not depend on (one
+    /// that is frozen, or not initialised yet) stays as it is.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step); and where the loss depends on none of the parameters.
     #[track_caller]
-    fn minimize(&mut self, loss: &TensorFuture) {
-        let gradients = grad(loss, &values(self.parameters()));
-        self.step(&gradients);
+    fn minimize(&mut self, loss: &TensorFuture) -> Step {
+        let at = build::seen(Location::caller());
+        match some_gradients(loss, &values(self.parameters())) {
+            Ok(gradients) => self.step_some(&gradients),
+            Err(error) => update::refused(self.parameters(), error, at),
+        }
+    }
+}
+
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn parameters(&self) -> &[Parameter] {
+        (**self).parameters()
+    }
+    #[track_caller]
+    fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+        called_from(Location::caller(), || (**self).step_some(gradients))
+    }
+    fn error(&self) -> Option<Error> {
+        (**self).error()
+    }
+    fn lr(&self) -> f64 {
+        (**self).lr()
+    }
+    fn set_lr(&mut self, lr: f64) {
+        (**self).set_lr(lr);
     }
 }
 
@@ -62,15 +123,23 @@ fn trained(parameters: Vec<Parameter>) -> Vec<Parameter> {
     parameters.into_iter().filter(Parameter::is_trained).collect()
 }
 
-/// Calls `f` with each parameter, its value off the tape, and its gradient.
-fn each(
-    parameters: &[Parameter],
-    gradients: &[TensorFuture],
-    mut f: impl FnMut(usize, TensorFuture, TensorFuture),
-) {
-    let (n, m) = (parameters.len(), gradients.len());
-    assert!(n == m, "{m} gradients for {n} parameters");
-    for (i, (parameter, gradient)) in parameters.iter().zip(gradients).enumerate() {
-        f(i, parameter.value().stop_gradient(), gradient.stop_gradient());
-    }
+/// An optimizer's numbers, by name: each with whether it makes sense, and what it has to be.
+type Checks<'a> = &'a [(&'a str, f64, bool, &'a str)];
+
+/// The first number that makes no sense.
+fn checked(name: &str, checks: Checks<'_>, at: build::At) -> Option<Error> {
+    let (what, number, _, rule) = checks.iter().find(|(.., fine, _)| !fine)?;
+    Some(Error::new(ErrorKind::Argument, name, format!("the {what} is {number}: it has to be {rule}"), at))
 }
+
+/// Finite, and not negative.
+fn is_amount(number: f64) -> bool {
+    number.is_finite() && number >= 0.0
+}
+const AMOUNT: &str = "finite, and 0 or more";
+
+/// A part of something, less than all of it.
+fn is_share(number: f64) -> bool {
+    (0.0..1.0).contains(&number)
+}
+const SHARE: &str = "0 or more, and less than 1";

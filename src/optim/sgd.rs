@@ -1,8 +1,11 @@
 //! Stochastic gradient descent.
 
-use super::{Optimizer, each, trained};
+use super::{AMOUNT, Optimizer, Step, Update, checked, is_amount, trained, update};
+use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
+use crate::tensor::build::At;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// `p - lr * g`, with momentum, Nesterov's look ahead and weight decay as PyTorch has them (Sutskever et al.
 /// 2013).
@@ -13,8 +16,8 @@ use crate::tensor::future::TensorFuture;
 /// let device = Device::cpu();
 /// let w = Parameter::new(device.ones([1]));
 /// let mut sgd = Sgd::new(vec![w.clone()], 0.5).momentum(0.5);
-/// sgd.step(&[device.ones([1])]);
-/// sgd.step(&[device.ones([1])]);
+/// sgd.step(&[device.ones([1])]).detach();
+/// sgd.step(&[device.ones([1])]).detach();
 /// assert_eq!(w.value().to_vec::<f32>().await?, [1.0 - 0.5 - 0.75]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
@@ -26,15 +29,39 @@ pub struct Sgd {
     dampening: f64,
     nesterov: bool,
     weight_decay: f64,
-    velocities: Vec<Option<TensorFuture>>,
+    velocities: Vec<Option<Velocity>>,
+    at: At,
+}
+
+/// What a parameter's last steps leave for the next one.
+#[derive(Debug)]
+struct Velocity {
+    value: TensorFuture,
+    /// How much of the gradient goes in: all of the first one, however much is dampened then. Of one element; only where
+    /// anything is dampened.
+    share: Option<TensorFuture>,
 }
 
 impl Sgd {
     /// Of these parameters, as far as they are trained, with a learning rate.
+    ///
+    /// # Errors
+    /// Of a rate that is negative or not finite, no step is taken: [`error`](Optimizer::error).
+    #[track_caller]
     pub fn new(parameters: Vec<Parameter>, lr: f64) -> Sgd {
         let parameters = trained(parameters);
-        let velocities = vec![None; parameters.len()];
-        Sgd { parameters, lr, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0, velocities }
+        let velocities = parameters.iter().map(|_| None).collect();
+        let at = Location::caller();
+        Sgd {
+            parameters,
+            lr,
+            momentum: 0.0,
+            dampening: 0.0,
+            nesterov: false,
+            weight_decay: 0.0,
+            velocities,
+            at,
+        }
     }
 
     /// How much of the last step goes into this one.
@@ -45,8 +72,8 @@ impl Sgd {
     /// let device = Device::cpu();
     /// let w = Parameter::new(device.ones([1]));
     /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5);
-    /// sgd.step(&[device.ones([1])]);                                      // 0.25
-    /// sgd.step(&[device.ones([1])]);                                      // and 0.25 * 1.5
+    /// sgd.step(&[device.ones([1])]).detach();                                 // 0.25
+    /// sgd.step(&[device.ones([1])]).detach();                                 // and 0.25 * 1.5
     /// assert_eq!(w.value().to_vec::<f32>().await?, [1.0 - 0.25 - 0.375]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -62,8 +89,8 @@ impl Sgd {
     /// let device = Device::cpu();
     /// let w = Parameter::new(device.ones([1]));
     /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5).dampening(0.5);
-    /// sgd.step(&[device.ones([1])]);                                      // the first is not dampened
-    /// sgd.step(&[device.ones([1])]);                                      // 0.25 * (0.5 + 0.5)
+    /// sgd.step(&[device.ones([1])]).detach();                                 // the first is not dampened
+    /// sgd.step(&[device.ones([1])]).detach();                                 // 0.25 * (0.5 + 0.5)
     /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -79,7 +106,7 @@ impl Sgd {
     /// let device = Device::cpu();
     /// let w = Parameter::new(device.ones([1]));
     /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5).nesterov(true);
-    /// sgd.step(&[device.ones([1])]);                                      // 0.25 * (1 + 0.5)
+    /// sgd.step(&[device.ones([1])]).detach();                                 // 0.25 * (1 + 0.5)
     /// assert_eq!(w.value().to_vec::<f32>().await?, [0.625]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -95,7 +122,7 @@ impl Sgd {
     /// let device = Device::cpu();
     /// let w = Parameter::new(device.ones([1]));
     /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).weight_decay(1.0);
-    /// sgd.step(&[device.ones([1])]);                                      // 0.25 * (1 + 1)
+    /// sgd.step(&[device.ones([1])]).detach();                                 // 0.25 * (1 + 1)
     /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -109,24 +136,57 @@ impl Optimizer for Sgd {
         &self.parameters
     }
 
-    fn step(&mut self, gradients: &[TensorFuture]) {
-        let (lr, mu) = (self.lr, self.momentum);
-        let velocities = &mut self.velocities;
-        each(&self.parameters, gradients, |i, p, g| {
+    #[track_caller]
+    fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+        if let Some(error) = self.error() {
+            return update::refused(&self.parameters, error, Location::caller());
+        }
+        let update = match Update::new("Sgd", &self.parameters, gradients) {
+            Ok(update) => update,
+            Err(refused) => return refused,
+        };
+        let (lr, mu, damp) = (self.lr, self.momentum, self.dampening);
+        for ((parameter, gradient), velocity) in self.parameters.iter().zip(gradients).zip(&mut self.velocities)
+        {
+            let Some(gradient) = gradient else { continue };
+            let (p, g) = (parameter.value().stop_gradient(), update.gradient(gradient));
             let g = if self.weight_decay == 0.0 { g } else { g + &p * self.weight_decay };
             let step = if mu == 0.0 {
                 g
             } else {
-                let velocity = match velocities[i].take() {
-                    None => g.clone(),
-                    Some(v) => v * mu + &g * (1.0 - self.dampening),
+                let one = |number: f64| p.device().full_dtype((), number, p.dtype());
+                let old = velocity.take().unwrap_or_else(|| Velocity {
+                    value: p.device().zeros_dtype(p.shape(), p.dtype()),
+                    share: None,
+                });
+                let all = old.share.or_else(|| (damp != 0.0).then(|| one(1.0)));
+                let new = match &all {
+                    None => &old.value * mu + &g,
+                    Some(share) => &old.value * mu + &g * share,
                 };
-                let step = if self.nesterov { g + &velocity * mu } else { velocity.clone() };
-                velocities[i] = Some(velocity);
+                let step = if self.nesterov { g + &new * mu } else { new.clone() };
+                let share = all.map(|all| update.keep(one(1.0 - damp), all));
+                *velocity = Some(Velocity { value: update.keep(new, old.value), share });
                 step
             };
-            self.parameters[i].set(p - step * lr);
-        });
+            parameter.set(update.keep(&p - step * lr, p));
+        }
+        update.step()
+    }
+
+    fn error(&self) -> Option<Error> {
+        let numbers = [
+            ("learning rate", self.lr, is_amount(self.lr), AMOUNT),
+            ("momentum", self.momentum, is_amount(self.momentum), AMOUNT),
+            ("dampening", self.dampening, self.dampening.is_finite(), "finite"),
+            ("weight decay", self.weight_decay, is_amount(self.weight_decay), AMOUNT),
+        ];
+        let nesterov = || {
+            let text = "Nesterov's momentum needs a momentum, and no dampening";
+            let wrong = self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0);
+            wrong.then(|| Error::new(ErrorKind::Argument, "Sgd", text, self.at))
+        };
+        checked("Sgd", &numbers, self.at).or_else(nesterov)
     }
 
     fn lr(&self) -> f64 {

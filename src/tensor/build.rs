@@ -26,12 +26,13 @@ thread_local! {
     static CALLER: Cell<Option<At>> = const { Cell::new(None) };
 }
 
-/// True of a place in the layers' own files.
+/// True of a place in the files of layers and optimizers.
 fn in_layers(at: At) -> bool {
     let here = file!();
     let root = here.len() - "tensor/build.rs".len();
     let file = at.file();
-    file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]) && file.get(root..root + 2) == Some("nn")
+    let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
+    own && file.get(root..).is_some_and(|path| path.starts_with("nn") || path.starts_with("optim"))
 }
 
 /// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own file is said to be
@@ -235,6 +236,39 @@ pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, le
         Ok(Meta { shape: x.shape().clone(), dtype })
     };
     ask(|| Op::WithScalar { op, scalar, left }, &[x], rule, at)
+}
+
+/// `x`, once all of `after` is there: it fails with the first of them that does. All are on one device.
+pub(crate) fn gate(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
+    let operands: SmallVec<[&TensorFuture; 8]> = std::iter::once(x).chain(after).collect();
+    apply(Op::Gate(None), &operands, || Ok(x.node.meta()), at)
+}
+
+/// [`gate`], but that it never fails: where an operand does, it is `number` in every element.
+pub(crate) fn gate_or(
+    number: impl Into<Scalar>,
+    x: &TensorFuture,
+    after: &[&TensorFuture],
+    at: At,
+) -> TensorFuture {
+    let (at, Meta { shape, dtype }) = (seen(at), x.node.meta());
+    // Not by `apply`: an operand that has failed by now is what this op is for.
+    let inputs = std::iter::once(&x).chain(after).map(|x| x.node.link()).collect();
+    let node = Node::new(Op::Gate(Some(number.into())), inputs, shape, dtype, x.port(), at);
+    TensorFuture::new(enqueue(x.port(), node))
+}
+
+/// A 0-d value that is there once all of these are, on their device, and fails with the first that does.
+pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> TensorFuture {
+    let yes = create(device.port, Op::Fill(Scalar::Bool(true)), ().into(), DType::Bool, at);
+    gate(&yes, values, at)
+}
+
+/// `new` where `condition` (0-d, boolean) is true, else `old`, of the same shape and type.
+pub(crate) fn choose(condition: &TensorFuture, new: TensorFuture, old: TensorFuture, at: At) -> TensorFuture {
+    let rule = || Ok(old.node.meta());
+    let asked = ask(|| Op::Where, &[condition, &new, &old], rule, at);
+    asked.without((new, old))
 }
 
 pub(crate) fn custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> TensorFuture {

@@ -14,7 +14,9 @@ use super::memory::DeviceBuffer;
 use super::pinned::PinnedBlock;
 use super::tape::spoken_of;
 use super::{DeviceView, DeviceViewMut, Trouble};
-use crate::backend::host::{Results, broadcast, constant, first, panic_message, spread, strides_of, taint};
+use crate::backend::host::{
+    Results, broadcast, constant, first, instead, panic_message, spread, strides_of, taint,
+};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
@@ -318,7 +320,7 @@ impl Gear {
     ) -> Result<Option<Queued>, Trouble> {
         let mut queued = Queued::default();
         if let Some(error) = operands.iter().find_map(|o| o.value.as_ref().err()) {
-            queued.results.push(Err(error.clone()));
+            queued.results.push(instead(node).ok_or_else(|| error.clone()));
             return Ok(Some(queued));
         }
         self.after.clear();
@@ -362,6 +364,7 @@ impl Gear {
                     return Ok(Some(Value::placed(value.storage.clone(), &layout)));
                 }
             }
+            Op::Gate(_) => return Ok(Some(known(operands, 0).clone())),
             Op::Sink(_) => return self.sink(lane, &inputs[0], known(operands, 0), queued, berth),
             _ => {}
         }

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Desk, Shared};
-use crate::backend::host::constant;
+use crate::backend::host::{constant, instead};
 use crate::completion::{ENTERED, Phase};
 use crate::engine::machine::Look;
 use crate::engine::small::weight;
@@ -56,9 +56,9 @@ impl Shared {
         }
     }
 
-    /// Completes what needs no device: constants, and views of what is there. True where it is complete then.
+    /// Completes what needs no device: constants, views and gates of what is there. True where it is complete then.
     fn settle(&self, node: &NodeLink) -> bool {
-        if !matches!(node.op, Op::Fill(_) | Op::View(_)) {
+        if !matches!(node.op, Op::Fill(_) | Op::View(_) | Op::Gate(_)) {
             return node.completion.state().is_complete();
         }
         if !node.completion.claim(Phase::Writing, ENTERED) {
@@ -76,6 +76,13 @@ impl Shared {
                     layout.map(|layout| Ok(Value::placed(value.storage.clone(), &layout)))
                 }
             },
+            Op::Gate(_) if inputs.iter().all(|input| input.completion.state().is_complete()) => {
+                let failed = inputs.iter().find_map(|input| input.error());
+                Some(match failed {
+                    Some(error) => instead(node).ok_or_else(|| error.clone()),
+                    None => inputs[0].value().cloned().ok_or_else(|| unreachable!("it is complete")),
+                })
+            }
             _ => None,
         };
         let Some(result) = result else {

@@ -113,24 +113,12 @@ fn gradients(
     options: GradOptions,
     at: At,
 ) -> Vec<TensorFuture> {
+    let at = build::seen(at);
     let error = |kind, text: String| Error::new(kind, "grad", text, at);
-    let checked = match loss.error() {
-        Some(error) => Err(error),
-        None if !loss.dtype().is_float() => Err(error(
-            ErrorKind::DType,
-            format!("the loss is {}: only floating point has gradients", loss.dtype()),
-        )),
-        None => upstream(loss, &options, at),
+    let found = match found(loss, wrt, &options, at) {
+        Ok(found) => found,
+        Err(error) => return wrt.iter().map(|w| failed(w.as_ref(), error.clone(), at)).collect(),
     };
-    let upstream = match checked {
-        Ok(upstream) => upstream,
-        Err(error) => {
-            return wrt.iter().map(|w| failed(w.as_ref(), error.clone(), at)).collect();
-        }
-    };
-    let places: Vec<_> = wrt.iter().map(|w| w.as_ref().tape.as_ref().map(|tape| tape.link())).collect();
-    let mode = walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
-    let found = walk::walk(loss.tape.as_ref().map(|tape| tape.link()), upstream, &places, mode);
     found
         .into_iter()
         .zip(wrt)
@@ -156,6 +144,50 @@ fn gradients(
             }
         })
         .collect()
+}
+
+/// The gradients with respect to those values that `loss` depends on: it is to depend on one of them.
+#[track_caller]
+pub(crate) fn some_gradients(
+    loss: &TensorFuture,
+    wrt: &[TensorFuture],
+) -> Result<Vec<Option<TensorFuture>>, Error> {
+    let at = build::seen(Location::caller());
+    let found = found(loss, wrt, &GradOptions::default(), at)?;
+    let gradient = |(found, w)| match found {
+        walk::Found::Gradient(gradient) => Some(gradient),
+        walk::Found::Zero => Some(zeros(w)),
+        walk::Found::Nothing => None,
+    };
+    let gradients: Vec<Option<TensorFuture>> = found.into_iter().zip(wrt).map(gradient).collect();
+    if gradients.iter().all(Option::is_none) {
+        let text = "the loss depends on none of the parameters: compute it from their values, outside `no_grad`, and \
+                    once for each step";
+        return Err(Error::new(ErrorKind::Argument, "grad", text, at));
+    }
+    Ok(gradients)
+}
+
+/// What the walk from `loss` finds for each of `wrt`.
+fn found(
+    loss: &TensorFuture,
+    wrt: &[impl AsRef<TensorFuture>],
+    options: &GradOptions,
+    at: At,
+) -> Result<Vec<walk::Found>, Error> {
+    let error = |kind, text: String| Error::new(kind, "grad", text, at);
+    let checked = match loss.error() {
+        Some(error) => Err(error),
+        None if !loss.dtype().is_float() => Err(error(
+            ErrorKind::DType,
+            format!("the loss is {}: only floating point has gradients", loss.dtype()),
+        )),
+        None => upstream(loss, options, at),
+    };
+    let upstream = checked?;
+    let places: Vec<_> = wrt.iter().map(|w| w.as_ref().tape.as_ref().map(|tape| tape.link())).collect();
+    let mode = walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
+    Ok(walk::walk(loss.tape.as_ref().map(|tape| tape.link()), upstream, &places, mode))
 }
 
 fn zeros(like: &TensorFuture) -> TensorFuture {

@@ -1,0 +1,238 @@
+//! A step that is taken by all parameters or by none.
+//!
+//! Whether a gradient fails may be known only when it has been computed, and nothing here waits. So the decision is a
+//! value like any other: true once all gradients are there, false where one has failed. Each new value is chosen by it.
+
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind};
+use crate::graph::operation::Meta;
+use crate::nn::Parameter;
+use crate::tensor::build::{self, At};
+use crate::tensor::device::Device;
+use crate::tensor::future::{TensorFuture, Wait};
+use std::future::IntoFuture;
+use std::panic::Location;
+
+/// What became of a step of an optimizer. A step whose gradients failed leaves all parameters as they were, and so
+/// does one that an optimizer refuses: then this has the error. Nobody has to wait for it.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+/// let device = Device::cpu();
+/// let w = Parameter::new(device.ones([2]));
+/// let mut sgd = Sgd::new(vec![w.clone()], 0.5);
+/// let wrong = w.value() * device.ones([3]);                       // a batch of another size
+/// assert!(sgd.minimize(&wrong.sum_all()).await.unwrap_err().is_shape());
+/// sgd.minimize(&w.value().sum_all()).await?;                      // and the next is fine
+/// assert_eq!(w.value().to_vec::<f32>().await?, [0.5, 0.5]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Cancel safety
+/// Dropping it, or the future that awaits it, gives up the error and nothing else: the step is taken.
+#[must_use = "a step that fails changes nothing, and says so here alone: await it, ask for its `error`, or `detach` it \
+              and `waitall` returns it"]
+#[derive(Clone, Debug)]
+pub struct Step(TensorFuture);
+
+impl Step {
+    /// A step that was not taken.
+    fn failed(device: Device, error: Error, at: At) -> Step {
+        Step(build::failed(device.port, Meta::new((), DType::Bool), error, at))
+    }
+
+    /// Why the step was not taken, where that is known by now. Looks, and waits for nothing.
+    pub fn error(&self) -> Option<Error> {
+        self.0.error()
+    }
+
+    /// Leaves the error, should there be one, to the device's next [`waitall`](Device::waitall).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
+    /// let device = Device::cpu_with(Default::default());
+    /// let mut sgd = Sgd::new(vec![Parameter::new(device.ones([2]))], 0.5);
+    /// sgd.minimize(&device.ones([1])).detach();                   // depends on no parameter
+    /// assert!(device.waitall().await.unwrap_err().is_argument());
+    /// # });
+    /// ```
+    pub fn detach(&self) {
+        self.0.detach();
+    }
+
+    /// This value, which fails where the step does.
+    pub(crate) fn gate(&self, x: &TensorFuture, at: At) -> TensorFuture {
+        build::gate(x, &[self.0.to_device(&x.device())], at)
+    }
+}
+
+impl IntoFuture for Step {
+    type Output = Result<(), Error>;
+    type IntoFuture = Wait;
+    #[track_caller]
+    fn into_future(self) -> Wait {
+        self.0.wait_to_read()
+    }
+}
+
+impl IntoFuture for &Step {
+    type Output = Result<(), Error>;
+    type IntoFuture = Wait;
+    #[track_caller]
+    fn into_future(self) -> Wait {
+        self.0.wait_to_read()
+    }
+}
+
+/// A step over all of some parameters or none, for optimizers of your own: its [`gradient`](Self::gradient)s never fail,
+/// and [`keep`](Self::keep) gives the new value where all gradients were there, else the old one.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture, nn::Parameter};
+/// use futensor::optim::{Optimizer, Step, Update};
+///
+/// /// By the sign alone.
+/// struct Sign(Vec<Parameter>, f64);
+///
+/// impl Optimizer for Sign {
+///     fn parameters(&self) -> &[Parameter] {
+///         &self.0
+///     }
+///     fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+///         let update = match Update::new("Sign", &self.0, gradients) {
+///             Ok(update) => update,
+///             Err(refused) => return refused,
+///         };
+///         for (p, g) in self.0.iter().zip(gradients) {
+///             let Some(g) = g else { continue };
+///             let old = p.value().stop_gradient();
+///             let new = &old - update.gradient(g).sign() * self.1;
+///             p.set(update.keep(new, old));
+///         }
+///         update.step()
+///     }
+///     fn lr(&self) -> f64 {
+///         self.1
+///     }
+///     fn set_lr(&mut self, lr: f64) {
+///         self.1 = lr;
+///     }
+/// }
+///
+/// let w = Parameter::new(Device::cpu().ones([2]));
+/// let mut sign = Sign(vec![w.clone()], 0.25);
+/// sign.minimize(&(w.value() * 7.0).sum_all()).await?;
+/// assert_eq!(w.value().to_vec::<f32>().await?, [0.75, 0.75]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Update {
+    /// True on each device where every gradient is there.
+    whole: Vec<TensorFuture>,
+    step: Step,
+    at: At,
+}
+
+impl Update {
+    /// A step of these parameters along these gradients; one that is `None` leaves its parameter as it is. `name` is
+    /// who asks, for the error.
+    ///
+    /// # Errors
+    /// The step that is not taken, and says why: where a gradient is known to have failed, is of another shape or on
+    /// another device than its parameter; where there is none at all, or not one for each parameter.
+    #[track_caller]
+    pub fn new(
+        name: &str,
+        parameters: &[Parameter],
+        gradients: &[Option<TensorFuture>],
+    ) -> Result<Update, Step> {
+        let at = build::seen(Location::caller());
+        check(name, parameters, gradients, at).map_err(|error| refused(parameters, error, at))?;
+        let mut devices: Vec<(Device, Vec<TensorFuture>)> = Vec::new();
+        for gradient in gradients.iter().flatten() {
+            let device = gradient.device();
+            match devices.iter_mut().find(|(d, _)| *d == device) {
+                Some((_, all)) => all.push(gradient.stop_gradient()),
+                None => devices.push((device, vec![gradient.stop_gradient()])),
+            }
+        }
+        let home = devices[0].0.clone();
+        let there =
+            |(device, all): &(Device, Vec<TensorFuture>)| build::all_there(all, device, at).to_device(&home);
+        let each: Vec<TensorFuture> = devices.iter().map(there).collect();
+        let all = if let [one] = &each[..] { one.clone() } else { build::all_there(&each, &home, at) };
+        let whole = build::gate_or(false, &all, &[], at);
+        let whole = devices.iter().map(|(device, _)| whole.to_device(device)).collect();
+        Ok(Update { whole, step: Step(all), at })
+    }
+
+    /// Whether all gradients are there, where this value is.
+    fn whole(&self, beside: &TensorFuture) -> &TensorFuture {
+        let there = self.whole.iter().find(|whole| std::ptr::eq(whole.port(), beside.port()));
+        there.unwrap_or_else(|| unreachable!("values of a step are where its gradients are"))
+    }
+
+    /// The devices of the gradients.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        self.whole.iter().map(TensorFuture::device).collect()
+    }
+
+    /// One of the step's gradients, off the tape; zeros where it has failed.
+    pub fn gradient(&self, gradient: &TensorFuture) -> TensorFuture {
+        // After the decision: what follows finds it there, and fuses with the choice.
+        build::gate_or(0, &gradient.stop_gradient(), &[self.whole(gradient)], self.at)
+    }
+
+    /// `new` where all gradients were there, else `old`: of one shape and type, on one device.
+    pub fn keep(&self, new: TensorFuture, old: TensorFuture) -> TensorFuture {
+        build::choose(self.whole(&old), new, old, self.at)
+    }
+
+    /// What becomes of it.
+    pub fn step(self) -> Step {
+        self.step
+    }
+}
+
+/// A step of these parameters that is not taken.
+pub(super) fn refused(parameters: &[Parameter], error: Error, at: At) -> Step {
+    let device = parameters.iter().find_map(Parameter::device);
+    Step::failed(device.unwrap_or_else(Device::cpu), error, at)
+}
+
+fn check(
+    name: &str,
+    parameters: &[Parameter],
+    gradients: &[Option<TensorFuture>],
+    at: At,
+) -> Result<(), Error> {
+    let error = |kind, text: String| Err(Error::new(kind, name, text, at));
+    let (n, m) = (parameters.len(), gradients.len());
+    if n != m {
+        return error(ErrorKind::Argument, format!("{m} gradients for {n} parameters"));
+    }
+    if let Some(failed) = gradients.iter().flatten().find_map(TensorFuture::error) {
+        return Err(failed);
+    }
+    if gradients.iter().all(Option::is_none) {
+        return error(ErrorKind::Argument, "there is nothing to step along: no gradient at all".into());
+    }
+    for (k, (parameter, gradient)) in parameters.iter().zip(gradients).enumerate() {
+        let Some(gradient) = gradient else { continue };
+        let value = parameter.value();
+        if value.shape() != gradient.shape() {
+            let (own, other) = (value.shape(), gradient.shape());
+            let text = format!("parameter {k} has shape {own}, and its gradient {other}");
+            return error(ErrorKind::Shape, text);
+        }
+        if value.device() != gradient.device() {
+            let (own, other) = (value.device(), gradient.device());
+            let text = format!("parameter {k} is on {own}, and its gradient on {other}");
+            return error(ErrorKind::Device, text);
+        }
+    }
+    Ok(())
+}
