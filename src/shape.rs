@@ -124,6 +124,24 @@ impl From<usize> for Shape {
         Shape(SmallVec::from_slice(&[n]))
     }
 }
+macro_rules! tuples {
+    ($($(($n:ident $size:ty))*;)*) => {$(
+        /// As in Python; an array says the same.
+        impl From<($($size,)*)> for Shape {
+            fn from(($($n,)*): ($($size,)*)) -> Shape {
+                Shape(SmallVec::from_slice(&[$($n),*]))
+            }
+        }
+    )*};
+}
+tuples! {
+    (a usize);
+    (a usize) (b usize);
+    (a usize) (b usize) (c usize);
+    (a usize) (b usize) (c usize) (d usize);
+    (a usize) (b usize) (c usize) (d usize) (e usize);
+    (a usize) (b usize) (c usize) (d usize) (e usize) (f usize);
+}
 impl<const N: usize> From<[usize; N]> for Shape {
     fn from(dims: [usize; N]) -> Shape {
         Shape(SmallVec::from_slice(&dims))

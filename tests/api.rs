@@ -105,3 +105,57 @@ async fn futures_combinators_take_our_futures() {
     let shared = device.ones([1]).map_ok(|x| x.numel()).map_err(|e| e.to_string()).shared();
     assert_eq!(shared.clone().await.unwrap() + shared.await.unwrap(), 2);
 }
+
+/// A server that catches a request's panic goes on with what it holds.
+#[test]
+fn handles_cross_a_catch_unwind() {
+    fn safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    safe::<(Device, TensorFuture, Tensor, Error, Generator, Shape, Scalar, Trainer, Batch, Simulation)>();
+    safe::<(
+        Wait,
+        WaitAll,
+        WaitEverything,
+        Ready,
+        Admit,
+        Permit,
+        Shutdown,
+        ToVec<f32>,
+        Item<i64>,
+        Shown,
+        NonZero,
+    )>();
+    safe::<(nn::Parameter, nn::Linear, nn::LazyLinear, nn::BatchNorm, nn::Conv2d, nn::Dropout)>();
+    safe::<(optim::Sgd, optim::Adam, optim::AdamW, optim::Step, optim::Update, Recording, Stats, CpuOptions)>();
+
+    let (device, x) = (Device::cpu(), Device::cpu().ones([2]));
+    let caught = std::panic::catch_unwind(|| {
+        let y = &x + device.ones([2]);
+        assert_eq!(y.rank(), 7, "the request panics");
+    });
+    assert!(caught.is_err());
+    assert_eq!(block_on((&x + device.ones([2])).to_vec::<f32>()).unwrap(), [2.0, 2.0]);
+}
+
+/// What a user of PyTorch or of Rust's collections would type.
+#[tokio::test]
+async fn what_people_type_works() -> futensor::Result<()> {
+    let device = Device::cpu();
+    let x = device.ones((2, 3));
+    assert_eq!(x.dims(), [2, 3]);
+    assert_eq!(device.zeros((1,)).dims(), [1]);
+    assert_eq!(device.rand((1, 2, 3, 4, 5, 6)).dims(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(x.mm(device.ones((3, 4))).to_vec::<f32>().await?, [3.0; 8]);
+    assert!(x.mm(device.ones(3)).error().unwrap().is_shape());
+    let mut net = nn::Sequential::new();
+    net.push(nn::Linear::new(3, 1, &device));
+    net.push(nn::Relu);
+    use nn::Module as _;
+    let loss = net.forward(&x).sum_all();
+    let gradients = grad(&loss, &net.parameters());
+    assert_eq!(gradients.len(), 2);
+    let weights: Vec<TensorFuture> = gradients.iter().map(|g| g.stop_gradient()).collect();
+    assert_eq!(weights[0].dims(), [1, 3]);
+    let told = format!("{}", x.await?);
+    assert!(told.contains("[2, 3]") && told.contains("display().await"), "{told}");
+    Ok(())
+}

@@ -71,6 +71,32 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "futensor::deny_barriers(&x);",
         &["unused `Scoped` that must be used"],
     ),
+    (
+        "a_step_that_nobody_asks_is_warned_of_and_the_warning_says_detach",
+        "use futensor::{nn::Module, optim::Optimizer};
+         let net = futensor::nn::Linear::new(2, 1, &device);
+         let mut sgd = futensor::optim::Sgd::new(net.parameters(), 0.1);
+         sgd.minimize(&net.forward(&x).sum_all());",
+        &["unused `Step` that must be used", "detach"],
+    ),
+    (
+        "moving_a_module_by_another_name_names_the_right_one",
+        "use futensor::nn::Module;
+         let net = futensor::nn::Linear::new(2, 1, &device); net.to_device(&device);",
+        &["no method named `to_device`", "`to`"],
+    ),
+    ("synchronizing_names_waitall", "device.synchronize();", &["no method named `synchronize`", "`waitall`"]),
+    ("where_names_where_cond", "x.gt(0).r#where(1, 2).detach();", &["no method named", "`where_cond`"]),
+    (
+        "gradients_are_asked_for_by_values_and_parameters",
+        "let g = futensor::grad(&x, &[\"weight\"]);",
+        &["gradients cannot be asked for by `&str`", "net.parameters()"],
+    ),
+    (
+        "what_is_no_operand_says_what_would_be",
+        "let y = &x + vec![1.0f32];",
+        &["`Vec<f32>` is neither a tensor nor a number", "from_slice"],
+    ),
     ("an_error_is_not_made_up", "let e = futensor::Error {};", &["cannot"]),
 ];
 

@@ -3,8 +3,8 @@
 use futensor::nn::{self, Module, Parameter};
 use futensor::optim::{self, Optimizer};
 use futensor::{
-    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, TensorFuture, Trainer, grad,
-    grad_with,
+    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, Refusal, TensorFuture, Trainer,
+    custom_fn, grad, grad_with,
 };
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
@@ -329,4 +329,309 @@ fn errors_name_the_line_that_called_the_outermost_module() {
     // What a user's own module asks for keeps its own line.
     let error = net(Box::new(closure)).forward(&x).error().unwrap();
     assert_eq!((error.location().file(), error.location().line()), (file!(), own_line), "{error}");
+}
+
+/// The bits of a parameter.
+fn bits(p: &Parameter) -> Vec<u32> {
+    let values = block_on(p.value().to_dtype(DType::F32).to_vec::<f32>()).expect("a parameter that is there");
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+const OPTIMIZERS: [&str; 8] =
+    ["sgd", "sgd_decay", "sgd_momentum", "sgd_nesterov", "adam", "adam_decay", "adamw", "adamw_decay"];
+
+/// A gradient whose failure is known only once its kernel has run.
+fn fails_later(like: &TensorFuture) -> TensorFuture {
+    let meta = futensor::Meta::new(like.shape(), like.dtype());
+    custom_fn("breaks", &[like], move |_| Ok(meta.clone()), |_| Err(Refusal::kernel("broken")))
+}
+
+/// Steps along the same gradients, with a step that fails before each where asked for.
+fn stepped(
+    name: &str,
+    dtype: DType,
+    device: &Device,
+    bad: Option<fn(&TensorFuture) -> TensorFuture>,
+) -> Vec<Vec<u32>> {
+    let start = |n: i64| (device.arange(0, n, 1).to_dtype(DType::F32).sin() * 0.5).to_dtype(dtype);
+    let p = vec![Parameter::new(start(40)), Parameter::new(start(3)), Parameter::new(start(1).reshape(()))];
+    let mut optimizer = optimizer(name, p.clone());
+    for step in 0..5 {
+        let gradient = |p: &Parameter| (p.value().stop_gradient() * 0.3 + step as f64 * 0.1).sin();
+        let good: Vec<TensorFuture> = p.iter().map(gradient).collect();
+        if let Some(bad) = bad {
+            let which = step % 3;
+            let mut gradients = good.clone();
+            gradients[which] = bad(&good[which]);
+            let failed = optimizer.step(&gradients);
+            let error = block_on(failed).unwrap_err();
+            assert!(error.op() == "breaks" || error.is_shape(), "{error}");
+        }
+        let done = optimizer.step(&good);
+        block_on(&done).unwrap();
+        assert!(done.error().is_none());
+    }
+    p.iter().map(bits).collect()
+}
+
+#[test]
+fn a_step_that_fails_changes_no_parameter_no_moment_and_no_count() {
+    let device = Device::cpu_with(CpuOptions::default().threads(2));
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        for name in OPTIMIZERS {
+            let want = stepped(name, dtype, &device, None);
+            assert_eq!(stepped(name, dtype, &device, Some(fails_later)), want, "{name}, {dtype}, later");
+            let at_once: fn(&TensorFuture) -> TensorFuture = |g| g.reshape([3, 77]);
+            assert_eq!(stepped(name, dtype, &device, Some(at_once)), want, "{name}, {dtype}, at once");
+        }
+    }
+}
+
+#[test]
+fn one_bad_batch_leaves_a_model_as_it_was_and_its_error_is_to_be_had() {
+    let device = Device::cpu_with(CpuOptions::default().threads(2));
+    let net = nn::Sequential::new().then(nn::Linear::new(3, 4, &device)).then(nn::Linear::new(4, 1, &device));
+    let mut adam = optim::Adam::new(net.parameters(), 0.1);
+    let before: Vec<_> = net.parameters().iter().map(bits).collect();
+    let x = device.ones([2, 3]);
+
+    // A wrong shape, a loss off the tape, a loss that is no scalar, an index out of range.
+    let target = device.from_vec(vec![0i64, 9], [2]);
+    let line = line!() + 2;
+    let wrong: Vec<(&str, optim::Step)> = vec![
+        ("shape", adam.minimize(&net.forward(&device.ones([2, 5])).sum_all())),
+        ("off the tape", adam.minimize(&futensor::no_grad(|| net.forward(&x).sum_all()))),
+        ("no scalar", adam.minimize(&net.forward(&x))),
+        ("index", adam.minimize(&net[0].forward(&x).cross_entropy(&target, ()))),
+    ];
+    for (k, (what, step)) in wrong.iter().enumerate() {
+        let error = block_on(step).expect_err(what);
+        assert!(error.location().file().ends_with("training.rs"), "{what}: {error}");
+        assert_eq!(error.location().line(), line + k as u32, "{what}: {error}");
+    }
+    let after: Vec<_> = net.parameters().iter().map(bits).collect();
+    assert_eq!(before, after);
+
+    // What is detached is the device's to tell.
+    adam.minimize(&net[0].forward(&x).cross_entropy(&target, ())).detach();
+    adam.minimize(&net.forward(&x).square().sum_all()).detach();
+    assert!(block_on(device.waitall()).unwrap_err().is_index());
+    let after: Vec<_> = net.parameters().iter().map(bits).collect();
+    assert_ne!(before, after, "the next batch is as good as ever");
+}
+
+#[test]
+fn nothing_waits_for_whether_a_step_fails() {
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    let net = nn::Linear::new(2, 1, &device);
+    let mut adam = optim::Adam::new(net.parameters(), 0.1);
+    let (tell, told) = futures::channel::oneshot::channel::<()>();
+    let x = device.from_future([1, 2], async move {
+        let _ = told.await;
+        Ok::<_, futensor::Error>(vec![1.0f32; 2])
+    });
+    let steps: Vec<optim::Step> = (0..5).map(|_| adam.minimize(&net.forward(&x).sum_all())).collect();
+    assert!(steps.iter().all(|step| step.error().is_none()));
+    assert!(!net.weight().is_ready());
+    assert_eq!(device.stats().barriers, 0);
+    tell.send(()).unwrap();
+    for step in steps {
+        block_on(step).unwrap();
+    }
+}
+
+#[test]
+fn running_averages_outlive_a_batch_that_fails() {
+    let device = Device::cpu_with(CpuOptions::default().threads(2));
+    let run = |bad: bool| {
+        let norm = nn::BatchNorm::new(3, &device);
+        for k in 0..3 {
+            let x = device.arange(0.0, 12.0, 1.0).reshape([4, 3]).sin() + k as f64;
+            if bad {
+                let y = norm.forward(&fails_later(&x));
+                assert_eq!(block_on(&y).unwrap_err().op(), "breaks");
+            }
+            block_on(norm.forward(&x)).unwrap();
+        }
+        norm.named_buffers().iter().map(|(_, p)| bits(p)).collect::<Vec<_>>()
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn a_trainers_loss_has_the_error_of_its_step() {
+    let (device, other) = (Device::cpu(), Device::cpu_with(CpuOptions::default().threads(1)));
+    for devices in [vec![device.clone()], vec![device.clone(), other]] {
+        let net = nn::Linear::new(3, 4, &device);
+        let trainer = Trainer::new(&devices);
+        let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
+        let before = bits(&net.parameters()[0]);
+        let step = |sgd: &mut optim::Sgd, target: Vec<i64>| {
+            let batch = trainer.prepare_batch(&[&device.ones([4, 3]), &device.from_vec(target, [4])]);
+            trainer.step(&net, sgd, &batch, |p| net.forward(&p[0]).cross_entropy(&p[1], ()))
+        };
+        let failed = step(&mut sgd, vec![0, 1, 2, 77]);
+        assert!(block_on(failed.item::<f32>()).unwrap_err().is_index());
+        assert_eq!(bits(&net.parameters()[0]), before);
+        // The loss is fine, and has nothing to do with the model.
+        let batch = trainer.prepare_batch(&[&device.ones([4, 3])]);
+        let (lost, line) = (trainer.step(&net, &mut sgd, &batch, |p| p[0].sum_all()), line!());
+        let error = block_on(&lost).unwrap_err();
+        assert_eq!((error.location().file(), error.location().line()), (file!(), line), "{error}");
+        block_on(step(&mut sgd, vec![0, 1, 2, 3]).item::<f32>()).unwrap();
+        assert_ne!(bits(&net.parameters()[0]), before);
+    }
+}
+
+#[test]
+fn parameters_without_a_gradient_stay_as_they_are_as_in_pytorch() {
+    let device = Device::cpu();
+    let (used, unused) = (Parameter::new(device.ones([2])), Parameter::new(device.ones([2])));
+    let mut adam = optim::AdamW::new(vec![unused.clone(), used.clone()], 0.1);
+    block_on(adam.minimize(&used.value().sum_all())).unwrap();
+    assert_eq!(bits(&unused), [1.0f32.to_bits(); 2]);
+    assert_ne!(bits(&used), [1.0f32.to_bits(); 2]);
+    used.train(false);
+    let error = block_on(adam.minimize(&used.value().sum_all())).unwrap_err();
+    assert!(error.message().contains("none of the parameters"), "{error}");
+}
+
+#[test]
+fn gradients_that_are_not_the_parameters_are_refused() {
+    let device = Device::cpu();
+    let other = Device::cpu_with(CpuOptions::default().threads(1));
+    let p = Parameter::new(device.ones([2, 3]));
+    let mut sgd = optim::Sgd::new(vec![p.clone()], 0.1);
+    let error = |step: optim::Step| step.error().expect("known at the call");
+    assert!(error(sgd.step(&[device.ones([3])])).is_shape(), "it would broadcast");
+    assert!(error(sgd.step(&[])).is_argument());
+    assert!(error(sgd.step(&[device.ones([2, 3]), device.ones([2, 3])])).is_argument());
+    assert!(error(sgd.step(&[other.ones([2, 3])])).is_device());
+    assert_eq!(bits(&p), [1.0f32.to_bits(); 6]);
+    let mut nothing = optim::Sgd::new(Vec::new(), 0.1);
+    assert!(error(nothing.minimize(&p.value().sum_all())).is_argument());
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused_by_name_and_train_nothing() {
+    use optim::{Adam, AdamW, Constant, Cosine, Optimizer, Schedule, Sgd, StepDecay, Warmup};
+    let device = Device::cpu();
+    let p = Parameter::new(device.ones([2]));
+    let all = || vec![p.clone()];
+    let mut wrong: Vec<(&str, Box<dyn Optimizer>)> = Vec::new();
+    for rate in [-1.0, f64::NAN, f64::INFINITY] {
+        wrong.push(("learning rate", Box::new(Sgd::new(all(), rate))));
+        wrong.push(("learning rate", Box::new(Adam::new(all(), rate))));
+        wrong.push(("learning rate", Box::new(AdamW::new(all(), rate))));
+        wrong.push(("momentum", Box::new(Sgd::new(all(), 0.1).momentum(rate))));
+        wrong.push(("weight decay", Box::new(Sgd::new(all(), 0.1).weight_decay(rate))));
+        wrong.push(("weight decay", Box::new(AdamW::new(all(), 0.1).weight_decay(rate))));
+        wrong.push(("first beta", Box::new(Adam::new(all(), 0.1).betas(rate, 0.9))));
+        wrong.push(("second beta", Box::new(Adam::new(all(), 0.1).betas(0.9, rate))));
+        wrong.push(("eps", Box::new(Adam::new(all(), 0.1).eps(rate))));
+    }
+    wrong.push(("dampening", Box::new(Sgd::new(all(), 0.1).momentum(0.9).dampening(f64::NAN))));
+    wrong.push(("second beta", Box::new(Adam::new(all(), 0.1).betas(0.9, 1.0))));
+    wrong.push(("Nesterov", Box::new(Sgd::new(all(), 0.1).nesterov(true))));
+    wrong.push(("Nesterov", Box::new(Sgd::new(all(), 0.1).momentum(0.9).dampening(0.1).nesterov(true))));
+    for (what, optimizer) in &mut wrong {
+        let error = optimizer.error().unwrap_or_else(|| panic!("{what} is not checked"));
+        assert!(error.is_argument() && error.message().contains(*what), "{what}: {error}");
+        assert!(error.location().file().ends_with("training.rs"), "{error}");
+        let step = optimizer.minimize(&p.value().sum_all());
+        assert!(step.error().is_some_and(|e| e.message() == error.message()), "{what}");
+    }
+    assert_eq!(bits(&p), [1.0f32.to_bits(); 2]);
+
+    let schedules: Vec<Box<dyn Schedule>> = vec![
+        Box::new(Constant(-0.1)),
+        Box::new(StepDecay::new(f64::NAN, 2, 0.5)),
+        Box::new(StepDecay::new(0.1, 2, -0.5)),
+        Box::new(Cosine::new(-0.1, 10)),
+        Box::new(Cosine::new(0.1, 10).down_to(f64::NAN)),
+        Box::new(Warmup::new(3, Constant(f64::INFINITY))),
+    ];
+    for (k, schedule) in schedules.iter().enumerate() {
+        let mut sgd = Sgd::new(all(), 0.1);
+        sgd.set_lr(schedule.lr(0));
+        assert!(sgd.error().is_some(), "schedule {k} gives {}", schedule.lr(0));
+        sgd.set_lr(0.1);
+        assert!(sgd.error().is_none());
+    }
+    for limit in [-1.0, f64::NAN] {
+        let g = [device.ones([2])];
+        let (clipped, norm) = optim::clip_grad_norm(&g, limit);
+        for value in [&clipped[0], &norm, &optim::clip_grad_value(&g, limit)[0]] {
+            let error = value.error().expect("a limit that makes no sense");
+            assert!(error.is_argument() && error.location().file().ends_with("training.rs"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_lazy_layers_weights_are_the_optimizers_from_the_start() {
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    let net = nn::Sequential::new().then(nn::LazyLinear::new(4)).then(nn::Relu).then(nn::LazyLinear::new(1));
+    assert_eq!((net.parameters().len(), net.device()), (4, None));
+    let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
+    let x = device.ones([2, 3]);
+    let too_early = sgd.minimize(&(&x * device.ones([1]).requires_grad()).sum_all());
+    assert!(too_early.error().unwrap().is_argument(), "there is nothing to train yet");
+    let loss = net.forward(&x).square().sum_all();
+    let before: Vec<_> = net.parameters().iter().map(bits).collect();
+    block_on(sgd.minimize(&loss)).unwrap();
+    let after: Vec<_> = net.parameters().iter().map(bits).collect();
+    assert!(before.iter().zip(&after).all(|(b, a)| b != a), "each of them is trained: {before:?} {after:?}");
+}
+
+#[test]
+fn a_lazy_layer_remembers_where_it_was_moved_and_its_type() {
+    let (home, away) = (Device::cpu(), Device::cpu_with(CpuOptions::default().threads(1)));
+    let net = nn::Sequential::new().then(nn::LazyLinear::new(2));
+    net.to(&away);
+    net.to_dtype(DType::BF16);
+    net.parameter("0.bias").unwrap().train(false);
+    assert_eq!(net.device(), Some(away.clone()));
+    let wrong = net.forward(&home.ones_dtype([1, 3], DType::BF16));
+    assert!(wrong.error().unwrap().is_device(), "the weights are not made elsewhere");
+    assert!(net.parameter("0.weight").unwrap().is_lazy());
+    let y = net.forward(&away.ones_dtype([1, 3], DType::BF16));
+    assert_eq!((y.device(), y.dtype()), (away.clone(), DType::BF16));
+    for (name, p) in net.named_parameters() {
+        assert_eq!((p.value().device(), p.value().dtype()), (away.clone(), DType::BF16), "{name}");
+        assert_eq!(p.is_trained(), name == "0.weight");
+    }
+}
+
+#[test]
+fn a_lazy_layers_state_is_loaded_before_any_input_and_not_saved_before() {
+    let device = Device::cpu();
+    let (a, b) = (nn::LazyLinear::new(2), nn::LazyLinear::new(2));
+    for (name, value) in a.state() {
+        assert!(value.error().unwrap().is_argument(), "{name}");
+    }
+    block_on(a.forward(&device.ones([1, 3]))).unwrap();
+    let wrong = vec![("weight".to_string(), device.ones([5, 3])), ("bias".to_string(), device.ones([5]))];
+    let error = b.load_state(wrong).unwrap_err();
+    assert!(error.is_shape() && error.message().contains("[2, ?]"), "{error}");
+    assert!(b.parameters().iter().all(Parameter::is_lazy));
+    b.load_state(a.state()).unwrap();
+    assert_eq!(bits(&a.parameters()[0]), bits(&b.parameters()[0]));
+    assert!(b.forward(&device.ones([1, 4])).error().unwrap().is_shape(), "it has its number of inputs");
+}
+
+#[test]
+fn threads_that_are_first_at_once_make_one_set_of_weights() {
+    let device = Device::cpu();
+    for _ in 0..20 {
+        let layer = nn::LazyLinear::new(3);
+        let results: Vec<TensorFuture> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| layer.forward(&device.ones([1, 5])))).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let own = layer.forward(&device.ones([1, 5]));
+        for y in results {
+            near(&y, &own, 0.0, "one layer");
+        }
+    }
 }

@@ -159,6 +159,7 @@ pub trait Module: Send + Sync {
     /// assert_eq!(net.weight().device(), b);
     /// assert_eq!(net.device(), Some(b));
     /// ```
+    #[doc(alias("to_device", "cuda", "cpu"))]
     #[track_caller]
     fn to(&self, device: &Device) {
         for (_, parameter) in self.named_parameters().into_iter().chain(self.named_buffers()) {
@@ -195,6 +196,7 @@ pub trait Module: Send + Sync {
 
     /// All parameters' and buffers' values, by name: what is saved. Those of [lazy](Parameter::lazy) parameters without a
     /// value are failed ones, so that a model is not saved before it is whole.
+    #[doc(alias = "state_dict")]
     fn state(&self) -> Vec<(String, TensorFuture)> {
         let all = self.named_parameters().into_iter().chain(self.named_buffers());
         all.map(|(name, parameter)| (name, parameter.value().stop_gradient())).collect()
@@ -217,6 +219,7 @@ pub trait Module: Send + Sync {
     ///
     /// # Errors
     /// Where a name is missing, is not known, or has another shape; nothing is changed then.
+    #[doc(alias = "load_state_dict")]
     #[track_caller]
     fn load_state(&self, state: impl IntoIterator<Item = (String, TensorFuture)>) -> Result<(), Error>
     where

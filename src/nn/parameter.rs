@@ -6,6 +6,7 @@ use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::gradient::Leaf;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::fmt;
@@ -249,6 +250,23 @@ impl Parameter {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
+
+impl Leaf for Parameter {
+    #[track_caller]
+    fn leaf(&self) -> TensorFuture {
+        self.value()
+    }
+}
+impl Leaf for &Parameter {
+    #[track_caller]
+    fn leaf(&self) -> TensorFuture {
+        self.value()
+    }
+}
+
+// What a panic leaves behind is a value or none: the cell is never half written.
+impl std::panic::UnwindSafe for Parameter {}
+impl std::panic::RefUnwindSafe for Parameter {}
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -34,9 +34,26 @@ impl Sequential {
     /// assert_eq!(net.forward(&x).to_vec::<f32>().await?, [1.0, 4.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "add_module")]
     pub fn then(mut self, module: impl Module + 'static) -> Sequential {
         self.0.push(Box::new(module));
         self
+    }
+
+    /// Puts one more module at the end: [`then`](Self::then), where modules are counted out in a loop.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let (device, mut net) = (Device::cpu(), nn::Sequential::new());
+    /// for width in [8, 4, 2] {
+    ///     net.push(nn::LazyLinear::new(width));
+    ///     net.push(nn::Relu);
+    /// }
+    /// assert_eq!(net.forward(&device.ones([1, 16])).dims(), [1, 2]);
+    /// ```
+    #[doc(alias = "append")]
+    pub fn push(&mut self, module: impl Module + 'static) {
+        self.0.push(Box::new(module));
     }
 
     /// How many modules there are.

@@ -1,7 +1,10 @@
 //! Clipping of gradients.
 
+use crate::graph::operation::Refusal;
+use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// Scales gradients down so that their common 2-norm is at most `norm_max`; gives them, and the norm they had.
 /// The norm is a value to come like any other: nothing waits for it. All are on one device.
@@ -18,8 +21,16 @@ use crate::tensor::future::TensorFuture;
 /// ```
 ///
 /// The norm of no gradients at all is 0, on the CPU.
+///
+/// # Errors
+/// A limit that is negative or NaN makes failed values.
 #[track_caller]
 pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorFuture>, TensorFuture) {
+    if norm_max.is_nan() || norm_max < 0.0 {
+        let refused = refused("clip_grad_norm", gradients, norm_max);
+        let norm = refused.first().cloned().unwrap_or_else(|| Device::cpu().zeros(()));
+        return (refused, norm);
+    }
     // Loops, not closures: errors name the caller's line.
     let mut sum: Option<TensorFuture> = None;
     for g in gradients {
@@ -49,11 +60,25 @@ pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorF
 /// assert_eq!(clip_grad_value(&gradients, 1.0)[0].to_vec::<f32>().await?, [-1.0, 0.5]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
+///
+/// # Errors
+/// A limit that is negative or NaN makes failed values.
 #[track_caller]
 pub fn clip_grad_value(gradients: &[TensorFuture], limit: f64) -> Vec<TensorFuture> {
+    if limit.is_nan() || limit < 0.0 {
+        return refused("clip_grad_value", gradients, limit);
+    }
     let mut clipped = Vec::with_capacity(gradients.len());
     for g in gradients {
         clipped.push(g.clamp(-limit, limit));
     }
     clipped
+}
+
+/// What a limit that makes no sense leaves of the gradients.
+#[track_caller]
+fn refused(op: &str, gradients: &[TensorFuture], limit: f64) -> Vec<TensorFuture> {
+    let refusal = Refusal::argument(format!("the limit is {limit}: it has to be 0 or more"));
+    let at = Location::caller();
+    gradients.iter().map(|g| build::refused(op, g, refusal.clone(), at)).collect()
 }

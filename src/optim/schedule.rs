@@ -1,12 +1,24 @@
 //! Learning rates over time: pure functions of the step.
+//!
+//! Of numbers that make no sense (a rate or a factor that is negative or not finite) the rate is NaN from the first step
+//! on, and an optimizer that is given it refuses to step: see [`Optimizer::error`](super::Optimizer::error).
 
-/// A learning rate for each step, counted from 0.
+use super::is_amount;
+
+/// The rate of a schedule that was given these numbers.
+fn sound(lr: f64, others: &[f64]) -> f64 {
+    if is_amount(lr) && others.iter().all(|&n| is_amount(n)) { lr } else { f64::NAN }
+}
+
+/// A learning rate for each step, counted from 0: NaN at every step where the schedule was given numbers that make no
+/// sense, which optimizers refuse.
 ///
 /// ```
 /// use futensor::optim::{Cosine, Schedule, StepDecay, Warmup};
 /// assert_eq!(StepDecay::new(1.0, 10, 0.5).lr(25), 0.25);
 /// let schedule = Warmup::new(10, Cosine::new(1.0, 100));
 /// assert_eq!((schedule.lr(4), schedule.lr(10), schedule.lr(60)), (0.5, 1.0, 0.5));
+/// assert!(StepDecay::new(1.0, 10, -0.5).lr(0).is_nan());
 /// ```
 pub trait Schedule: Send + Sync {
     /// The rate of a step.
@@ -24,7 +36,7 @@ pub struct Constant(pub f64);
 
 impl Schedule for Constant {
     fn lr(&self, _: u64) -> f64 {
-        self.0
+        sound(self.0, &[])
     }
 }
 
@@ -51,7 +63,8 @@ impl StepDecay {
 
 impl Schedule for StepDecay {
     fn lr(&self, step: u64) -> f64 {
-        self.lr * self.factor.powi((step / self.every) as i32)
+        let times = (step / self.every).min(i32::MAX as u64);
+        sound(self.lr, &[self.factor]) * self.factor.powi(times as i32)
     }
 }
 
@@ -85,7 +98,8 @@ impl Cosine {
 impl Schedule for Cosine {
     fn lr(&self, step: u64) -> f64 {
         let done = step.min(self.steps) as f64 / self.steps as f64;
-        self.last + (self.lr - self.last) * (1.0 + (std::f64::consts::PI * done).cos()) / 2.0
+        let sound = sound(self.lr, &[self.last]);
+        self.last + (sound - self.last) * (1.0 + (std::f64::consts::PI * done).cos()) / 2.0
     }
 }
 

@@ -370,6 +370,7 @@ impl Device {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the wait; the errors stay for the next one.
+    #[doc(alias = "synchronize")]
     #[track_caller]
     pub fn waitall(&self) -> WaitAll {
         WaitAll::on(self.port, Location::caller())

@@ -90,6 +90,7 @@ impl TensorFuture {
     }
 
     /// Sizes of the dimensions as a slice.
+    #[doc(alias = "size")]
     pub fn dims(&self) -> &[usize] {
         self.node.shape.dims()
     }
@@ -100,6 +101,7 @@ impl TensorFuture {
     }
 
     /// How many elements there are.
+    #[doc(alias("nelement", "len"))]
     pub fn numel(&self) -> usize {
         self.node.numel()
     }

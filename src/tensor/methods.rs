@@ -127,6 +127,7 @@ impl TensorFuture {
     /// assert_eq!(x.to_dtype(DType::I32).to_vec::<i32>().await?, [1, 0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("to", "float", "half", "cast"))]
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> TensorFuture {
         if dtype == self.dtype() {
@@ -146,6 +147,7 @@ impl TensorFuture {
     /// assert_eq!(y.to_vec::<f32>().await?, [0.0, 2.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "where")]
     #[track_caller]
     pub fn where_cond(&self, a: impl Operand, b: impl Operand) -> TensorFuture {
         let at = Location::caller();
@@ -196,6 +198,7 @@ impl TensorFuture {
     /// assert!(a.matmul(&device.ones([3])).error().unwrap().is_shape());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "dot")]
     #[track_caller]
     pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         build::custom(Arc::new(MatMul), &[self, other.as_ref()], Location::caller())

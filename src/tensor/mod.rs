@@ -41,3 +41,33 @@ pub(crate) mod tensor;
 pub(crate) mod timeline;
 pub(crate) mod views;
 pub(crate) mod watch;
+
+/// Handles may cross a `catch_unwind`: a value is immutable and is written whole or fails, and no lock of ours is left
+/// half done by a panic of the caller's.
+macro_rules! unwind_safe {
+    ($($handle:ty),* $(,)?) => {$(
+        impl std::panic::UnwindSafe for $handle {}
+        impl std::panic::RefUnwindSafe for $handle {}
+    )*};
+}
+unwind_safe!(
+    device::Device,
+    future::TensorFuture,
+    future::Wait,
+    tensor::Tensor,
+    barrier::WaitAll,
+    barrier::WaitEverything,
+    barrier::Ready,
+    barrier::Admit,
+    barrier::Permit,
+    barrier::Shutdown,
+    generator::Generator,
+    record::Recording,
+    read::Shown,
+    read::NonZero,
+    simulated::Simulation,
+);
+impl<T: crate::dtype::Element> std::panic::UnwindSafe for read::ToVec<T> {}
+impl<T: crate::dtype::Element> std::panic::RefUnwindSafe for read::ToVec<T> {}
+impl<T: crate::dtype::Element> std::panic::UnwindSafe for read::Item<T> {}
+impl<T: crate::dtype::Element> std::panic::RefUnwindSafe for read::Item<T> {}

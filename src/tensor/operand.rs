@@ -36,6 +36,10 @@ pub enum OperandRef<'a> {
 /// assert_eq!(x.add(2.5).dtype(), DType::F32);
 /// assert_eq!((1.0 - &x).dtype(), DType::F32);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a tensor nor a number",
+    note = "data becomes a tensor by `device.from_slice(&data, shape)`, a parameter is read by `parameter.value()`"
+)]
 pub trait Operand: sealed::Sealed {
     /// As the ops see it.
     #[doc(hidden)]

@@ -10,6 +10,22 @@ use std::sync::Arc;
 
 /// Products. Nothing waits.
 impl TensorFuture {
+    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is [`matmul`](Self::matmul).
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.ones([3, 4]).mm(device.ones([4, 5])).dims(), [3, 5]);
+    /// assert!(device.ones([2, 3, 4]).mm(device.ones([4, 5])).error().unwrap().is_shape());
+    /// ```
+    #[track_caller]
+    pub fn mm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        match (self.dims(), other.dims()) {
+            (&[_, k], &[k2, _]) if k == k2 => build::custom(Arc::new(MatMul), &[self, other], at),
+            (a, b) => build::refused("mm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
+        }
+    }
+
     /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without broadcasting;
     /// for anything else there is [`matmul`](Self::matmul).
     ///

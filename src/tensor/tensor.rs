@@ -76,13 +76,22 @@ impl IntoFuture for &Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({} {} on {})", self.dtype(), self.shape(), self.port().name)
+        write!(f, "Tensor({} {} on {})", self.dtype(), self.shape(), &self.port().name)
     }
 }
 
-/// Shape, type and device. Elements are read by [`display`](TensorFuture::display), which is awaited.
+/// Shape, type and device, and the word for the elements: reading them is a barrier, and so it is awaited.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// let x = futensor::Device::cpu().ones([2]).await?;
+/// assert_eq!(x.display().await?, "tensor([1., 1.])");
+/// assert!(x.to_string().ends_with("for the elements: `x.display().await`)"));
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        let (dtype, shape, name) = (self.dtype(), self.shape(), &self.port().name);
+        write!(f, "Tensor({dtype} {shape} on {name}; for the elements: `x.display().await`)")
     }
 }

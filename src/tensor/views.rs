@@ -250,6 +250,7 @@ impl TensorFuture {
     /// assert!(x.i(3).error().unwrap().is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("index", "slice", "get"))]
     #[track_caller]
     pub fn i(&self, indices: impl Indices) -> TensorFuture {
         let at = Location::caller();

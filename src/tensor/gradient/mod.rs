@@ -67,6 +67,30 @@ impl GradOptions {
     }
 }
 
+/// What gradients can be asked for: values, and the parameters of layers.
+///
+/// ```
+/// use futensor::{Device, grad, nn, nn::Module};
+/// let device = Device::cpu();
+/// let net = nn::Linear::new(3, 1, &device);
+/// let gradients = grad(net.forward(&device.ones([2, 3])).sum_all(), &net.parameters());
+/// assert_eq!(gradients[0].dims(), [1, 3]);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "gradients cannot be asked for by `{Self}`",
+    note = "they are asked for by values and parameters: `grad(&loss, &[&w, &b])`, `grad(&loss, &net.parameters())`"
+)]
+pub trait Leaf {
+    /// The value itself.
+    #[doc(hidden)]
+    fn leaf(&self) -> TensorFuture;
+}
+
+impl<T: AsRef<TensorFuture>> Leaf for T {
+    fn leaf(&self) -> TensorFuture {
+        self.as_ref().clone()
+    }
+}
 /// The gradients of `loss`, a floating point value of one element, with respect to `wrt`: one for each, of its
 /// shape and type. They are queued like any other op; nothing waits.
 ///
@@ -93,54 +117,45 @@ impl GradOptions {
 /// floating point; where it does not depend on that value (where it does, through an op whose gradient is
 /// zero everywhere, the gradient is zeros); where an op on the way has no gradient rule.
 #[track_caller]
-pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl AsRef<TensorFuture>]) -> Vec<TensorFuture> {
+pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf]) -> Vec<TensorFuture> {
     gradients(loss.as_ref(), wrt, GradOptions::default(), Location::caller())
 }
 
 /// [`grad`] with options: an upstream gradient, a tape that is kept, gradients that have gradients.
 #[track_caller]
-pub fn grad_with(
-    loss: impl AsRef<TensorFuture>,
-    wrt: &[impl AsRef<TensorFuture>],
-    options: GradOptions,
-) -> Vec<TensorFuture> {
+pub fn grad_with(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf], options: GradOptions) -> Vec<TensorFuture> {
     gradients(loss.as_ref(), wrt, options, Location::caller())
 }
 
-fn gradients(
-    loss: &TensorFuture,
-    wrt: &[impl AsRef<TensorFuture>],
-    options: GradOptions,
-    at: At,
-) -> Vec<TensorFuture> {
+fn gradients(loss: &TensorFuture, wrt: &[impl Leaf], options: GradOptions, at: At) -> Vec<TensorFuture> {
     let at = build::seen(at);
     let error = |kind, text: String| Error::new(kind, "grad", text, at);
-    let found = match found(loss, wrt, &options, at) {
+    let wrt: Vec<TensorFuture> = wrt.iter().map(Leaf::leaf).collect();
+    let found = match found(loss, &wrt, &options, at) {
         Ok(found) => found,
-        Err(error) => return wrt.iter().map(|w| failed(w.as_ref(), error.clone(), at)).collect(),
+        Err(error) => return wrt.iter().map(|w| failed(w, error.clone(), at)).collect(),
     };
     found
         .into_iter()
-        .zip(wrt)
-        .map(|(found, w)| {
-            let w = w.as_ref();
-            match found {
-                walk::Found::Gradient(gradient) => gradient,
-                walk::Found::Zero => zeros(w),
-                walk::Found::Nothing if w.error().is_some() => w.stop_gradient(),
-                walk::Found::Nothing if !w.dtype().is_float() => {
-                    let text = format!("{} has no gradient: only floating point has", w.dtype());
-                    failed(w, error(ErrorKind::DType, text), at)
-                }
-                walk::Found::Nothing if options.zeros => zeros(w),
-                walk::Found::Nothing => {
-                    let text = match w.is_on_tape() {
-                        true => "the loss does not depend on this value",
-                        false => "this value is not on the tape: compute the loss from what `requires_grad` returns, \
-                                  and ask with that handle",
-                    };
-                    failed(w, error(ErrorKind::Argument, text.into()), at)
-                }
+        .zip(&wrt)
+        .map(|(found, w)| match found {
+            walk::Found::Gradient(gradient) => gradient,
+            walk::Found::Zero => zeros(w),
+            walk::Found::Nothing if w.error().is_some() => w.stop_gradient(),
+            walk::Found::Nothing if !w.dtype().is_float() => {
+                let text = format!("{} has no gradient: only floating point has", w.dtype());
+                failed(w, error(ErrorKind::DType, text), at)
+            }
+            walk::Found::Nothing if options.zeros => zeros(w),
+            walk::Found::Nothing => {
+                let text = match w.is_on_tape() {
+                    true => "the loss does not depend on this value",
+                    false => {
+                        "this value is not on the tape: compute the loss from what `requires_grad` returns, \
+                                  and ask with that handle"
+                    }
+                };
+                failed(w, error(ErrorKind::Argument, text.into()), at)
             }
         })
         .collect()
@@ -171,7 +186,7 @@ pub(crate) fn some_gradients(
 /// What the walk from `loss` finds for each of `wrt`.
 fn found(
     loss: &TensorFuture,
-    wrt: &[impl AsRef<TensorFuture>],
+    wrt: &[TensorFuture],
     options: &GradOptions,
     at: At,
 ) -> Result<Vec<walk::Found>, Error> {
@@ -185,7 +200,7 @@ fn found(
         None => upstream(loss, options, at),
     };
     let upstream = checked?;
-    let places: Vec<_> = wrt.iter().map(|w| w.as_ref().tape.as_ref().map(|tape| tape.link())).collect();
+    let places: Vec<_> = wrt.iter().map(|w| w.tape.as_ref().map(|tape| tape.link())).collect();
     let mode = walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
     Ok(walk::walk(loss.tape.as_ref().map(|tape| tape.link()), upstream, &places, mode))
 }
