@@ -150,6 +150,7 @@ async fn what_people_type_works() -> futensor::Result<()> {
     net.push(nn::Linear::new(3, 1, &device));
     net.push(nn::Relu);
     use nn::Module as _;
+    net.to_device(&device);
     let loss = net.forward(&x).sum_all();
     let gradients = grad(&loss, &net.parameters());
     assert_eq!(gradients.len(), 2);

@@ -406,6 +406,10 @@ fn one_bad_batch_leaves_a_model_as_it_was_and_its_error_is_to_be_had() {
     ];
     for (k, (what, step)) in wrong.iter().enumerate() {
         let error = block_on(step).expect_err(what);
+        if *what == "index" {
+            assert!(error.is_index(), "{error}");
+            continue;
+        }
         assert!(error.location().file().ends_with("training.rs"), "{what}: {error}");
         assert_eq!(error.location().line(), line + k as u32, "{what}: {error}");
     }

@@ -159,12 +159,18 @@ pub trait Module: Send + Sync {
     /// assert_eq!(net.weight().device(), b);
     /// assert_eq!(net.device(), Some(b));
     /// ```
-    #[doc(alias("to_device", "cuda", "cpu"))]
+    #[doc(alias("cuda", "cpu"))]
     #[track_caller]
     fn to(&self, device: &Device) {
         for (_, parameter) in self.named_parameters().into_iter().chain(self.named_buffers()) {
             parameter.to(device);
         }
+    }
+
+    /// [`to`](Self::to), by the name that it has on values.
+    #[track_caller]
+    fn to_device(&self, device: &Device) {
+        self.to(device);
     }
 
     /// Turns all parameters and buffers that are floating point numbers into another such type: what

@@ -26,13 +26,13 @@ thread_local! {
     static CALLER: Cell<Option<At>> = const { Cell::new(None) };
 }
 
-/// True of a place in the files of layers and optimizers.
+/// True of a place in the files of layers, optimizers and their trainer.
 fn in_layers(at: At) -> bool {
     let here = file!();
     let root = here.len() - "tensor/build.rs".len();
     let file = at.file();
     let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    own && file.get(root..).is_some_and(|path| path.starts_with("nn") || path.starts_with("optim"))
+    own && ["nn", "optim", "train.rs"].iter().any(|part| file[root..].starts_with(part))
 }
 
 /// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own file is said to be

@@ -3,6 +3,8 @@
 use super::support::{Rng, block_on};
 use super::values::graph;
 use super::{Entry, device, entries, two_devices};
+use futensor::nn::Parameter;
+use futensor::optim::{self, Optimizer};
 use futensor::{CudaOptions, DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::{
     DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, Simulator,
@@ -12,7 +14,9 @@ use std::time::Duration;
 pub fn all() -> Vec<Entry> {
     let mut list = entries![12, false;
         memory_that_is_short_once_fails_nothing
-        a_launch_that_is_refused_fails_its_value_alone]
+        a_launch_that_is_refused_fails_its_value_alone
+        a_step_that_fails_on_the_gpu_changes_nothing
+        a_gradient_whose_launch_is_refused_stops_the_whole_step]
     .to_vec();
     list.extend(entries![1, false;
         memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well
@@ -210,4 +214,63 @@ fn what_is_asked_of_a_lost_device_fails_at_once(simulator: &Simulator, _: u64) {
     assert!(late.error().is_some_and(|e| e.is_device_lost()));
     drop(block_on(device.admit()));
     simulator.clear_report();
+}
+
+/// The bits of a table after steps with Adam along rows of it; `bad` steps in between name a row that it has not.
+fn trained(device: &Device, bad: bool) -> (Vec<u32>, Vec<Error>) {
+    let table = Parameter::new(device.arange(0.0, 12.0, 1.0).reshape([4, 3]).sin());
+    let bias = Parameter::new(device.zeros([3]));
+    let mut adam = optim::Adam::new(vec![table.clone(), bias.clone()], 0.1);
+    let mut step = |rows: Vec<i64>| {
+        let n = rows.len();
+        let chosen = table.value().embedding(device.from_vec(rows, [n])) + bias.value();
+        adam.minimize(&chosen.square().sum_all())
+    };
+    // All of it is queued before anything is known to have failed.
+    let mut wrong = Vec::new();
+    for k in 0..4 {
+        if bad {
+            wrong.push(step(vec![0, 9 + k]));
+        }
+        step(vec![k, 0, 2]).detach();
+    }
+    let read = |p: &Parameter| block_on(p.value().to_vec::<f32>()).expect("a parameter that is there");
+    let bits = read(&table).into_iter().chain(read(&bias)).map(f32::to_bits).collect();
+    block_on(device.waitall()).unwrap();
+    (bits, wrong.into_iter().map(|step| block_on(step).unwrap_err()).collect())
+}
+
+fn a_step_that_fails_on_the_gpu_changes_nothing(_: &Simulator, _: u64) {
+    let device = device(0);
+    let (want, _) = trained(&device, false);
+    let (bits, errors) = trained(&device, true);
+    assert_eq!(bits, want);
+    assert!(errors.len() == 4 && errors.iter().all(Error::is_index), "{errors:?}");
+}
+
+fn a_gradient_whose_launch_is_refused_stops_the_whole_step(simulator: &Simulator, seed: u64) {
+    let device = device(0);
+    let parameters: Vec<Parameter> =
+        (0..4).map(|k| Parameter::new(device.arange(0.0, 3000.0 + k as f64, 1.0).sin())).collect();
+    let read = || -> Vec<Vec<f32>> {
+        parameters
+            .iter()
+            .map(|p| block_on(p.value().to_vec::<f32>()).expect("a parameter that is there"))
+            .collect()
+    };
+    let before = read();
+    let mut sgd = optim::Sgd::new(parameters.clone(), 0.1);
+    let gradients: Vec<TensorFuture> = parameters.iter().map(|p| p.value().stop_gradient().cumsum(0)).collect();
+    simulator.fail_launch(1 + seed % 4, LAUNCH_OUT_OF_RESOURCES);
+    for g in &gradients {
+        // Some of them are there before the step is asked for, some are not.
+        if seed % 2 == 0 {
+            let _ = block_on(g);
+        }
+    }
+    let step = sgd.step(&gradients);
+    let ended = gradients.iter().map(|g| block_on(g).is_ok()).filter(|ok| !ok).count();
+    assert_eq!(ended, 1, "a launch of one of them is refused");
+    assert!(block_on(step).unwrap_err().is_kernel());
+    assert_eq!(read(), before, "one of them has stepped");
 }
