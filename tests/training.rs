@@ -639,3 +639,25 @@ fn threads_that_are_first_at_once_make_one_set_of_weights() {
         }
     }
 }
+
+#[test]
+fn a_step_writes_over_what_it_replaces_and_keeps_no_second_model() {
+    const N: usize = 1 << 20;
+    // How many times a parameter's memory there is at most: each state, its next value, the gradient, and one or two
+    // that are about to go. A plain step is in place.
+    for (name, most) in [("sgd", 3), ("sgd_decay", 4), ("sgd_momentum", 7), ("adamw", 10)] {
+        let device = Device::cpu_with(CpuOptions::default().threads(2));
+        let p = Parameter::new(device.arange(0.0, N as f64, 1.0).sin());
+        block_on(p.value()).unwrap();
+        let mut optimizer = optimizer(name, vec![p.clone()]);
+        for _ in 0..STEPS {
+            // Nothing fuses with this one, and all steps are queued while it runs.
+            let gradient = p.value().stop_gradient().cumsum(0);
+            optimizer.step(&[gradient]).detach();
+        }
+        block_on(p.value()).unwrap();
+        block_on(device.waitall()).unwrap();
+        let peak = device.stats().bytes_peak.div_ceil(N * 4);
+        assert!(peak <= most, "{name}: {peak} times a parameter's memory");
+    }
+}

@@ -97,7 +97,7 @@ impl Core {
         let (lr, decay) = (self.lr, self.weight_decay);
         for ((parameter, gradient), moments) in self.parameters.iter().zip(gradients).zip(&mut self.moments) {
             let Some(gradient) = gradient else { continue };
-            let (old, mut g) = (parameter.value().stop_gradient(), update.gradient(gradient));
+            let (old, mut g) = (update.old(parameter.value()), update.gradient(gradient));
             let (device, dtype) = (old.device(), old.dtype());
             let is_ours = |c: &Correction| c.dtype == dtype && c.device == device;
             let at = corrections.iter().position(is_ours).unwrap_or_else(|| {
@@ -120,6 +120,7 @@ impl Core {
                 let zeros = || device.zeros_dtype(old.shape(), dtype);
                 Moments { mean: zeros(), square: zeros() }
             });
+            let before = Moments { mean: update.old(before.mean), square: update.old(before.square) };
             let mean = &before.mean * b1 + &g * (1.0 - b1);
             let square = &before.square * b2 + g.square() * (1.0 - b2);
             let deviation = square.sqrt() / root + self.eps;

@@ -150,23 +150,30 @@ impl Optimizer for Sgd {
         {
             let Some(gradient) = gradient else { continue };
             let (p, g) = (parameter.value().stop_gradient(), update.gradient(gradient));
-            let g = if self.weight_decay == 0.0 { g } else { g + &p * self.weight_decay };
+            let (p, g) = if self.weight_decay == 0.0 {
+                (p, g)
+            } else {
+                let p = update.old(p);
+                let g = g + &p * self.weight_decay;
+                (p, g)
+            };
             let step = if mu == 0.0 {
                 g
             } else {
                 let one = |number: f64| p.device().full_dtype((), number, p.dtype());
-                let old = velocity.take().unwrap_or_else(|| Velocity {
+                let Velocity { value, share } = velocity.take().unwrap_or_else(|| Velocity {
                     value: p.device().zeros_dtype(p.shape(), p.dtype()),
                     share: None,
                 });
-                let all = old.share.or_else(|| (damp != 0.0).then(|| one(1.0)));
+                let value = update.old(value);
+                let all = share.or_else(|| (damp != 0.0).then(|| one(1.0)));
                 let new = match &all {
-                    None => &old.value * mu + &g,
-                    Some(share) => &old.value * mu + &g * share,
+                    None => &value * mu + &g,
+                    Some(share) => &value * mu + &g * share,
                 };
                 let step = if self.nesterov { g + &new * mu } else { new.clone() };
                 let share = all.map(|all| update.keep(one(1.0 - damp), all));
-                *velocity = Some(Velocity { value: update.keep(new, old.value), share });
+                *velocity = Some(Velocity { value: update.keep(new, value), share });
                 step
             };
             parameter.set(update.keep(&p - step * lr, p));

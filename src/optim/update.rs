@@ -108,7 +108,7 @@ impl IntoFuture for &Step {
 ///         };
 ///         for (p, g) in self.0.iter().zip(gradients) {
 ///             let Some(g) = g else { continue };
-///             let old = p.value().stop_gradient();
+///             let old = update.old(p.value());
 ///             let new = &old - update.gradient(g).sign() * self.1;
 ///             p.set(update.keep(new, old));
 ///         }
@@ -184,6 +184,12 @@ impl Update {
     pub fn gradient(&self, gradient: &TensorFuture) -> TensorFuture {
         // After the decision: what follows finds it there, and fuses with the choice.
         build::gate_or(0, &gradient.stop_gradient(), &[self.whole(gradient)], self.at)
+    }
+
+    /// A parameter's value off the tape, or another one that is to be replaced, once the decision is there: what is made
+    /// from it alone would else be computed early, in a pass of its own.
+    pub fn old(&self, value: TensorFuture) -> TensorFuture {
+        build::gate(&value.stop_gradient(), std::slice::from_ref(self.whole(&value)), self.at)
     }
 
     /// `new` where all gradients were there, else `old`: of one shape and type, on one device.
