@@ -76,7 +76,7 @@ impl Geometry {
         low.dims.truncate(cut);
         low.strides.iter_mut().for_each(|s| s.truncate(cut));
         let step = low.numel();
-        let pieces = (0..self.dims[cut..].iter().product())
+        let pieces = (0..crate::shape::numel(&self.dims[cut..]))
             .map(|i| {
                 let mut rest = i;
                 let mut offsets: SmallVec<[isize; 4]> = SmallVec::from_elem(0, self.strides.len());
