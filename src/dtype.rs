@@ -198,6 +198,15 @@ impl Scalar {
         }
     }
 
+    /// The nearest number that a type holds. Floats hold any, after rounding.
+    pub(crate) fn limited_to(self, dtype: DType) -> Scalar {
+        match (self, dtype) {
+            (Scalar::Int(i), DType::U8) => Scalar::Int(i.clamp(0, u8::MAX as i64)),
+            (Scalar::Int(i), DType::I32) => Scalar::Int(i.clamp(i32::MIN as i64, i32::MAX as i64)),
+            _ => self,
+        }
+    }
+
     /// The type a tensor made from this scalar alone has: `bool`, `int64` or `float32`.
     pub fn default_dtype(self) -> DType {
         match self {
@@ -225,8 +234,16 @@ macro_rules! scalar_from {
         }
     )*};
 }
+
+impl From<usize> for Scalar {
+    /// The nearest integer of 64 bits: `usize::MAX` is not -1.
+    fn from(x: usize) -> Scalar {
+        Scalar::Int(i64::try_from(x).unwrap_or(i64::MAX))
+    }
+}
+
 scalar_from!(f32 => Float as f64, f64 => Float as f64, i32 => Int as i64, i64 => Int as i64,
-             u8 => Int as i64, u32 => Int as i64, usize => Int as i64, bool => Bool as bool);
+             u8 => Int as i64, u32 => Int as i64, bool => Bool as bool);
 
 mod sealed {
     pub trait Sealed {}
@@ -236,7 +253,8 @@ mod sealed {
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The element type that this Rust type stands for.
     const DTYPE: DType;
-    /// Nearest value to a double; integers truncate towards zero and saturate, `bool` is `x != 0`.
+    /// Nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the lowest eight bits of what
+    /// int64 has), `bool` is `x != 0`.
     fn from_f64(x: f64) -> Self;
     /// The value of an integer; narrower integers wrap, `bool` is `x != 0`.
     fn from_i64(x: i64) -> Self;

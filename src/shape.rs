@@ -52,9 +52,7 @@ impl Shape {
     /// How many elements there are; saturates at `usize::MAX` where the product overflows.
     #[inline]
     pub fn numel(&self) -> usize {
-        let dims = self.dims();
-        let product = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        product.unwrap_or_else(|| if dims.contains(&0) { 0 } else { usize::MAX })
+        numel(self.dims())
     }
 
     /// The common shape of two operands under NumPy's broadcasting rule, if there is one.
@@ -93,6 +91,13 @@ impl Shape {
     pub(crate) fn dims_mut(&mut self) -> &mut SmallVec<[usize; 4]> {
         &mut self.0
     }
+}
+
+/// How many elements sizes have: 0 where one of them is 0, whatever the others are; saturates.
+#[inline]
+pub(crate) fn numel(dims: &[usize]) -> usize {
+    let product = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    product.unwrap_or_else(|| if dims.contains(&0) { 0 } else { usize::MAX })
 }
 
 impl Deref for Shape {
@@ -240,10 +245,12 @@ impl Layout {
     /// Elements `start`, `start + step`, ... (`len` of them) of one dimension. `step` may be negative.
     pub fn slice(&self, dim: usize, start: usize, len: usize, step: isize) -> Layout {
         let mut out = self.clone();
-        out.offset = (self.offset as isize + start as isize * self.strides[dim]) as usize;
+        // Saturating: a failed value, and one without elements, may have any sizes.
+        let start = (start as isize).saturating_mul(self.strides[dim]);
+        out.offset = (self.offset as isize).saturating_add(start) as usize;
         out.shape.dims_mut()[dim] = len;
         out.strides[dim] = self.strides[dim].saturating_mul(step);
-        if len == 0 {
+        if out.shape.contains(&0) {
             out.offset = self.offset;
         }
         out

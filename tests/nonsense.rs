@@ -68,7 +68,7 @@ fn calls() -> Vec<Call> {
       "reshape" => |x| vec![x.reshape(-1), x.reshape([-1,-1]), x.reshape([-1, 0]), x.reshape([0,-1]), x.reshape(()), x.reshape([isize::MAX, isize::MAX]), x.reshape([-2, -3]), x.reshape(isize::MIN), x.reshape([1;70]), x.reshape([0usize, 1<<62, 1<<62])],
       "transpose" => |x| vec![x.transpose(0, 1), x.transpose(9,0), x.transpose(isize::MIN, 0), x.t(), x.permute(()), x.permute([0,0]), x.permute([1,0]), x.permute([0, -1, 5])],
       "unsqueeze" => |x| vec![x.unsqueeze(0), x.unsqueeze(-1), x.unsqueeze(99), x.unsqueeze(isize::MIN), x.unsqueeze(isize::MAX)],
-      "squeeze" => |x| vec![x.squeeze(()), x.squeeze(0), x.squeeze(99), x.squeeze(isize::MIN), x.squeeze([0,0])],
+      "squeeze" => |x| vec![x.squeeze(()), x.squeeze(0), x.squeeze(99), x.squeeze(isize::MIN), x.squeeze([0,0]), x.squeeze_all()],
       "expand" => |x| vec![x.expand([3, 2, 3]), x.expand(()), x.expand([-1, -1]), x.expand([-1,-1,-1,-1]), x.expand(isize::MIN), x.expand([1<<20, 2, 3]), x.expand([1isize<<61, 1<<61, 1, 1])],
       "expand+1" => |x| vec![&x.expand([1isize<<40, 2, 3]) + 1.0],
       "expand big+1" => |x| vec![&x.expand([1isize<<61, 1<<61, 2, 3]) + 1.0],
@@ -89,6 +89,8 @@ fn calls() -> Vec<Call> {
       "conv" => |x| vec![x.conv1d(x, None, ()), x.conv2d(x, None, ()), x.conv1d(x, Some(x), ConvOptions::default().stride(0)), x.conv2d(x, None, ConvOptions::default().groups(0)), x.conv2d(x, None, ConvOptions::default().padding(isize::MAX)), x.conv2d(x, None, ConvOptions::default().dilation(isize::MAX)), x.conv2d(x, None, ConvOptions::default().stride([1,2,3])), x.conv_transpose1d(x, None, ()), x.conv_transpose2d(x, None, ConvOptions::default().stride(usize::MAX/2))],
       "conv layers" => |x| { let conv = |i, o, groups| nn::Conv2d::new(i, o, 3, ConvOptions::default().groups(groups), &x.device()).forward(x); let kernel = |k: &[isize]| nn::Conv2d::without_bias(1, 1, k, (), &x.device()).forward(x); vec![conv(1, 1, 0), conv(3, 2, 2), conv(2, 3, 2), conv(usize::MAX, 2, 1), conv(0, 0, 1), kernel(&[]), kernel(&[0]), kernel(&[-3, 3]), kernel(&[1, 2, 3]), kernel(&[isize::MAX])] },
       "attention layers" => |x| { let layer = |w, h| nn::MultiheadAttention::new(w, h, &x.device()); let last = x.dims().last().copied().unwrap_or(4); let (one, three) = (layer(last, 1), layer(3, 3)); vec![layer(8, 0).forward(x), layer(8, 3).forward(x), layer(usize::MAX, 1).forward(x), layer(usize::MAX / 3, 1).forward(x), layer(0, 1).forward(x), one.forward(x), three.forward(x), one.forward_with(x, AttentionOptions::default().mask(x)), one.forward_with(x, AttentionOptions::default().mask(x).causal(true).scale(f64::NAN)), one.forward_with(x, AttentionOptions::default().mask(x.device().zeros_dtype([9, 1], DType::Bool))), three.attend(x, &x.device().ones([4, 3]), x, ()), three.dropout(5.0).forward(&x.device().ones([2, 3])), nn::TransformerEncoderLayer::new(last, 1, 0, &x.device()).forward(x), nn::TransformerEncoderLayer::new(last, 2, 3, &x.device()).norm_first(true).forward(x)] },
+      "windows" => |x| { let (one, three) = (x.device().ones([1, 1, 1, 1]), x.device().ones([1, 1, 3, 3])); vec![x.conv2d(&one, None, ()), x.conv2d(&three, None, ConvOptions::default().padding(1).stride(2)), x.conv_transpose2d(&three, None, ConvOptions::default().stride(3)), x.conv_transpose2d(&one, None, ConvOptions::default().stride(i32::MAX).dilation(i32::MAX)), x.conv_transpose1d(x.device().ones([1, 1, 3]), None, ConvOptions::default().stride(7)), x.max_pool2d(PoolOptions::new(3).padding(1).stride(2).ceil(true)), x.avg_pool2d(PoolOptions::new([2, 3]).padding([1, 0]))] },
+      "usize::MAX" => |x| vec![x.reshape([usize::MAX, 2]), x.reshape(usize::MAX), x.expand([usize::MAX, 2, 3]), x.permute([usize::MAX, 0]), x.squeeze(usize::MAX), x.flip(usize::MAX), x.roll(usize::MAX, 0), x.roll(1, usize::MAX), x.repeat([usize::MAX, 1, 1, 1, 1]), x.pad([usize::MAX, 1], 0), x.pad_mode([1, usize::MAX], PadMode::Replicate), x.narrow(0, usize::MAX, usize::MAX), x.narrow(0, 0, usize::MAX), x.i(0..usize::MAX), x.i(usize::MAX..), x.i(..=usize::MAX), x.clamp(usize::MAX, usize::MAX), x + usize::MAX, x.mean([0, usize::MAX]), x.unsqueeze(isize::MAX)],
       "lazy layer" => |x| { let layer = nn::LazyLinear::new(2); vec![layer.forward(&(x + x.device().ones([7, 1, 5]))), layer.forward(x), layer.forward(&x.device().ones([3, 4]))] },
       "pool" => |x| vec![x.max_pool2d(1), x.max_pool2d(0), x.max_pool2d(usize::MAX), x.avg_pool2d(2), x.avg_pool2d(PoolOptions::new(2).stride(0)), x.avg_pool2d(PoolOptions::new(2).divisor(0)), x.max_pool2d(PoolOptions::new(()))],
       "pool big" => |x| vec![x.max_pool2d(PoolOptions::new(isize::MAX).padding(isize::MAX/2))], "pool dil" => |x| vec![x.max_pool2d(PoolOptions::new(isize::MAX).dilation(isize::MAX))], "pool ceil" => |x| vec![x.max_pool2d(PoolOptions::new(1).stride(isize::MAX).ceil(true))],
@@ -221,6 +223,7 @@ fn nonsense_gives_values_or_errors_and_never_panics_or_hangs(device: &Device) {
     values.push(("300 dimensions".into(), device.ones([1; 300])));
     values.push(("a failed value".into(), device.ones([2]) + device.ones([3])));
     values.push(("nothing of large sizes".into(), device.zeros([0, 1 << 10, 4])));
+    values.push(("65 dimensions".into(), device.ones([1; 65])));
     try_all(&calls(), &values);
 }
 
@@ -233,6 +236,349 @@ fn values_larger_than_memory_are_refused_or_never_written(device: &Device) {
     let calls: Vec<Call> = calls().into_iter().filter(|(name, _)| TRIED_ON_LARGE.contains(name)).collect();
     assert!(calls.len() >= TRIED_ON_LARGE.len());
     try_all(&calls, &values);
+}
+
+/// No elements, and sizes whose products and sums no integer holds.
+fn sizes_beside_a_size_of_0_overflow_nothing(device: &Device) {
+    const HUGE: usize = 1 << 62;
+    const LARGEST: usize = isize::MAX as usize - 1;
+    let shapes: &[&[usize]] = &[
+        &[0, usize::MAX, 4],
+        &[0, 1, usize::MAX, 4],
+        &[0, 1, LARGEST, 4],
+        &[0, LARGEST],
+        &[0, LARGEST, LARGEST],
+        &[2, LARGEST, 0],
+        &[1, 0, HUGE, HUGE],
+        &[1, HUGE, HUGE, 0],
+        &[HUGE, HUGE, 0],
+    ];
+    let values: Vec<_> = shapes.iter().map(|&s| (format!("{s:?}"), device.zeros(s))).collect();
+    let all = calls();
+    // As many parts as there are rows are what is asked for.
+    let (parts, calls): (Vec<Call>, Vec<Call>) =
+        all.into_iter().partition(|(name, _)| name.starts_with("split") || name.starts_with("chunk"));
+    try_all(&calls, &values);
+    try_all(&parts, &values[..5]);
+}
+
+/// A number that `isize` cannot hold is beyond everything; it is not -1.
+fn usize_max_is_no_dimension_and_no_size(device: &Device) {
+    const MAX: usize = usize::MAX;
+    let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
+    let byte = device.zeros_dtype([1], DType::U8);
+    let refused = [
+        ("reshape", x.reshape([MAX, 2])),
+        ("reshape", byte.reshape(MAX)),
+        ("expand", byte.expand(MAX)),
+        ("expand", byte.expand([MAX, 1])),
+        ("expand", device.zeros([0, 1]).expand([0, MAX])),
+        ("permute", x.permute([0, MAX])),
+        ("squeeze", device.ones([2, 1]).squeeze(MAX)),
+        ("sum", x.sum(MAX)),
+        ("mean", device.ones([2, 2]).mean_keepdim([0, MAX])),
+        ("any", x.any(MAX)),
+        ("var", device.ones([2, 2]).var(MAX, 0.0)),
+        ("norm", device.ones([2, 2]).norm(2.0, MAX)),
+        ("logsumexp", device.ones([2, 2]).logsumexp([0, MAX])),
+        ("flip", x.flip(MAX)),
+        ("roll", x.roll(MAX, 0)),
+        ("roll", x.roll(1, MAX)),
+        ("repeat", byte.repeat(MAX)),
+        ("pad", x.pad([MAX, 1], 0)),
+        ("pad_mode", x.pad_mode([0, MAX], PadMode::Replicate)),
+        ("i", x.i(MAX)),
+        ("i", x.i((.., MAX))),
+        ("narrow", x.narrow(0, MAX, 1)),
+        ("topk", x.topk(MAX, 0, true).0),
+        ("split_with_sizes", x.split_with_sizes([3, MAX], 0).remove(0)),
+        (
+            "conv1d",
+            device.ones([1, 1, 4]).conv1d(device.ones([1, 1, 1]), None, ConvOptions::default().padding(MAX)),
+        ),
+        ("max_pool2d", device.ones([1, 4, 4]).max_pool2d(PoolOptions::new(1).stride(MAX))),
+        ("zeros", device.zeros([0, MAX])),
+    ];
+    for (i, (name, value)) in refused.iter().enumerate() {
+        let error = value.error().unwrap_or_else(|| panic!("{name}, {i}: {value:?} is no mistake"));
+        assert_eq!(error.op(), *name, "{i}: {error}");
+    }
+    let same = |y: TensorFuture| assert_eq!(block_on(y.to_vec::<i32>()).unwrap(), [1, 2, 3, 4], "{y:?}");
+    same(x.i(0..MAX));
+    same(x.i(..=MAX));
+    same(x.clamp_max(MAX));
+    same(x.clone().slice_assign(MAX.., device.zeros_dtype((), DType::I32)));
+    assert_eq!(x.i(MAX..).dims(), [0, 2]);
+    assert_eq!(x.split(MAX, 0).len(), 1);
+    assert_eq!(x.repeat([0, 1]).dims(), [0, 2]);
+    assert_eq!(device.zeros([0]).repeat(MAX).dims(), [0]);
+}
+
+/// Numbers that the integer type cannot hold: PyTorch's clamp of `uint8 [1, 200]` to -5..300 is `[1, 200]`.
+fn numbers_beyond_an_integer_type_are_taken_as_they_are(device: &Device) {
+    let x = device.from_vec(vec![1u8, 200], [2]);
+    let y = device.from_vec(vec![i32::MIN, 7], [2]);
+    let bytes = |x: TensorFuture| block_on(x.to_vec::<u8>()).unwrap();
+    let ints = |x: TensorFuture| block_on(x.to_vec::<i32>()).unwrap();
+    let bools = |x: TensorFuture| block_on(x.to_vec::<bool>()).unwrap();
+    assert_eq!(bytes(x.clamp(-5, 300)), [1, 200]);
+    assert_eq!(bytes(x.clamp_min(-1)), [1, 200]);
+    assert_eq!(bytes(x.clamp_min(300)), [255, 255]);
+    assert_eq!(bytes(x.clamp_max(300)), [1, 200]);
+    assert_eq!(bytes(x.clamp_max(-1)), [0, 0]);
+    assert_eq!(bytes(x.clamp(usize::MAX, usize::MAX)), [255, 255]);
+    assert_eq!(bytes(x.maximum(256)), [255, 255]);
+    assert_eq!(bytes(x.minimum(i64::MIN)), [0, 0]);
+    assert_eq!(ints(y.clamp(i64::MIN, i64::MAX)), [i32::MIN, 7]);
+    assert_eq!(ints(y.clamp_max(1i64 << 32)), [i32::MIN, 7]);
+    assert_eq!(ints(y.clamp_min(-(1i64 << 40))), [i32::MIN, 7]);
+    // Within the type nothing changes.
+    assert_eq!(bytes(x.clamp(5, 100)), [5, 100]);
+    // More elements than an await computes by itself, and in a chain.
+    let many = device.arange(0, 1000, 1).to_dtype(DType::U8);
+    assert!(bools((many.clamp(-1, 256).eq(&many)).all_all())[0]);
+    // Comparisons are of the same kind.
+    assert_eq!(bools(x.lt(300)), [true, true]);
+    assert_eq!(bools(x.gt(-1)), [true, true]);
+    assert_eq!(bools(x.eq(257)), [false, false]);
+    assert_eq!(bools(x.ne(456)), [true, true]);
+    assert_eq!(bools(y.ge(1i64 << 32)), [false, false]);
+    assert_eq!(bools(many.le(256)), [true; 1000]);
+}
+
+/// PyTorch takes dimension 0 of a 0-d value (`maybe_wrap_dim` with `wrap_scalar`, `ensure_nonempty_dim`), and
+/// `index_select` keeps its shape (`index_select_out_cpu_` of ATen).
+fn one_number_is_a_row_of_one(device: &Device) {
+    let x = device.from_vec(vec![3i32], ());
+    let (zero, zeros) = (device.from_vec(vec![0i64], ()), device.zeros_dtype([3], DType::I64));
+    let ints =
+        |x: &TensorFuture| (x.dims().to_vec(), block_on(x.to_dtype(DType::I64).to_vec::<i64>()).unwrap());
+    for dim in [0, -1] {
+        assert_eq!(ints(&x.cumsum(dim)), (vec![], vec![3]));
+        assert_eq!(x.cumsum(dim).dtype(), DType::I64);
+        for k in [0, 1] {
+            let (value, position) = x.topk(k, dim, false);
+            assert_eq!((ints(&value), ints(&position)), ((vec![], vec![3]), (vec![], vec![0])));
+            assert_eq!(position.dtype(), DType::I64);
+        }
+        assert_eq!(ints(&x.gather(dim, &zero)), (vec![], vec![3]));
+        assert_eq!(ints(&x.gather(dim, &zeros)), (vec![3], vec![3, 3, 3]));
+        assert_eq!(ints(&device.arange(4, 7, 1).gather(dim, &zero)), (vec![], vec![4]));
+        assert_eq!(ints(&x.scatter_add(dim, &zero, &x)), (vec![], vec![6]));
+        let sources = device.from_vec(vec![1, 2, 4], [3]);
+        assert_eq!(ints(&x.scatter_add(dim, &zeros, &sources)), (vec![], vec![10]));
+        assert_eq!(
+            ints(&device.zeros_dtype([2], DType::I32).scatter_add(dim, &zero, &x)),
+            (vec![2], vec![3, 0])
+        );
+        assert_eq!(ints(&x.index_select(dim, &zero)), (vec![], vec![3]));
+        assert_eq!(ints(&x.index_select(dim, zeros.narrow(0, 0, 1))), (vec![], vec![3]));
+        assert_eq!(ints(&device.arange(4, 7, 1).index_select(dim, &zero)), (vec![1], vec![4]));
+        assert_eq!(ints(&x.flip(dim)), (vec![], vec![3]));
+    }
+    for (name, wrong) in [
+        ("cumsum", x.cumsum(1)),
+        ("topk", x.topk(2, 0, true).0),
+        ("topk", x.topk(1, -2, true).1),
+        ("gather", x.gather(1, &zero)),
+        ("gather", x.gather(0, zeros.reshape([3, 1]))),
+        ("scatter_add", x.scatter_add(1, &zero, &x)),
+        ("index_select", x.index_select(0, &zeros)),
+        ("index_select", x.index_select(1, &zero)),
+    ] {
+        let error = wrong.error().unwrap_or_else(|| panic!("{name} of {wrong:?}"));
+        assert_eq!(error.op(), name, "{error}");
+    }
+    let error = block_on(x.gather(0, device.full([2], 1))).unwrap_err();
+    assert!(error.is_index() && error.op() == "gather", "{error}");
+    // Gradients go the same way back.
+    let leaf = device.full((), 2.0).requires_grad();
+    let out = leaf.cumsum(0) + leaf.index_select(0, &zero) + leaf.gather(0, &zeros).sum_all();
+    let back = grad(out + leaf.topk(1, 0, true).0, &[&leaf]).remove(0);
+    assert_eq!(block_on(back.item::<f32>()).unwrap(), 6.0);
+}
+
+/// PyTorch's `dim_list_to_bitset`: "dim 0 appears multiple times in the list of dims".
+fn a_dimension_is_named_once(device: &Device) {
+    let (x, one) = (device.ones([1, 2]), device.ones(()));
+    let wrong = [
+        ("flip", x.flip([0, 0])),
+        ("flip", x.flip([1, -1])),
+        ("flip", one.flip([0, -1])),
+        ("squeeze", x.squeeze([0, -2])),
+        ("squeeze", one.squeeze([0, 0])),
+        ("sum", x.sum([1, 1])),
+        ("sum", one.sum([0, -1])),
+        ("var", x.var([0, 0], 0.0)),
+        ("norm", x.norm(1.0, [0, 0])),
+        ("logsumexp", x.logsumexp([1, 1])),
+        ("permute", x.permute([0, -2])),
+    ];
+    for (name, value) in wrong {
+        let error = value.error().unwrap_or_else(|| panic!("{name} took a dimension twice"));
+        assert!(error.is_argument() && error.op() == name && error.message().contains("twice"), "{error}");
+    }
+}
+
+/// As `dim=()` in PyTorch: everything is reduced (`make_dim_mask`), but by `any` and `all` (`allow_empty_dims` of
+/// `allany_meta`), and nothing is squeezed.
+fn no_dimension_is_all_of_them_for_reductions_alone(device: &Device) {
+    let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 6.0], [1, 4]);
+    let value = |y: TensorFuture| {
+        assert_eq!(y.dims(), [0; 0], "{y:?}");
+        block_on(y.item::<f32>()).unwrap()
+    };
+    assert_eq!(value(x.sum(())), 12.0);
+    assert_eq!(value(x.mean([0; 0])), 3.0);
+    assert_eq!(value(x.prod(Vec::<i32>::new())), 36.0);
+    assert_eq!((value(x.max(())), value(x.min(()))), (6.0, 1.0));
+    assert_eq!(value(x.var((), 0.0)), 3.5);
+    assert_eq!(value(x.norm(1.0, ())), 12.0);
+    assert_eq!(value(device.zeros([2, 2]).logsumexp(())), 4f32.ln());
+    assert_eq!(x.sum_keepdim(()).dims(), [1, 1]);
+    assert_eq!(x.norm_keepdim(2.0, ()).dims(), [1, 1]);
+    assert_eq!(x.logsumexp_keepdim(()).dims(), [1, 1]);
+    assert_eq!(block_on(x.sub(2.0).any(()).to_vec::<bool>()).unwrap(), [true, false, true, true]);
+    assert_eq!(x.all_keepdim(()).dims(), [1, 4]);
+    assert_eq!(x.squeeze(()).dims(), [1, 4]);
+    assert_eq!(x.squeeze([0; 0]).dims(), [1, 4]);
+    assert_eq!((x.squeeze_all().dims(), device.ones(()).squeeze_all().dims()), (&[4][..], &[][..]));
+    assert_eq!(x.flip(()).dims(), [1, 4]);
+}
+
+/// The op, and the file and line, that the user wrote.
+fn errors_name_what_was_called_and_where(device: &Device) {
+    let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    let (flag, other) = (x.gt(0.0), device.ones([3]));
+    let bad = device.from_vec(vec![0i64, 7], [2]);
+    let huge = usize::MAX / 2;
+    let start = line!();
+    let wrong = [
+        ("transpose", x.transpose(0, 5)),
+        ("t", device.ones([1, 1, 1]).t()),
+        ("permute", x.permute([0, 5])),
+        ("reshape", x.reshape(7)),
+        ("unsqueeze", x.unsqueeze(9)),
+        ("unsqueeze", device.ones([1; 64]).unsqueeze(0)),
+        ("squeeze", x.squeeze(9)),
+        ("expand", x.expand([3, 3])),
+        ("narrow", x.narrow(0, 1, 9)),
+        ("i", x.i(5)),
+        ("i", x.i((0, 0, 0))),
+        ("flip", x.flip(7)),
+        ("slice_assign", x.clone().slice_assign(5, &x)),
+        ("zeros", device.zeros([huge, 2])),
+        ("zeros_dtype", device.zeros_dtype([huge, 2], DType::I64)),
+        ("ones", device.ones([huge, 2])),
+        ("ones_dtype", device.ones_dtype([huge, 2], DType::I64)),
+        ("full", device.full([huge, 2], 1)),
+        ("full_dtype", device.full_dtype([huge, 2], 1, DType::I64)),
+        ("rand", device.rand([huge, 2])),
+        ("randn", device.randn([huge, 2])),
+        ("eye", device.eye([huge, 2])),
+        ("linspace", device.linspace(0.0, 1.0, huge)),
+        ("arange", device.arange(0, i64::MAX, 1)),
+        ("from_vec", device.from_vec(vec![1.0f32], [2])),
+        ("from_slice", device.from_slice(&[1.0f32], [2])),
+        ("clamp", x.clamp(0.0, &other)),
+        ("clamp_min", x.clamp_min(&other)),
+        ("clamp_max", x.clamp_max(&other)),
+        ("bitwise_not", x.bitwise_not()),
+        ("masked_fill", x.masked_fill(&x, 1)),
+        ("where_cond", x.where_cond(1, 2)),
+        ("take", x.take(&x)),
+        ("index", x.index(&[Some(&x)])),
+        ("gather", x.gather(0, &x)),
+        ("index_select", x.index_select(0, &x)),
+        ("repeat", x.repeat([huge, 4])),
+        ("split", x.split(0, 0).remove(0)),
+        ("chunk", x.chunk(1, 9).remove(0)),
+        ("flatten", x.flatten(0, 9)),
+        ("pad", x.pad([huge / 4, 0, huge / 4, 0], 0)),
+        ("pad_mode", x.pad_mode([9, 9], PadMode::Circular)),
+        ("dropout", x.dropout(2.0)),
+        ("mse_loss", x.mse_loss(&other, ())),
+        ("cross_entropy", x.cross_entropy(&bad.reshape([1, 2]), ())),
+        ("nll_loss", x.nll_loss(&x, ())),
+        ("bce_with_logits", x.bce_with_logits(&other, ())),
+        ("bce_with_logits", x.bce_with_logits(&x, LossOptions::default().weight(&other))),
+        ("matmul", x.matmul(&other)),
+        ("bmm", x.bmm(&x)),
+        ("addmm", x.addmm(&other, &x, 1, 1)),
+        ("einsum", einsum("ij,jk->il", &[&x, &x])),
+        ("stack", stack(&[&x, &other], 0)),
+        ("stack", stack(&[&device.ones([1; 64])], 0)),
+        ("cat", cat(&[&x, &other], 0)),
+        ("conv1d", x.conv1d(&x, None, ())),
+        ("conv2d", x.reshape([1, 1, 2, 2]).conv2d(device.ones([1, 2, 1, 1]), None, ())),
+        ("conv_transpose1d", x.conv_transpose1d(&x, None, ())),
+        ("avg_pool2d", x.avg_pool2d(2)),
+        ("softmax", x.softmax(3)),
+        ("layer_norm", x.layer_norm(&other, &other, 0.0)),
+        ("batch_norm", x.batch_norm(&other, &other, None, None, 0.0)),
+        ("batch_norm_train", x.batch_norm_train(Some(&other), None, 0.0).0),
+        ("std", flag.std(0, 1.0)),
+        ("std", x.std(5, 1.0)),
+        ("norm", x.norm(f64::NAN, 0)),
+        ("scaled_dot_product_attention", x.scaled_dot_product_attention(&other, &x, ())),
+        ("sort", x.sort(5, true)),
+        ("argsort", x.argsort(5, true)),
+        ("topk", x.topk(5, 0, true).1),
+        ("tril", other.tril(0)),
+        ("pow", x.pow(&other)),
+        ("add", &x + &other),
+    ];
+    let end = line!();
+    let mut misnamed = String::new();
+    for (name, value) in &wrong {
+        match value.error() {
+            None => misnamed += &format!("{name}: {value:?} is no mistake\n"),
+            Some(error) => {
+                let at = error.location();
+                let here = at.file().ends_with("nonsense.rs") && (start..end).contains(&at.line());
+                if error.op() != *name || !here {
+                    misnamed += &format!("{name}: {error}\n");
+                }
+            }
+        }
+    }
+    assert!(misnamed.is_empty(), "{misnamed}");
+    assert_eq!(x.i(5).error().unwrap().message(), "index 5 is not in a dimension of 2");
+    let part = x.clone().slice_assign((1, 2..=3, 0), &x);
+    assert_eq!(part.error().unwrap().message(), "3 indices for shape [2, 2]");
+
+    // What is only known when it runs: on the CPU a loss is one op, on a GPU several.
+    let weighted = || LossOptions::default().weight(device.ones([2]));
+    let start = line!();
+    let wrong = [
+        ("cross_entropy", x.cross_entropy(&bad, ())),
+        ("cross_entropy", x.cross_entropy(&bad, Reduction::None)),
+        ("cross_entropy", x.cross_entropy(&bad, weighted())),
+        ("nll_loss", x.nll_loss(&bad, ())),
+        ("nll_loss", x.nll_loss(&bad, weighted())),
+        ("take", x.take(&bad)),
+        ("index", x.index(&[Some(&bad)])),
+        ("index_select", x.index_select(0, &bad)),
+        ("gather", x.gather(0, &bad.reshape([1, 2]))),
+        ("embedding", x.embedding(&bad)),
+    ];
+    let end = line!();
+    for (name, value) in wrong {
+        let error = block_on(value.wait_to_read()).unwrap_err();
+        assert!(error.is_index() && error.op() == name, "{name}: {error}");
+        assert!((start..end).contains(&error.location().line()), "{error}");
+        assert!(error.message().contains("index 7 "), "{error}");
+    }
+
+    // A device that is not there.
+    let line = line!() + 1;
+    let error = Device::cuda(1000).unwrap_err();
+    assert!(error.to_string().contains(&format!("tests/nonsense.rs:{line}")), "{error}");
+    // A batch that is made on a thread of its own.
+    let loader = data::Loader::<()>::new(2, |_, _| panic!("no such file"));
+    let line = line!() + 1;
+    let error = block_on(loader.epoch(0, device).next()).unwrap().unwrap_err();
+    assert!(error.to_string().contains(&format!("tests/nonsense.rs:{line}")), "{error}");
 }
 
 fn a_value_without_elements_is_shown_whatever_its_sizes(device: &Device) {
@@ -315,6 +661,16 @@ const ALL: &[(&str, fn(&Device))] = &[
         "a_value_without_elements_is_shown_whatever_its_sizes",
         a_value_without_elements_is_shown_whatever_its_sizes,
     ),
+    ("sizes_beside_a_size_of_0_overflow_nothing", sizes_beside_a_size_of_0_overflow_nothing),
+    ("usize_max_is_no_dimension_and_no_size", usize_max_is_no_dimension_and_no_size),
+    (
+        "numbers_beyond_an_integer_type_are_taken_as_they_are",
+        numbers_beyond_an_integer_type_are_taken_as_they_are,
+    ),
+    ("one_number_is_a_row_of_one", one_number_is_a_row_of_one),
+    ("a_dimension_is_named_once", a_dimension_is_named_once),
+    ("no_dimension_is_all_of_them_for_reductions_alone", no_dimension_is_all_of_them_for_reductions_alone),
+    ("errors_name_what_was_called_and_where", errors_name_what_was_called_and_where),
     ("the_norm_of_no_gradients_is_nothing", the_norm_of_no_gradients_is_nothing),
     (
         "functions_of_no_tensors_fail_and_say_what_they_need",

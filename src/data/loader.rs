@@ -159,9 +159,12 @@ impl<B: Send + 'static> Loader<B> {
         order
     }
 
-    /// One pass over the data set. Its threads start now.
+    /// One pass over the data set. Its threads start now; what goes wrong in them is this line's error.
+    #[track_caller]
     pub fn epoch(&self, epoch: u64, device: &Device) -> Batches<B> {
+        let at = Location::caller();
         let shared = Arc::new(Shared {
+            at,
             make: self.make.clone(),
             order: self.order(epoch),
             batch_size: self.batch_size,
@@ -177,7 +180,7 @@ impl<B: Send + 'static> Loader<B> {
             if let Err(error) = thread.spawn(move || own.work()) {
                 if worker == 0 {
                     let text = format!("no thread to make batches: {error}");
-                    shared.fail(0, Error::new(ErrorKind::Source, "Loader::epoch", text, Location::caller()));
+                    shared.fail(0, Error::new(ErrorKind::Source, "Loader::epoch", text, at));
                 }
                 break;
             }
@@ -205,6 +208,7 @@ struct State<B> {
 
 /// What workers and stream share.
 struct Shared<B> {
+    at: &'static Location<'static>,
     make: Arc<Make<B>>,
     order: Vec<usize>,
     batch_size: usize,
@@ -241,7 +245,7 @@ impl<B> Shared<B> {
                 let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
                 let text = format!("batch {batch} panicked: {}", text.unwrap_or_default());
-                Err(Error::new(ErrorKind::Source, "Loader", text, Location::caller()))
+                Err(Error::new(ErrorKind::Source, "Loader::epoch", text, self.at))
             });
             match made {
                 Ok(made) => self.put(batch, Ok(made)),

@@ -52,7 +52,13 @@ pub(crate) fn binary(op: BinaryOp, a: (DType, usize), b: (DType, usize)) -> Resu
 }
 
 pub(crate) fn with_scalar(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
-    joined(op, dtype.promote_scalar(scalar))
+    let types = joined(op, dtype.promote_scalar(scalar))?;
+    // What the integer type cannot hold is compared as it is, and not as what is left of it.
+    let whole = matches!(scalar, Scalar::Int(_));
+    if op.class() == Class::compare && whole && scalar.limited_to(types.on) != scalar {
+        return Ok(Types { on: DType::I64, ..types });
+    }
+    Ok(types)
 }
 
 pub(crate) fn broadcast(a: &Shape, b: &Shape) -> Result<Shape, Refusal> {
@@ -97,6 +103,8 @@ mod tests {
         assert_eq!(binary(BinaryOp::Lt, (I32, 1), (F16, 1)).unwrap(), Types { on: F16, out: Bool });
         assert!(binary(BinaryOp::BitwiseAnd, (F32, 0), (I32, 1)).is_err());
         assert_eq!(with_scalar(BinaryOp::Add, U8, Scalar::Int(300)).unwrap().out, U8);
+        assert_eq!(with_scalar(BinaryOp::Lt, U8, Scalar::Int(300)).unwrap(), Types { on: I64, out: Bool });
+        assert_eq!(with_scalar(BinaryOp::Lt, U8, Scalar::Int(255)).unwrap(), Types { on: U8, out: Bool });
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl<'a> CudaView<'a> {
 
     /// How many elements there are.
     pub fn numel(&self) -> usize {
-        self.shape.iter().product()
+        crate::shape::numel(&self.shape)
     }
 
     /// True where elements lie row by row without gaps.
@@ -80,7 +80,7 @@ impl<'a> CudaViewMut<'a> {
 
     /// How many elements there are.
     pub fn numel(&self) -> usize {
-        self.shape.iter().product()
+        crate::shape::numel(&self.shape)
     }
 }
 

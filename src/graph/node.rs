@@ -173,6 +173,9 @@ impl Op {
 
 /// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
 /// hand-over. A quarter of a nanosecond an element for arithmetic, two for the transcendental ones.
+///
+/// Never below [`floor_ns`], whatever an op says of itself. What stands here is above it without being asked: none of
+/// up to three operands has more elements than the result, unless the result has none.
 #[inline(always)]
 fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: usize) -> u64 {
     let n = numel as u64;
@@ -185,21 +188,42 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: u
         Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,
         _ => return cost_of_others_ns(op, inputs, shape, dtype),
     };
+    if n == 0 {
+        return floor_ns(inputs, shape).max(20);
+    }
     20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
 }
 
 #[inline(never)]
 fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
-    match op {
-        Op::Block(block) => block.plan.cost_ns,
-        Op::Reduce(_) | Op::Sink(_) => 30 + inputs.first().map_or(0, |i| i.numel() as u64) / 2,
+    let estimate = match op {
+        // Its ops have their floors.
+        Op::Block(block) => return block.plan.cost_ns,
+        Op::Reduce(_) | Op::Sink(_) => {
+            let read = inputs.first().map_or(0, |i| i.numel() as u64);
+            30 + (read / 2).max(shape.numel() as u64 / 4)
+        }
         Op::Custom(op) => {
             let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|i| i.meta()).collect();
             let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
             op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype })
         }
-        _ => 20,
-    }
+        // Other looks at what is there, and one number repeated: no element is touched.
+        _ => return 20,
+    };
+    estimate.max(floor_ns(inputs, shape))
+}
+
+/// Elements that the fastest kernel may get through in a nanosecond: 64 bytes of float32 a nanosecond is more than a
+/// core's own cache gives.
+const ELEMENTS_PER_NS: u64 = 16;
+
+/// Least time of an op that touches elements: those of all its operands and of its result. An op that forgets one of them
+/// in its own estimate would else be run by a poll, however large that one is.
+#[inline(never)]
+fn floor_ns(inputs: &[Link<Node>], shape: &Shape) -> u64 {
+    let read = inputs.iter().fold(0u64, |sum, i| sum.saturating_add(i.numel() as u64));
+    read.saturating_add(shape.numel() as u64) / ELEMENTS_PER_NS
 }
 
 /// Few inputs lie in the node.

@@ -96,7 +96,7 @@ impl Module for Flatten {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
         match x.dims() {
-            [batch, rest @ ..] => x.reshape([*batch, rest.iter().product()]),
+            [batch, rest @ ..] => x.reshape([*batch, crate::Shape::from(rest).numel()]),
             [] => x.reshape([1]),
         }
     }

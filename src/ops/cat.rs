@@ -63,6 +63,9 @@ impl Operation for Cat {
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        if run.output.numel() == 0 {
+            return Ok(());
+        }
         let rank = run.output.shape.len();
         let dim = if self.dim < 0 { self.dim + rank as isize } else { self.dim } as usize;
         let strides = contiguous_strides(run.output.shape);

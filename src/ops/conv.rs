@@ -52,12 +52,13 @@ impl Walk {
             return Err(Refusal::shape(format!("{x:?} and {w:?}: four dimensions are needed")));
         };
         let groups = self.groups;
-        if groups == 0 || channels != depth * groups || outs % groups != 0 {
+        if groups == 0 || depth.checked_mul(groups) != Some(channels) || outs % groups != 0 {
             let text = format!("a weight of {w:?} in {groups} groups does not fit an input of {x:?}");
             return Err(Refusal::shape(text));
         }
-        if kh == 0 || kw == 0 {
-            return Err(Refusal::shape(format!("a kernel of {kh} x {kw} has no elements")));
+        // Without channels a kernel may have any size, and is walked over all the same.
+        if kh == 0 || kw == 0 || kh.max(kw) > i32::MAX as usize {
+            return Err(Refusal::shape(format!("a kernel of {kh} x {kw} has no elements, or too many")));
         }
         let places = |a: usize, input: usize, kernel: usize| {
             self.places(a, input, kernel).ok_or_else(|| {
@@ -91,7 +92,7 @@ impl Conv {
         let groups = self.walk.groups;
         let (x, w) = match self.role {
             Role::Output => (a, b),
-            Role::Input([h, wide]) => ([a[0], b[1] * groups, h, wide], b),
+            Role::Input([h, wide]) => ([a[0], b[1].saturating_mul(groups), h, wide], b),
             Role::Weight([h, wide]) => (b, [a[1], b[1].checked_div(groups).unwrap_or(0), h, wide]),
         };
         let geometry = self.walk.geometry(&x, &w)?;
@@ -142,9 +143,10 @@ impl Operation for Conv {
             Role::Input(_) => (&inputs[1].shape, &inputs[0].shape),
             Role::Weight(_) => (&output.shape, &inputs[0].shape),
         };
-        let depth: usize = weight[1..].iter().product();
-        let flops = (places.numel() as u64).saturating_mul(depth as u64).saturating_mul(2);
-        500 + flops / 30
+        let depth = weight[1..].iter().fold(2u64, |depth, &n| depth.saturating_mul(n as u64));
+        let time = (places.numel() as u64).saturating_mul(depth) / 30;
+        // Where few places are walked to, the rest is zeros, which are written.
+        time.max(output.shape.numel() as u64 / 4).saturating_add(500)
     }
 
     fn takes_epilogue(&self) -> bool {
@@ -152,6 +154,9 @@ impl Operation for Conv {
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        if run.output.numel() == 0 {
+            return Ok(());
+        }
         let (a, b) = (run.inputs[0], run.inputs[1]);
         let (geometry, _) = self.sizes(a.shape, b.shape)?;
         let (out, par) = (&run.output, run.parallel);

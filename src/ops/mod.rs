@@ -14,3 +14,6 @@ pub(crate) mod pool;
 pub(crate) mod rows;
 pub(crate) mod slice_assign;
 pub(crate) mod turned;
+
+#[cfg(all(test, not(futensor_loom)))]
+mod cost_tests;

@@ -11,6 +11,8 @@ use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 pub(crate) struct Nll {
     pub ignore: i64,
     pub mean: bool,
+    /// The loss that it is, or is a part of, as errors have it.
+    pub name: &'static str,
     /// The way back, to so many classes.
     pub back: Option<usize>,
 }
@@ -64,7 +66,7 @@ impl Nll {
 
 impl Operation for Nll {
     fn name(&self) -> &str {
-        if self.back.is_some() { "nll_loss_back" } else { "nll_loss" }
+        if self.back.is_some() { "nll_loss_back" } else { self.name }
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
@@ -86,7 +88,8 @@ impl Operation for Nll {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        100 + 2 * inputs[1].shape.numel() as u64 + output.shape.numel() as u64 / 4
+        let targets = (inputs[1].shape.numel() as u64).saturating_mul(2);
+        targets.saturating_add(output.shape.numel() as u64 / 4).saturating_add(100)
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {

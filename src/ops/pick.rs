@@ -26,13 +26,13 @@ fn out_of_range(error: index::OutOfRange) -> Refusal {
     Refusal::index(error.to_string())
 }
 
-/// What is picked, and how.
+/// What is picked, and how. A `name` is that of what the op is a part of, as errors have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pick {
     /// `out[i][j] = x[index[i][j]][j]` along `dim`.
-    Gather { dim: isize },
+    Gather { dim: isize, name: &'static str },
     /// Whole slices along `dim`.
-    IndexSelect { dim: isize },
+    IndexSelect { dim: isize, name: &'static str },
     /// Rows of a table, for indices of any shape.
     Embedding,
     /// `x` with the source's elements added at the indices along `dim`.
@@ -44,8 +44,7 @@ pub(crate) enum Pick {
 impl Operation for Pick {
     fn name(&self) -> &str {
         match self {
-            Pick::Gather { .. } => "gather",
-            Pick::IndexSelect { .. } => "index_select",
+            Pick::Gather { name, .. } | Pick::IndexSelect { name, .. } => name,
             Pick::Embedding => "embedding",
             Pick::ScatterAdd { .. } => "scatter_add",
             Pick::OneHot { .. } => "one_hot",
@@ -55,14 +54,14 @@ impl Operation for Pick {
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let x = inputs[0];
         match *self {
-            Pick::Gather { dim } => {
+            Pick::Gather { dim, .. } => {
                 indices(inputs[1])?;
                 let dim = dim_of(&x.shape, dim)?;
                 let at = &inputs[1].shape;
                 within(at, &x.shape, dim)?;
                 Ok(Meta { shape: at.clone(), dtype: x.dtype })
             }
-            Pick::IndexSelect { dim } => {
+            Pick::IndexSelect { dim, .. } => {
                 indices(inputs[1])?;
                 let dim = dim_of(&x.shape, dim)?;
                 if inputs[1].shape.rank() != 1 {
@@ -96,8 +95,13 @@ impl Operation for Pick {
         }
     }
 
-    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
-        200u64.saturating_add(output.shape.numel() as u64)
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        // One after the other, each of them at another place.
+        let added = match self {
+            Pick::ScatterAdd { .. } => (inputs[1].shape.numel() as u64).saturating_mul(2),
+            _ => 0,
+        };
+        200u64.saturating_add(output.shape.numel() as u64).saturating_add(added)
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
@@ -110,10 +114,10 @@ impl Operation for Pick {
     /// What was read from a place is added to the place's gradient, and the other way round.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         match *self {
-            Pick::Gather { dim } => {
+            Pick::Gather { dim, .. } => {
                 call.give(0, |call| call.zeros(0).scatter_add(dim, call.input(1), call.upstream()));
             }
-            Pick::IndexSelect { dim } => call.give(0, |call| {
+            Pick::IndexSelect { dim, .. } => call.give(0, |call| {
                 let g = call.upstream();
                 let d = checked(dim, g.rank());
                 let mut shape = vec![1; g.rank()];
@@ -158,8 +162,8 @@ impl Operation for Pick {
         let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
         let at = |dim: isize| checked(dim, x.shape.len());
         match *self {
-            Pick::Gather { dim } => index::gather(x, at(dim), run.inputs[1], out, par),
-            Pick::IndexSelect { dim } => index::index_select(x, at(dim), run.inputs[1], out, par),
+            Pick::Gather { dim, .. } => index::gather(x, at(dim), run.inputs[1], out, par),
+            Pick::IndexSelect { dim, .. } => index::index_select(x, at(dim), run.inputs[1], out, par),
             Pick::Embedding => index::embedding(x, run.inputs[1], out, par),
             Pick::ScatterAdd { dim } => index::scatter_add(x, at(dim), run.inputs[1], run.inputs[2], out, par),
             Pick::OneHot { .. } => index::one_hot(x, out, par),
@@ -170,8 +174,8 @@ impl Operation for Pick {
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
         match *self {
-            Pick::Gather { dim } => cuda::pick::each(run, checked(dim, rank)),
-            Pick::IndexSelect { dim } => cuda::pick::slices(run, checked(dim, rank)),
+            Pick::Gather { dim, .. } => cuda::pick::each(run, checked(dim, rank)),
+            Pick::IndexSelect { dim, .. } => cuda::pick::slices(run, checked(dim, rank)),
             Pick::Embedding => cuda::pick::embedding(run),
             Pick::ScatterAdd { dim } => cuda::pick::scatter_add(run, checked(dim, rank)),
             Pick::OneHot { classes } => cuda::pick::one_hot(run, classes),

@@ -58,12 +58,17 @@ impl Operation for Pool {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        let outputs = inputs[0].shape.numel().min(output.shape.numel());
-        200 + (outputs as u64).saturating_mul(self.window.taps() as u64)
+        let (a, b) = (inputs[0].shape.numel() as u64, output.shape.numel() as u64);
+        // Windows may leave most of the larger side out; its elements are read or written all the same.
+        let taps = a.min(b).saturating_mul(self.window.taps() as u64);
+        taps.max(a.max(b) / 2).saturating_add(200)
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
+        if out.numel() == 0 {
+            return Ok(());
+        }
         match self.what {
             Pooled::Max => pool::max(&self.window, x, out, par),
             Pooled::MaxPosition => pool::max_positions(&self.window, x, out, par),

@@ -448,6 +448,6 @@ impl Reading<'_> {
             left -= chunk.len();
         }
         let (shape, at) = (part.shape.clone(), self.at);
-        Ok(Some(Box::new(move |device: &Device| device.handed_at(data, shape, at))))
+        Ok(Some(Box::new(move |device: &Device| device.handed("from_vec", data, shape, at))))
     }
 }

@@ -1,7 +1,9 @@
 //! Activations that have a number to them, and clamps on one side; each is a few fused instructions.
 
+use super::build;
 use super::future::TensorFuture;
 use super::operand::Operand;
+use std::panic::Location;
 
 /// Elementwise ops with a number. Nothing waits.
 impl TensorFuture {
@@ -15,6 +17,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> TensorFuture {
+        let _within = build::within("elu", Location::caller());
         let above = self.gt(0.0);
         // Not of large numbers: the slope of an infinite power is none, even where it does not count.
         let below = above.where_cond(0.0, self).expm1() * alpha;
@@ -31,18 +34,21 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> TensorFuture {
+        let _within = build::within("leaky_relu", Location::caller());
         self.gt(0.0).where_cond(self, self * slope)
     }
 
     /// `self`, but not below `min`; NaN stays NaN.
     #[track_caller]
     pub fn clamp_min(&self, min: impl Operand) -> TensorFuture {
+        let _within = build::within("clamp_min", Location::caller());
         self.maximum(min)
     }
 
     /// `self`, but not above `max`; NaN stays NaN.
     #[track_caller]
     pub fn clamp_max(&self, max: impl Operand) -> TensorFuture {
+        let _within = build::within("clamp_max", Location::caller());
         self.minimum(max)
     }
 
@@ -56,6 +62,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn bitwise_not(&self) -> TensorFuture {
+        let _within = build::within("bitwise_not", Location::caller());
         match self.dtype() {
             crate::DType::Bool => self.logical_not(),
             crate::DType::U8 => self.bitwise_xor(255),

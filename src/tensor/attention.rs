@@ -169,6 +169,7 @@ impl TensorFuture {
         if let Err(refusal) = checked(self, key, value) {
             return (build::refused("scaled_dot_product_attention", self, refusal, at), None);
         }
+        let _within = build::within("scaled_dot_product_attention", at);
         let width = self.dims()[self.rank() - 1];
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
         let (q, k, v) = (wide(self), wide(key), wide(value));

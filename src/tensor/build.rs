@@ -21,9 +21,41 @@ use std::sync::Arc;
 
 pub(crate) type At = &'static Location<'static>;
 
+/// On whose behalf ops are asked for now.
+#[derive(Clone, Copy)]
+struct Caller {
+    at: At,
+    /// What the caller wrote, where all ops that are asked for are its parts: see [`within`].
+    name: Option<&'static str>,
+}
+
 thread_local! {
-    /// Who called the module that calls others now: see [`called_from`].
-    static CALLER: Cell<Option<At>> = const { Cell::new(None) };
+    static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
+}
+
+/// Until it is dropped, what goes wrong at a call is said to have gone wrong in the caller's.
+pub(crate) struct Within(Option<Caller>);
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        CALLER.set(self.0);
+    }
+}
+
+/// For a function that is made of others, in closures too: their mistakes have its name and its caller's line. Of
+/// functions inside each other the outermost is what the user wrote. No function of a user may be called meanwhile.
+#[must_use]
+pub(crate) fn within(name: &'static str, at: At) -> Within {
+    let before = CALLER.get();
+    if before.is_none_or(|caller| caller.name.is_none()) {
+        CALLER.set(Some(Caller { at: seen(at), name: Some(name) }));
+    }
+    Within(before)
+}
+
+/// What the user calls an op that is asked for now: its name, but for one that is a part of another.
+pub(crate) fn named<'a>(op: &'a str) -> &'a str {
+    CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
 
 /// True of a place in the files of layers, optimizers and their trainer.
@@ -38,15 +70,10 @@ fn in_layers(at: At) -> bool {
 /// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own file is said to be
 /// asked for at `at`. What a user's module asks for keeps its own line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
-    struct Back(Option<At>);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            CALLER.set(self.0);
-        }
-    }
     let before = CALLER.get();
-    let _back = Back(before);
-    CALLER.set(Some(if in_layers(at) { before.unwrap_or(at) } else { at }));
+    let _back = Within(before);
+    let outer = before.map_or(at, |caller| caller.at);
+    CALLER.set(Some(Caller { at: if in_layers(at) { outer } else { at }, name: None }));
     f()
 }
 
@@ -54,16 +81,28 @@ pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
 #[inline]
 pub(crate) fn seen(at: At) -> At {
     match CALLER.get() {
-        Some(caller) if in_layers(at) => caller,
+        Some(caller) if caller.name.is_some() || in_layers(at) => caller.at,
         _ => at,
     }
 }
 
 /// Queues an op without operands.
 pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at: At) -> TensorFuture {
+    create_named(None, port, op, shape, dtype, at)
+}
+
+/// [`create`], by another name than the op's own.
+pub(crate) fn create_named(
+    name: Option<&'static str>,
+    port: &'static Port,
+    op: Op,
+    shape: Shape,
+    dtype: DType,
+    at: At,
+) -> TensorFuture {
     let at = seen(at);
     if let Err(refusal) = fits(&shape, dtype) {
-        let error = Error::new(refusal.kind, op.name(), refusal.message, at);
+        let error = Error::new(refusal.kind, named(name.unwrap_or(op.name())), refusal.message, at);
         return failed(port, Meta { shape, dtype }, error, at);
     }
     let node = Node::new(op, Inputs::new(), shape, dtype, port, at);
@@ -74,12 +113,14 @@ pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at
 const RANK_MAX: usize = 64;
 
 /// Refuses a value of too many dimensions, and one whose bytes no address space holds, even where it would
-/// need none (a constant, a view): whatever is made from it would.
+/// need none (a constant, a view): whatever is made from it would. So a size is less than `isize::MAX`, which
+/// [`Dims`](super::dims::Dims) has for what is beyond, where there are no elements as well.
 pub(crate) fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
     if shape.rank() > RANK_MAX {
         return Err(Refusal::shape(format!("{} dimensions are more than {RANK_MAX}", shape.rank())));
     }
-    if shape.numel().saturating_mul(dtype.size()) <= isize::MAX as usize {
+    let sizes = shape.iter().all(|&n| n < isize::MAX as usize);
+    if sizes && shape.numel().saturating_mul(dtype.size()) <= isize::MAX as usize {
         return Ok(());
     }
     let message = format!("out of memory: {shape} of {dtype} is larger than any memory");
@@ -95,7 +136,7 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
 /// error where that is known to have failed.
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
     let at = seen(at);
-    let own = || Error::new(refusal.kind, op, refusal.message, at);
+    let own = || Error::new(refusal.kind, named(op), refusal.message, at);
     failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
 }
 
@@ -157,7 +198,8 @@ pub(crate) fn ask(
             let numel = shape.numel();
             let bytes = numel.saturating_mul(dtype.size());
             let usual = operands.iter().all(is_plain) && !is_tracing() && !port.has_ended();
-            if !usual || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
+            // Of no elements, sizes may be any: they are looked at one by one.
+            if !usual || numel == 0 || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
                 return ask_slowly(op(), operands, Ok(Meta { shape, dtype }), at);
             }
             let mut inputs = Inputs::new();
@@ -191,7 +233,7 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
             port.name,
             other.port().name
         );
-        return fail(Error::new(ErrorKind::Device, op.name(), text, at));
+        return fail(Error::new(ErrorKind::Device, named(op.name()), text, at));
     }
     match ruled.and_then(|meta| fits(&meta.shape, meta.dtype).map(|()| meta)) {
         Ok(Meta { shape, dtype }) => {
@@ -204,7 +246,7 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
             let (node, link) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
             Asked { value: TensorFuture::new(node), link }
         }
-        Err(refusal) => fail(Error::new(refusal.kind, op.name(), refusal.message, at)),
+        Err(refusal) => fail(Error::new(refusal.kind, named(op.name()), refusal.message, at)),
     }
 }
 
@@ -231,6 +273,11 @@ pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: A
 }
 
 pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, left: bool, at: At) -> Asked {
+    // A limit beyond the integer type is the type's own.
+    let scalar = match op {
+        BinaryOp::Maximum | BinaryOp::Minimum => scalar.limited_to(x.dtype()),
+        _ => scalar,
+    };
     let rule = || {
         let dtype = infer::with_scalar(op, x.dtype(), scalar)?.out;
         Ok(Meta { shape: x.shape().clone(), dtype })
@@ -283,7 +330,8 @@ pub(crate) fn ask_custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at:
     ask(|| Op::Custom(op.clone()), operands, move || meta, at)
 }
 
-/// A reduction; `dims` empty with `all` reduces everything.
+/// A reduction over these dimensions, or all of them. As in PyTorch, no dimension at all stands for all of them, but in
+/// `any` and `all`, where it stands for none.
 pub(crate) fn reduce(
     op: ReduceOp,
     x: &TensorFuture,
@@ -291,16 +339,12 @@ pub(crate) fn reduce(
     keepdim: bool,
     at: At,
 ) -> TensorFuture {
+    let dims = dims.filter(|dims| !dims.is_empty() || matches!(op, ReduceOp::Any | ReduceOp::All));
     let mut gone: SmallVec<[bool; 8]> = SmallVec::from_elem(dims.is_none(), x.rank());
     let mut wrong = None;
-    for &dim in dims.unwrap_or(&[]) {
-        match x.shape().dim(dim) {
-            // A 0-d tensor counts as a row of one, as in PyTorch.
-            None if x.rank() == 0 && matches!(dim, 0 | -1) => {}
-            Some(d) if gone[d] => wrong = Some(Refusal::argument(format!("dimension {dim} is named twice"))),
-            Some(d) => gone[d] = true,
-            None => wrong = Some(dim_refusal(dim, x.shape())),
-        }
+    match named_dims(x, dims.unwrap_or(&[])) {
+        Ok(named) => named.into_iter().for_each(|d| gone[d] = true),
+        Err(refusal) => wrong = Some(refusal),
     }
     let rule = || match &wrong {
         Some(refusal) => Err(refusal.clone()),
@@ -314,6 +358,27 @@ pub(crate) fn reduce(
 pub(crate) fn of_nothing(op: &str, at: At) -> TensorFuture {
     let error = Error::new(ErrorKind::Argument, op, "needs at least one tensor", at);
     failed(Device::cpu().port, Meta::new([0], DType::F32), error, at)
+}
+
+/// These dimensions, each named once; of a 0-d value, which counts as a row of one, dimension 0 is none of its shape.
+pub(crate) fn named_dims(x: &TensorFuture, dims: &[isize]) -> Result<SmallVec<[usize; 8]>, Refusal> {
+    let twice = |dim: isize| Refusal::argument(format!("dimension {dim} is named twice"));
+    let mut out: SmallVec<[usize; 8]> = SmallVec::new();
+    for &dim in dims {
+        match x.shape().dim(dim) {
+            None if is_row_of_one(x, dim) && dims.len() == 1 => {}
+            None if is_row_of_one(x, dim) => return Err(twice(dim)),
+            None => return Err(dim_refusal(dim, x.shape())),
+            Some(d) if out.contains(&d) => return Err(twice(dim)),
+            Some(d) => out.push(d),
+        }
+    }
+    Ok(out)
+}
+
+/// True where this dimension is that of a 0-d value, which PyTorch takes for a row of one.
+pub(crate) fn is_row_of_one(x: &TensorFuture, dim: isize) -> bool {
+    x.rank() == 0 && matches!(dim, 0 | -1)
 }
 
 pub(crate) fn dim_refusal(dim: isize, shape: &Shape) -> Refusal {

@@ -152,6 +152,7 @@ fn convolve(
             Some(root) => build::failed(x.port(), x.node.meta(), root.clone(), at),
             None => build::refused(asked.name, x, refusal, at),
         };
+    let _within = build::within(asked.name, at);
     let spatial = asked.spatial;
     // Without a batch, as PyTorch: one image.
     let alone = x.rank() == spatial + 1;
@@ -174,6 +175,10 @@ fn convolve(
         image = image.unsqueeze(0);
     }
     let kernel = lifted(w);
+    if image.rank() != 4 || kernel.rank() != 4 {
+        // They had failed, and a view of such a value has its shape.
+        return refuse(Refusal::shape(format!("an input of {} and a weight of {}", x.shape(), w.shape())));
+    }
     let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![&image, &kernel];
     operands.extend(bias);
     let role = match asked.transposed {
@@ -199,10 +204,16 @@ fn transposed(walk: &Walk, more: [usize; 2], x: &[usize], w: &[usize]) -> Result
             let text = format!("an output padding of {more:?} beside a stride of {:?}", walk.stride);
             return Err(Refusal::argument(text));
         }
-        let reach = walk.dilation[a] * w[2 + a].max(1).saturating_sub(1) + 1;
-        let all = (x[2 + a].saturating_sub(1)) * walk.stride[a] + reach + more[a];
-        size[a] = all.checked_sub(2 * walk.padding[a]).filter(|&n| n > 0 && x[2 + a] > 0).ok_or_else(|| {
-            Refusal::shape(format!("nothing is left of {x:?} under {w:?} with a padding of {:?}", walk.padding))
+        let span = |n: usize, step: usize| n.saturating_sub(1).checked_mul(step);
+        let all = || {
+            let reach = span(w[2 + a], walk.dilation[a])?.checked_add(1 + more[a])?;
+            span(x[2 + a], walk.stride[a])?.checked_add(reach)?.checked_sub(2 * walk.padding[a])
+        };
+        size[a] = all().filter(|&n| n > 0 && n < isize::MAX as usize && x[2 + a] > 0).ok_or_else(|| {
+            Refusal::shape(format!(
+                "nothing, or more than any memory, is left of {x:?} under {w:?} with a padding of {:?}",
+                walk.padding
+            ))
         })?;
     }
     if x[1] != w[0] {

@@ -38,25 +38,25 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn zeros(&self, shape: impl Into<Shape>) -> TensorFuture {
-        self.filled(shape.into(), Scalar::Float(0.0), DType::F32, Location::caller())
+        self.filled("zeros", shape.into(), Scalar::Float(0.0), DType::F32, Location::caller())
     }
 
     /// Zeros of a type.
     #[track_caller]
     pub fn zeros_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        self.filled(shape.into(), Scalar::Int(0), dtype, Location::caller())
+        self.filled("zeros_dtype", shape.into(), Scalar::Int(0), dtype, Location::caller())
     }
 
     /// Ones, float32.
     #[track_caller]
     pub fn ones(&self, shape: impl Into<Shape>) -> TensorFuture {
-        self.filled(shape.into(), Scalar::Float(1.0), DType::F32, Location::caller())
+        self.filled("ones", shape.into(), Scalar::Float(1.0), DType::F32, Location::caller())
     }
 
     /// Ones of a type.
     #[track_caller]
     pub fn ones_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        self.filled(shape.into(), Scalar::Int(1), dtype, Location::caller())
+        self.filled("ones_dtype", shape.into(), Scalar::Int(1), dtype, Location::caller())
     }
 
     /// One number everywhere. Its type follows the number: bool, int64 or float32.
@@ -69,17 +69,17 @@ impl Device {
     #[track_caller]
     pub fn full(&self, shape: impl Into<Shape>, value: impl Into<Scalar>) -> TensorFuture {
         let value = value.into();
-        self.filled(shape.into(), value, value.default_dtype(), Location::caller())
+        self.filled("full", shape.into(), value, value.default_dtype(), Location::caller())
     }
 
     /// One number everywhere, of a type.
     #[track_caller]
     pub fn full_dtype(&self, shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> TensorFuture {
-        self.filled(shape.into(), value.into(), dtype, Location::caller())
+        self.filled("full_dtype", shape.into(), value.into(), dtype, Location::caller())
     }
 
-    fn filled(&self, shape: Shape, value: Scalar, dtype: DType, at: At) -> TensorFuture {
-        build::create(self.port, Op::Fill(value), shape, dtype, at)
+    fn filled(&self, name: &'static str, shape: Shape, value: Scalar, dtype: DType, at: At) -> TensorFuture {
+        build::create_named(Some(name), self.port, Op::Fill(value), shape, dtype, at)
     }
 
     /// `start, start + step, ...` up to and without `end`: int64 where all three are integers, else
@@ -139,9 +139,9 @@ impl Device {
         let step = if n > 1 { (b - a) / (n - 1) as f32 } else { 0.0 };
         let value = move |i: usize| if i < n / 2 { a + step * i as f32 } else { b - step * (n - 1 - i) as f32 };
         match n {
-            0 | 1 => self.handed(vec![a; n], n.into(), at),
+            0 | 1 => self.handed("linspace", vec![a; n], n.into(), at),
             // Host-sized work is the engine's: a kernel computes long ones.
-            2..=1024 => self.handed((0..n).map(value).collect(), n.into(), at),
+            2..=1024 => self.handed("linspace", (0..n).map(value).collect(), n.into(), at),
             _ => {
                 let run = move |run: &mut crate::graph::operation::CpuRun<'_>| {
                     run.output().fill_from((0..n).map(value));
@@ -168,6 +168,7 @@ impl Device {
     #[track_caller]
     pub fn eye(&self, shape: impl Into<Shape>) -> TensorFuture {
         let (shape, at) = (shape.into(), Location::caller());
+        let _within = build::within("eye", at);
         let (rows, columns) = match shape[..] {
             [n] => (n, n),
             [n, m] => (n, m),
@@ -225,21 +226,24 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn from_vec<T: Element>(&self, data: Vec<T>, shape: impl Into<Shape>) -> TensorFuture {
-        self.handed(data, shape.into(), Location::caller())
+        self.handed("from_vec", data, shape.into(), Location::caller())
     }
 
     /// A copy of host data as a tensor. The copy is made by this call.
     #[track_caller]
     pub fn from_slice<T: Element>(&self, data: &[T], shape: impl Into<Shape>) -> TensorFuture {
-        self.handed(data.to_vec(), shape.into(), Location::caller())
+        self.handed("from_slice", data.to_vec(), shape.into(), Location::caller())
     }
 
-    fn handed<T: Element>(&self, data: Vec<T>, shape: Shape, at: At) -> TensorFuture {
-        self.handed_at(data, shape, at)
-    }
-
-    pub(crate) fn handed_at<T: Element>(&self, data: Vec<T>, shape: Shape, at: At) -> TensorFuture {
-        let value = adopt(self.port, data, &shape, "from_vec", at);
+    pub(crate) fn handed<T: Element>(
+        &self,
+        name: &'static str,
+        data: Vec<T>,
+        shape: Shape,
+        at: At,
+    ) -> TensorFuture {
+        let at = build::seen(at);
+        let value = adopt(self.port, data, &shape, build::named(name), at);
         TensorFuture::new(self.port.given(shape, T::DTYPE, at, value))
     }
 

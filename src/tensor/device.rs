@@ -283,9 +283,10 @@ impl Device {
     /// looked for.
     #[track_caller]
     pub fn cuda(index: usize) -> Result<Device> {
+        let at = Location::caller();
         gpu::shared(index).map_err(|why| {
             let text = format!("cuda:{index} is not there: {why}");
-            Error::new(ErrorKind::Device, "cuda", text, Location::caller())
+            Error::new(ErrorKind::Device, "cuda", text, at)
         })
     }
 

@@ -1,35 +1,43 @@
 //! Dimensions and indices, as arguments.
 
 use smallvec::SmallVec;
+use std::fmt;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 /// One dimension or several: `0`, `-1`, `[0, 2]`, a slice or a vector. Negative ones count from the
 /// end.
 pub trait Dims {
-    /// As signed numbers.
+    /// As signed numbers. One that `isize` cannot hold is `isize::MAX`, which is no dimension and no size of anything.
     fn dims(&self) -> SmallVec<[isize; 8]>;
+}
+
+/// The nearest number that `isize` holds: `usize::MAX` is beyond everything, and not -1.
+#[inline]
+fn nearest(n: impl TryInto<isize> + PartialOrd + Default) -> isize {
+    let negative = n < Default::default();
+    n.try_into().unwrap_or(if negative { isize::MIN } else { isize::MAX })
 }
 
 macro_rules! dims {
     ($($t:ty),*) => {$(
         impl Dims for $t {
             fn dims(&self) -> SmallVec<[isize; 8]> {
-                SmallVec::from_slice(&[*self as isize])
+                SmallVec::from_slice(&[nearest(*self)])
             }
         }
         impl<const N: usize> Dims for [$t; N] {
             fn dims(&self) -> SmallVec<[isize; 8]> {
-                self.iter().map(|&d| d as isize).collect()
+                self.iter().map(|&d| nearest(d)).collect()
             }
         }
         impl Dims for &[$t] {
             fn dims(&self) -> SmallVec<[isize; 8]> {
-                self.iter().map(|&d| d as isize).collect()
+                self.iter().map(|&d| nearest(d)).collect()
             }
         }
         impl Dims for Vec<$t> {
             fn dims(&self) -> SmallVec<[isize; 8]> {
-                self.iter().map(|&d| d as isize).collect()
+                self.iter().map(|&d| nearest(d)).collect()
             }
         }
     )*};
@@ -43,7 +51,7 @@ impl Dims for () {
 }
 
 /// What is taken of one dimension.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Index {
     /// One position; the dimension goes. Negative ones count from the end.
     At(isize),
@@ -71,27 +79,46 @@ impl Index {
     }
 }
 
+/// As it is written between the brackets: `5`, `1..3`, `..`.
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Index::At(i) => write!(f, "{i}"),
+            Index::Span { start, end, step } => {
+                if start != 0 {
+                    write!(f, "{start}")?;
+                }
+                f.write_str("..")?;
+                if let Some(end) = end {
+                    write!(f, "{end}")?;
+                }
+                if step == 1 { Ok(()) } else { write!(f, " in steps of {step}") }
+            }
+        }
+    }
+}
+
 macro_rules! index_from {
     ($($t:ty),*) => {$(
         impl From<$t> for Index {
-            fn from(i: $t) -> Index { Index::At(i as isize) }
+            fn from(i: $t) -> Index { Index::At(nearest(i)) }
         }
         impl From<Range<$t>> for Index {
             fn from(r: Range<$t>) -> Index {
-                Index::Span { start: r.start as isize, end: Some(r.end as isize), step: 1 }
+                Index::Span { start: nearest(r.start), end: Some(nearest(r.end)), step: 1 }
             }
         }
         impl From<RangeFrom<$t>> for Index {
-            fn from(r: RangeFrom<$t>) -> Index { Index::Span { start: r.start as isize, end: None, step: 1 } }
+            fn from(r: RangeFrom<$t>) -> Index { Index::Span { start: nearest(r.start), end: None, step: 1 } }
         }
         impl From<RangeTo<$t>> for Index {
-            fn from(r: RangeTo<$t>) -> Index { Index::Span { start: 0, end: Some(r.end as isize), step: 1 } }
+            fn from(r: RangeTo<$t>) -> Index { Index::Span { start: 0, end: Some(nearest(r.end)), step: 1 } }
         }
         impl From<RangeInclusive<$t>> for Index {
-            fn from(r: RangeInclusive<$t>) -> Index { inclusive(*r.start() as isize, *r.end() as isize) }
+            fn from(r: RangeInclusive<$t>) -> Index { inclusive(nearest(*r.start()), nearest(*r.end())) }
         }
         impl From<RangeToInclusive<$t>> for Index {
-            fn from(r: RangeToInclusive<$t>) -> Index { inclusive(0, r.end as isize) }
+            fn from(r: RangeToInclusive<$t>) -> Index { inclusive(0, nearest(r.end)) }
         }
     )*};
 }
@@ -174,5 +201,23 @@ mod tests {
         assert_eq!(resolve(4.into(), 4), None);
         assert_eq!(resolve((-1).into(), 4), Some((3, 1, 1)));
         assert_eq!(resolve(Index::ALL.step(0), 4), None);
+    }
+
+    #[test]
+    fn a_number_beyond_isize_is_beyond_everything_and_not_negative() {
+        assert_eq!(Dims::dims(&usize::MAX)[..], [isize::MAX]);
+        assert_eq!(Dims::dims(&[3, usize::MAX - 7])[..], [3, isize::MAX]);
+        assert_eq!(Dims::dims(&vec![-1i64, i64::MIN])[..], [-1, isize::MIN]);
+        assert_eq!(resolve(usize::MAX.into(), 4), None);
+        assert_eq!(resolve((0..usize::MAX).into(), 4), Some((0, 4, 1)));
+        assert_eq!(resolve((0..=usize::MAX).into(), 4), Some((0, 4, 1)));
+        assert_eq!(resolve((usize::MAX..).into(), 4), Some((4, 0, 1)));
+    }
+
+    #[test]
+    fn an_index_is_shown_as_it_is_written() {
+        let shown = |index: Index| format!("{index:?}");
+        assert_eq!([shown(5.into()), shown((1..3).into()), shown((..).into())], ["5", "1..3", ".."]);
+        assert_eq!([shown((-2..).into()), shown(Index::ALL.step(-2))], ["-2..", ".. in steps of -2"]);
     }
 }

@@ -41,12 +41,13 @@ pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFu
         return build::of_nothing("einsum", Location::caller());
     }
     let operands: Vec<&TensorFuture> = operands.iter().map(|x| x.as_ref()).collect();
+    let at: At = Location::caller();
     match plan(equation, &operands) {
-        Ok(plan) => plan.run(&operands),
-        Err(refusal) => {
-            let at: At = Location::caller();
-            build::refused("einsum", operands[0], refusal, at)
+        Ok(plan) => {
+            let _within = build::within("einsum", at);
+            plan.run(&operands)
         }
+        Err(refusal) => build::refused("einsum", operands[0], refusal, at),
     }
 }
 
@@ -167,7 +168,7 @@ impl Named {
             shape.push(n.saturating_mul(n));
             x = x.permute(&order[..]).reshape(&shape[..]);
             // Each element of the diagonal is one row and one column after the last.
-            let span = Index::Span { start: 0, end: None, step: n as isize + 1 };
+            let span = Index::Span { start: 0, end: None, step: (n as isize).saturating_add(1) };
             x = x.index_dim(lead, span);
             labels = order[..lead + 1].iter().map(|&d| labels[d]).collect();
         }

@@ -24,6 +24,7 @@ impl TensorFuture {
     #[track_caller]
     pub fn take(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
         let index = index.as_ref();
+        let _within = build::within("take", Location::caller());
         self.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.dims())
     }
 
@@ -45,6 +46,7 @@ impl TensorFuture {
     #[track_caller]
     pub fn index(&self, indices: &[Option<&TensorFuture>]) -> TensorFuture {
         let at: At = Location::caller();
+        let _within = build::within("index", at);
         let refuse = |refusal| build::refused("index", self, refusal, at);
         if indices.len() > self.rank() {
             return refuse(Refusal::index(format!("{} indices for shape {}", indices.len(), self.shape())));
@@ -154,7 +156,7 @@ impl TensorFuture {
         let (sizes, at): (_, At) = (sizes.dims(), Location::caller());
         let checked =
             self.shape().dim(dim).ok_or_else(|| build::dim_refusal(dim, self.shape())).and_then(|d| {
-                let n = self.dims()[d] as isize;
+                let n = self.dims()[d];
                 match sizes.iter().all(|&s| s >= 0)
                     && sizes.iter().map(|&s| s as i128).sum::<i128>() == n as i128
                 {
@@ -166,6 +168,7 @@ impl TensorFuture {
             let failed = build::refused("split_with_sizes", self, refusal, at);
             return vec![failed; sizes.len()];
         }
+        let _within = build::within("split_with_sizes", at);
         let mut start = 0;
         let mut part = |&n: &isize| {
             start += n as usize;
@@ -183,7 +186,8 @@ impl TensorFuture {
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> TensorFuture {
         let at: At = Location::caller();
-        if self.rank() == 0 && matches!((start, end), (0 | -1, 0 | -1)) {
+        let _within = build::within("flatten", at);
+        if build::is_row_of_one(self, start) && build::is_row_of_one(self, end) {
             return self.reshape(1);
         }
         let dim = |d| self.shape().dim(d).ok_or_else(|| build::dim_refusal(d, self.shape()));

@@ -190,7 +190,8 @@ fn short(
     if !plain || logs.rank() != 2 || dim != 1 || !logs.port().host {
         return None;
     }
-    let op = Nll { ignore: options.ignore_index, mean: options.reduction == Reduction::Mean, back: None };
+    let mean = options.reduction == Reduction::Mean;
+    let op = Nll { ignore: options.ignore_index, mean, name: build::named("nll_loss"), back: None };
     Some(build::custom(Arc::new(op), &[logs, &target.to_dtype(DType::I64)], Location::caller()))
 }
 
@@ -222,6 +223,7 @@ impl TensorFuture {
         if let Err(refusal) = float(self) {
             return build::refused("mse_loss", self, refusal, Location::caller());
         }
+        let _within = build::within("mse_loss", Location::caller());
         let dtype = self.dtype().promote_ranked(self.rank(), target.dtype(), target.rank());
         reduced(&(wide(self) - wide(target)).square(), options.reduction, dtype)
     }
@@ -246,6 +248,7 @@ impl TensorFuture {
         options: impl Into<LossOptions>,
     ) -> TensorFuture {
         let (target, options, at): (_, _, At) = (target.as_ref(), options.into(), Location::caller());
+        let _within = build::within("cross_entropy", at);
         let smoothing = options.label_smoothing;
         let refuse = |refusal| build::refused("cross_entropy", self, refusal, at);
         if !(0.0..=1.0).contains(&smoothing) {
@@ -316,6 +319,7 @@ impl TensorFuture {
             Ok(dim) => dim,
             Err(refusal) => return build::refused("nll_loss", self, refusal, Location::caller()),
         };
+        let _within = build::within("nll_loss", Location::caller());
         let logs = wide(self);
         if let Some(loss) = short(&logs, target, dim, &options) {
             return loss.to_dtype(self.dtype());
@@ -348,6 +352,7 @@ impl TensorFuture {
         if let Err(refusal) = checked {
             return build::refused("bce_with_logits", self, refusal, Location::caller());
         }
+        let _within = build::within("bce_with_logits", Location::caller());
         let (x, t) = (wide(self), wide(target));
         // -log sigmoid(x). At 0 the slope of the first term is 0, and the second's is a half because two
         // tensors that are equal share it.

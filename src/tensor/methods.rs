@@ -52,7 +52,8 @@ for_each_binary!(binary_methods);
 macro_rules! reduce_methods {
     ($($name:ident $keep:ident $all:ident $Variant:ident $text:literal;)*) => {
         /// Reductions. `dims` is one dimension or several (`0`, `[0, -1]`), negative from the end; they go
-        /// from the shape, or stay with size 1 in the `_keepdim` form. Nothing waits.
+        /// from the shape, or stay with size 1 in the `_keepdim` form. `()` and an empty list are PyTorch's `dim=()`:
+        /// everything is reduced, but by `any` and `all`, which then reduce nothing. Nothing waits.
         impl TensorFuture {
             $(
                 #[doc = $text]
@@ -118,13 +119,17 @@ impl TensorFuture {
     }
 
     /// The same values in another element type; itself where it has that type already. Floats become
-    /// integers by truncation (saturating), anything becomes bool by `!= 0`.
+    /// integers by truncation: int32 and int64 saturate, uint8 keeps the lowest eight bits of what int64 has, as
+    /// narrower integers do of wider ones (PyTorch's `c10::convert` goes through int64 as well). Anything becomes
+    /// bool by `!= 0`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// use futensor::{DType, Device};
     /// let x = Device::cpu().from_vec(vec![1.9f32, -0.5], [2]);
     /// assert_eq!(x.to_dtype(DType::I32).to_vec::<i32>().await?, [1, 0]);
+    /// let y = Device::cpu().from_vec(vec![-1.0f32, 258.0], [2]);
+    /// assert_eq!(y.to_dtype(DType::U8).to_vec::<u8>().await?, [255, 2]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[doc(alias("to", "float", "half", "cast"))]
@@ -177,10 +182,18 @@ impl TensorFuture {
         build::apply(Op::Where, &[self, &a, &b], rule, at)
     }
 
-    /// `self` limited to `min..=max`; NaN stays NaN.
+    /// `self` limited to `min..=max`; NaN stays NaN. Numbers beyond what an integer type holds limit nothing.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1u8, 200], [2]);
+    /// assert_eq!(x.clamp(-5, 300).to_vec::<u8>().await?, [1, 200]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn clamp(&self, min: impl Operand, max: impl Operand) -> TensorFuture {
         let at = Location::caller();
+        let _within = build::within("clamp", at);
         let low = binary(BinaryOp::Maximum, self, min, at);
         binary(BinaryOp::Minimum, &low, max, at)
     }
@@ -208,6 +221,7 @@ impl TensorFuture {
     #[track_caller]
     pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
         let at = Location::caller();
+        let _within = build::within("matmul", at);
         if self.rank() == 2 && other.rank() == 2 && self.port().host && (a || b) {
             return build::custom(Arc::new(Turned { a, b }), &[self, other], at);
         }

@@ -3,6 +3,7 @@
 use super::build::{self, custom};
 use super::dims::Dims;
 use super::future::TensorFuture;
+use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::ops::arrange::Arrange;
 use crate::ops::pick::Pick;
@@ -72,14 +73,13 @@ impl TensorFuture {
         if let &[dim] = dims {
             return custom(Arc::new(LogSumExp { dim, keepdim }), &[self], at);
         }
-        let found: Option<Vec<usize>> = dims.iter().map(|&d| self.shape().dim(d)).collect();
-        let gone = match found {
-            Some(gone) if (1..gone.len()).all(|i| !gone[..i].contains(&gone[i])) => gone,
-            _ => {
-                let text = format!("dimensions {dims:?} of shape {}", self.shape());
-                return build::refused("logsumexp", self, Refusal::index(text), at);
-            }
+        let gone: Vec<usize> = match build::named_dims(self, dims) {
+            // None stands for all, as in other reductions.
+            Ok(named) if named.is_empty() => (0..self.rank()).collect(),
+            Ok(named) => named.to_vec(),
+            Err(refusal) => return build::refused("logsumexp", self, refusal, at),
         };
+        let _within = build::within("logsumexp", at);
         // Several dimensions as one, at the end.
         let kept: Vec<usize> = (0..self.rank()).filter(|d| !gone.contains(d)).collect();
         let order: Vec<usize> = kept.iter().chain(&gone).copied().collect();
@@ -176,7 +176,7 @@ impl TensorFuture {
 /// Picking by index. Indices are int64 or int32 and not negative; one that is out of range fails the
 /// value, never the device.
 impl TensorFuture {
-    /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0.
+    /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or index counts as a row of one.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -190,10 +190,16 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn gather(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
-        custom(Arc::new(Pick::Gather { dim }), &[self, index.as_ref()], Location::caller())
+        let (index, at) = (index.as_ref(), Location::caller());
+        if (self.rank() == 0 || index.rank() == 0) && self.rank() <= 1 && index.rank() <= 1 {
+            let _within = build::within("gather", at);
+            return self.reshape(-1).gather(dim, index.reshape(-1)).reshape(index.dims());
+        }
+        let op = Pick::Gather { dim, name: build::named("gather") };
+        custom(Arc::new(op), &[self, index], at)
     }
 
-    /// Whole slices along `dim`, for a row of indices.
+    /// Whole slices along `dim`, for a row of indices. One number is a row of one, as what is picked from or as an index.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -205,7 +211,18 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn index_select(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
-        custom(Arc::new(Pick::IndexSelect { dim }), &[self, index.as_ref()], Location::caller())
+        let (index, at) = (index.as_ref(), Location::caller());
+        let _within = build::within("index_select", at);
+        if build::is_row_of_one(self, dim) {
+            if index.rank() > 1 || index.numel() != 1 {
+                let text = format!("indices of shape {} for one number", index.shape());
+                return build::refused("index_select", self, Refusal::shape(text), at);
+            }
+            return self.reshape(1).index_select(0, index).squeeze(0);
+        }
+        let one = (index.rank() == 0).then(|| index.reshape(1));
+        let op = Pick::IndexSelect { dim, name: build::named("index_select") };
+        custom(Arc::new(op), &[self, one.as_ref().unwrap_or(index)], at)
     }
 
     /// Rows of this table `[n, width]`, for indices of any shape.
@@ -225,7 +242,7 @@ impl TensorFuture {
     }
 
     /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so the sums
-    /// are the same every time.
+    /// are the same every time. A 0-d value counts as a row of one.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -242,8 +259,15 @@ impl TensorFuture {
         index: impl AsRef<TensorFuture>,
         source: impl AsRef<TensorFuture>,
     ) -> TensorFuture {
-        let operands = [self, index.as_ref(), source.as_ref()];
-        custom(Arc::new(Pick::ScatterAdd { dim }), &operands, Location::caller())
+        let (index, source, at) = (index.as_ref(), source.as_ref(), Location::caller());
+        let operands = [self, index, source];
+        // One number counts as a row of one, in any of them.
+        if operands.iter().any(|x| x.rank() == 0) && operands.iter().all(|x| x.rank() <= 1) {
+            let _within = build::within("scatter_add", at);
+            let [x, index, source] = operands.map(|x| if x.rank() == 0 { x.reshape(1) } else { x.clone() });
+            return x.scatter_add(dim, index, source).reshape(self.dims());
+        }
+        custom(Arc::new(Pick::ScatterAdd { dim }), &operands, at)
     }
 
     /// For each of these class numbers a row of `classes` zeros with a one; int64.
@@ -272,7 +296,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn sort(&self, dim: isize, descending: bool) -> TensorFuture {
-        if self.rank() == 0 && matches!(dim, 0 | -1) {
+        if build::is_row_of_one(self, dim) {
             return self.clone();
         }
         let op = Arrange::Sort { dim, descending, positions: false };
@@ -289,14 +313,15 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn argsort(&self, dim: isize, descending: bool) -> TensorFuture {
-        if self.rank() == 0 && matches!(dim, 0 | -1) {
+        if build::is_row_of_one(self, dim) {
             return self.unsqueeze(0).argsort(0, descending).squeeze(0);
         }
         let op = Arrange::Sort { dim, descending, positions: true };
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64.
+    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of one number it is that
+    /// number, at 0.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -309,11 +334,14 @@ impl TensorFuture {
     #[track_caller]
     pub fn topk(&self, k: usize, dim: isize, largest: bool) -> (TensorFuture, TensorFuture) {
         let at = Location::caller();
+        if build::is_row_of_one(self, dim) && k <= 1 {
+            return (self.clone(), self.argsort(0, false));
+        }
         let op = |positions| Arc::new(Arrange::TopK { dim, k, largest, positions });
         (custom(op(false), &[self], at), custom(op(true), &[self], at))
     }
 
-    /// Running sums along `dim`; integers and bool are added in int64.
+    /// Running sums along `dim`; integers and bool are added in int64. One number is its own.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -323,6 +351,10 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, dim: isize) -> TensorFuture {
+        if build::is_row_of_one(self, dim) {
+            let dtype = if self.dtype().is_float() { self.dtype() } else { DType::I64 };
+            return self.to_dtype(dtype);
+        }
         custom(Arc::new(Arrange::CumSum { dim }), &[self], Location::caller())
     }
 
@@ -368,11 +400,14 @@ impl TensorFuture {
             let text = format!("{} shifts for {} dimensions", by.len(), dims.len());
             return build::refused("roll", self, Refusal::argument(text), at);
         }
+        if let Some(shift) = by.iter().find(|&&by| by == isize::MAX) {
+            return build::refused("roll", self, Refusal::argument(format!("a shift of {shift} or more")), at);
+        }
         let shifts = dims.iter().zip(&by).map(|(&d, &b)| (d, b as i64)).collect();
         custom(Arc::new(Arrange::Roll { shifts }), &[self], at)
     }
 
-    /// The elements along dimensions in reverse; a view.
+    /// The elements along dimensions, each named once, in reverse; a view.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -399,6 +434,7 @@ impl TensorFuture {
         mask: impl AsRef<TensorFuture>,
         value: impl super::operand::Operand,
     ) -> TensorFuture {
+        let _within = build::within("masked_fill", Location::caller());
         mask.as_ref().where_cond(value, self).to_dtype(self.dtype())
     }
 
@@ -417,6 +453,7 @@ impl TensorFuture {
         let Some(lead) = times.len().checked_sub(self.rank()) else {
             return refuse(Refusal::shape(format!("{} counts for shape {}", times.len(), self.shape())));
         };
+        let _within = build::within("repeat", at);
         // Each dimension that is repeated gets one in front of it, of that size and no stride.
         let (mut apart, mut repeated, mut shape) = (Vec::new(), Vec::new(), Vec::new());
         for (d, &n) in times.iter().enumerate() {
@@ -424,7 +461,7 @@ impl TensorFuture {
                 return refuse(Refusal::argument(format!("cannot repeat {n} times")));
             };
             let own = if d < lead { 1 } else { self.dims()[d - lead] };
-            if n != 1 && own != 1 {
+            if n != 1 && own > 1 {
                 apart.push(1);
                 repeated.push(n);
             }
@@ -460,7 +497,7 @@ impl TensorFuture {
     #[track_caller]
     fn parts(
         &self,
-        name: &str,
+        name: &'static str,
         dim: isize,
         asked: usize,
         size: impl FnOnce(usize) -> usize,
@@ -471,6 +508,7 @@ impl TensorFuture {
         if asked == 0 {
             return refuse(Refusal::argument("there is at least one part, of at least one element"));
         }
+        let _within = build::within(name, at);
         let n = self.dims()[d];
         let size = size(n);
         (0..n.div_ceil(size).max(1)).map(|i| self.narrow(dim, i * size, size.min(n - i * size))).collect()

@@ -71,6 +71,7 @@ impl TensorFuture {
             Ok(pairs) => pairs,
             Err(refusal) => return build::refused("pad", self, refusal, at),
         };
+        let _within = build::within("pad", at);
         let mut x = self.clone();
         let mut shape = self.shape().clone();
         let mut place: Vec<Index> = vec![Index::ALL; self.rank()];
@@ -127,8 +128,9 @@ impl TensorFuture {
         });
         let pairs = match checked {
             Ok(pairs) => pairs,
-            Err(refusal) => return build::refused("pad", self, refusal, at),
+            Err(refusal) => return build::refused("pad_mode", self, refusal, at),
         };
+        let _within = build::within("pad_mode", at);
         let mut x = self.clone();
         for (d, [before, after]) in pairs {
             let n = self.dims()[d] as i64;
@@ -181,6 +183,7 @@ impl TensorFuture {
             return self.clone();
         } else {
             let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+            let _within = build::within("dropout", Location::caller());
             let keep = draw().ge(p).to_dtype(self.dtype());
             return keep * scale * self;
         };

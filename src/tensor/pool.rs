@@ -100,7 +100,9 @@ impl PoolOptions {
             }
             let reach = dilation[a] * (kernel[a] - 1) + 1;
             let over = if self.ceil { stride[a] - 1 } else { 0 };
-            let room = (input[a] + 2 * padding[a] + over).checked_sub(reach);
+            // A failed value may have any sizes.
+            let padded = input[a].checked_add(2 * padding[a] + over).filter(|&n| n < isize::MAX as usize);
+            let room = padded.and_then(|padded| padded.checked_sub(reach));
             let too_large = || {
                 Refusal::shape(format!("a window of {kernel:?} is larger than {input:?} padded by {padding:?}"))
             };

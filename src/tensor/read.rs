@@ -373,7 +373,7 @@ impl Future for NonZero {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
         let (rows, indices) = ready!(self.reading.poll(cx))?;
         let (rank, at, device) = (self.rank, self.at, self.reading.step.device());
-        Poll::Ready(device.handed_at(indices, [rows, rank].into(), at).outcome())
+        Poll::Ready(device.handed("nonzero", indices, [rows, rank].into(), at).outcome())
     }
 }
 

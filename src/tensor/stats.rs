@@ -7,27 +7,21 @@ use super::future::TensorFuture;
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::op::ReduceOp;
+use crate::shape::Shape;
 use smallvec::SmallVec;
 use std::panic::Location;
 
 /// Dimensions to reduce; all of them for `None`.
 type Over = Option<SmallVec<[isize; 8]>>;
 
-/// The dimensions that are named, each once.
+/// The dimensions that are named, each once; all of them where none is.
 fn resolved(x: &TensorFuture, over: &Over) -> Result<SmallVec<[isize; 8]>, Refusal> {
-    let Some(dims) = over else { return Ok((0..x.rank() as isize).collect()) };
-    let mut out: SmallVec<[isize; 8]> = SmallVec::new();
-    for &dim in dims {
-        match x.shape().dim(dim) {
-            None if x.rank() == 0 && matches!(dim, 0 | -1) => {}
-            None => return Err(build::dim_refusal(dim, x.shape())),
-            Some(d) if out.contains(&(d as isize)) => {
-                return Err(Refusal::argument(format!("dimension {dim} is named twice")));
-            }
-            Some(d) => out.push(d as isize),
+    match over {
+        Some(dims) if !dims.is_empty() => {
+            Ok(build::named_dims(x, dims)?.into_iter().map(|d| d as isize).collect())
         }
+        _ => Ok((0..x.rank() as isize).collect()),
     }
-    Ok(out)
 }
 
 /// Refuses what is not a floating point value.
@@ -49,13 +43,14 @@ pub(super) fn wide(x: &TensorFuture) -> TensorFuture {
 
 /// The mean of the squared distances from the mean, with `n - correction` in place of `n`.
 #[track_caller]
-fn variance(name: &str, x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> TensorFuture {
+fn variance(name: &'static str, x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> TensorFuture {
     let at: At = Location::caller();
     let dims = match float(x).and_then(|()| resolved(x, &over)) {
         Ok(dims) => dims,
         Err(refusal) => return build::refused(name, x, refusal, at),
     };
-    let n: usize = dims.iter().map(|&d| x.dims()[d as usize]).product();
+    let n = dims.iter().map(|&d| x.dims()[d as usize]).collect::<Shape>().numel();
+    let _within = build::within(name, at);
     let x = wide(x);
     let mean = build::reduce(ReduceOp::Mean, &x, Some(&dims), true, at);
     let distance = (&x - mean).square();
@@ -72,6 +67,7 @@ fn rooted(sum: &TensorFuture, root: impl Fn(&TensorFuture) -> TensorFuture) -> T
 
 #[track_caller]
 fn deviation(x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> TensorFuture {
+    let _within = build::within("std", Location::caller());
     rooted(&variance("std", x, over, correction, keepdim), |var| var.sqrt()).to_dtype(x.dtype())
 }
 
@@ -86,6 +82,7 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
         Ok(dims) => dims,
         Err(refusal) => return build::refused("norm", x, refusal, at),
     };
+    let _within = build::within("norm", at);
     let reduce = |op, of: &TensorFuture| build::reduce(op, of, Some(&dims), keepdim, at);
     let y = wide(x);
     let out = if p == f64::INFINITY {
@@ -204,6 +201,7 @@ impl TensorFuture {
         if let Err(refusal) = channels(self, checked) {
             return build::refused("batch_norm", self, refusal, Location::caller());
         }
+        let _within = build::within("batch_norm", Location::caller());
         normalised(self, mean, var, weight, bias, eps)
     }
 
@@ -234,9 +232,10 @@ impl TensorFuture {
             _ => Ok(()),
         });
         if let Err(refusal) = checked {
-            let failed = build::refused("batch_norm", self, refusal, at);
+            let failed = build::refused("batch_norm_train", self, refusal, at);
             return (failed.clone(), failed.clone(), failed);
         }
+        let _within = build::within("batch_norm_train", at);
         let over: SmallVec<[isize; 8]> = (0..self.rank() as isize).filter(|&d| d != 1).collect();
         let x = wide(self);
         let mean = build::reduce(ReduceOp::Mean, &x, Some(&over), true, at);

@@ -12,9 +12,19 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-fn view(x: &TensorFuture, op: ViewOp, shape: Result<Shape, Refusal>, at: At) -> TensorFuture {
+/// Another look at `x`; `name` is what it was asked for by.
+fn view(
+    name: &'static str,
+    x: &TensorFuture,
+    op: ViewOp,
+    shape: Result<Shape, Refusal>,
+    at: At,
+) -> TensorFuture {
     let dtype = x.dtype();
-    build::apply(Op::View(op), &[x], || shape.map(|shape| Meta { shape, dtype }), at)
+    match shape.and_then(|shape| build::fits(&shape, dtype).map(|()| shape)) {
+        Ok(shape) => build::apply(Op::View(op), &[x], || Ok(Meta { shape, dtype }), at),
+        Err(refusal) => build::refused(name, x, refusal, at),
+    }
 }
 
 fn dim_of(x: &TensorFuture, dim: isize) -> Result<usize, Refusal> {
@@ -53,13 +63,13 @@ impl TensorFuture {
             }
             Ok(wanted.iter().map(|&d| if d == -1 { numel / known } else { d as usize }).collect::<Shape>())
         };
-        view(self, ViewOp::Reshape, rule(), Location::caller())
+        view("reshape", self, ViewOp::Reshape, rule(), Location::caller())
     }
 
     /// Two dimensions changed places.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> TensorFuture {
-        if self.rank() == 0 && matches!((a, b), (0 | -1, 0 | -1)) {
+        if build::is_row_of_one(self, a) && build::is_row_of_one(self, b) {
             return self.clone();
         }
         let order = dim_of(self, a).and_then(|a| {
@@ -68,7 +78,7 @@ impl TensorFuture {
             order.swap(a, b);
             Ok(order)
         });
-        self.reordered(order, Location::caller())
+        self.reordered("transpose", order, Location::caller())
     }
 
     /// A matrix with rows and columns changed; a vector or a 0-d tensor is itself.
@@ -84,16 +94,21 @@ impl TensorFuture {
             2 => Ok(SmallVec::from_slice(&[1, 0])),
             rank => Err(Refusal::shape(format!("t takes at most two dimensions, not {rank}: use transpose"))),
         };
-        self.reordered(order, Location::caller())
+        self.reordered("t", order, Location::caller())
     }
 
     /// The dimensions in another order.
     #[track_caller]
     pub fn permute(&self, order: impl Dims) -> TensorFuture {
-        self.reordered(Ok(order.dims()), Location::caller())
+        self.reordered("permute", Ok(order.dims()), Location::caller())
     }
 
-    fn reordered(&self, order: Result<SmallVec<[isize; 8]>, Refusal>, at: At) -> TensorFuture {
+    fn reordered(
+        &self,
+        name: &'static str,
+        order: Result<SmallVec<[isize; 8]>, Refusal>,
+        at: At,
+    ) -> TensorFuture {
         let order = order.and_then(|order| {
             let mut dims: SmallVec<[u8; 8]> = SmallVec::new();
             for &d in &order {
@@ -112,9 +127,9 @@ impl TensorFuture {
         match order {
             Ok(order) => {
                 let shape = order.iter().map(|&d| self.dims()[d as usize]).collect();
-                view(self, ViewOp::Permute(order), Ok(shape), at)
+                view(name, self, ViewOp::Permute(order), Ok(shape), at)
             }
-            Err(refusal) => view(self, ViewOp::Permute(SmallVec::new()), Err(refusal), at),
+            Err(refusal) => build::refused(name, self, refusal, at),
         }
     }
 
@@ -130,25 +145,37 @@ impl TensorFuture {
         } else {
             Err(build::dim_refusal(dim, self.shape()))
         };
-        view(self, ViewOp::Reshape, shape, Location::caller())
+        view("unsqueeze", self, ViewOp::Reshape, shape, Location::caller())
     }
 
-    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` takes out all.
+    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` names none, and takes out
+    /// nothing; see [`squeeze_all`](Self::squeeze_all).
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([1, 2, 1]);
+    /// assert_eq!(x.squeeze(0).dims(), [2, 1]);
+    /// assert_eq!(x.squeeze([0, 1, -1]).dims(), [2]);
+    /// assert_eq!(x.squeeze(()).dims(), [1, 2, 1]);
+    /// ```
     #[track_caller]
     pub fn squeeze(&self, dims: impl Dims) -> TensorFuture {
-        let named = dims.dims();
-        if self.rank() == 0 && named.iter().all(|d| matches!(d, 0 | -1)) {
-            return self.clone();
-        }
-        let mut gone: Result<SmallVec<[usize; 8]>, Refusal> = named.iter().map(|&d| dim_of(self, d)).collect();
-        if named.is_empty() {
-            gone = Ok((0..self.rank()).collect());
-        }
-        let shape = gone.map(|gone| {
+        let shape = build::named_dims(self, &dims.dims()).map(|gone| {
             let stays = |(d, n): &(usize, &usize)| **n != 1 || !gone.contains(d);
             self.dims().iter().enumerate().filter(stays).map(|(_, &n)| n).collect()
         });
-        view(self, ViewOp::Reshape, shape, Location::caller())
+        view("squeeze", self, ViewOp::Reshape, shape, Location::caller())
+    }
+
+    /// All dimensions of size 1 taken out: PyTorch's `squeeze` without an argument.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([1, 2, 1]);
+    /// assert_eq!(x.squeeze_all().dims(), [2]);
+    /// ```
+    #[track_caller]
+    pub fn squeeze_all(&self) -> TensorFuture {
+        let shape = self.dims().iter().copied().filter(|&n| n != 1).collect();
+        view("squeeze_all", self, ViewOp::Reshape, Ok(shape), Location::caller())
     }
 
     /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a size.
@@ -171,7 +198,7 @@ impl TensorFuture {
             }
             Ok(dims)
         };
-        view(self, ViewOp::Expand, rule(), Location::caller())
+        view("expand", self, ViewOp::Expand, rule(), Location::caller())
     }
 
     /// `len` positions of a dimension, from `start` on.
@@ -193,25 +220,24 @@ impl TensorFuture {
                 _ => Err(Refusal::index(format!("{len} positions from {start} are not in a dimension of {n}"))),
             }
         });
-        self.sliced(checked, start, len, 1, at)
+        match checked {
+            Ok(d) => self.sliced("narrow", d, start, len, 1, at),
+            Err(refusal) => build::refused("narrow", self, refusal, at),
+        }
     }
 
     fn sliced(
         &self,
-        dim: Result<usize, Refusal>,
+        name: &'static str,
+        dim: usize,
         start: usize,
         len: usize,
         step: isize,
         at: At,
     ) -> TensorFuture {
-        match dim {
-            Ok(d) => {
-                let mut shape = self.shape().clone();
-                shape.dims_mut()[d] = len;
-                view(self, ViewOp::Slice { dim: d as u8, start, step }, Ok(shape), at)
-            }
-            Err(refusal) => view(self, ViewOp::Slice { dim: 0, start, step }, Err(refusal), at),
-        }
+        let mut shape = self.shape().clone();
+        shape.dims_mut()[dim] = len;
+        view(name, self, ViewOp::Slice { dim: dim as u8, start, step }, Ok(shape), at)
     }
 
     /// `len` positions of a dimension, which is in range, from `start` on, `step` apart.
@@ -220,19 +246,21 @@ impl TensorFuture {
         if (start, len, step) == (0, self.dims()[dim], 1) {
             return self.clone();
         }
-        self.sliced(Ok(dim), start, len, step, Location::caller())
+        self.sliced("narrow", dim, start, len, step, Location::caller())
     }
 
-    /// Dimensions walked backwards.
+    /// Dimensions walked backwards, each named once.
     pub(crate) fn reversed(&self, dims: &[isize], at: At) -> TensorFuture {
+        let named = match build::named_dims(self, dims) {
+            Ok(named) => named,
+            Err(refusal) => return build::refused("flip", self, refusal, at),
+        };
         let mut x = self.clone();
-        for &dim in dims {
-            let n = dim_of(self, dim).map(|d| (d, self.dims()[d]));
-            x = match n {
-                Ok((_, 0)) => x,
-                Ok((d, n)) => x.sliced(Ok(d), n - 1, n, -1, at),
-                Err(refusal) => return self.sliced(Err(refusal), 0, 0, 1, at),
-            };
+        for d in named {
+            let n = self.dims()[d];
+            if n > 0 {
+                x = x.sliced("flip", d, n - 1, n, -1, at);
+            }
         }
         x
     }
@@ -257,7 +285,7 @@ impl TensorFuture {
         let indices = indices.indices();
         if indices.len() > self.rank() {
             let text = format!("{} indices for shape {}", indices.len(), self.shape());
-            return self.sliced(Err(Refusal::index(text)), 0, 0, 1, at);
+            return build::refused("i", self, Refusal::index(text), at);
         }
         let mut x = self.clone();
         let mut gone: SmallVec<[usize; 8]> = SmallVec::new();
@@ -265,10 +293,10 @@ impl TensorFuture {
             let n = self.dims()[d];
             let Some((start, len, step)) = resolve(index, n) else {
                 let text = format!("index {index:?} is not in a dimension of {n}");
-                return self.sliced(Err(Refusal::index(text)), 0, 0, 1, at);
+                return build::refused("i", self, Refusal::index(text), at);
             };
             if (start, len, step) != (0, n, 1) {
-                x = x.sliced(Ok(d), start, len, step, at);
+                x = x.sliced("i", d, start, len, step, at);
             }
             if let Index::At(_) = index {
                 gone.push(d);
@@ -279,7 +307,7 @@ impl TensorFuture {
         }
         let shape: Shape =
             x.dims().iter().enumerate().filter(|(d, _)| !gone.contains(d)).map(|(_, &n)| n).collect();
-        view(&x, ViewOp::Reshape, Ok(shape), at)
+        view("i", &x, ViewOp::Reshape, Ok(shape), at)
     }
 
     /// A copy in which the part that `indices` name is `source` (which is broadcast to it).
@@ -357,6 +385,7 @@ fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
 pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     let at = Location::caller();
     let Some(first) = tensors.first().map(|t| t.as_ref()) else { return build::of_nothing("stack", at) };
+    let _within = build::within("stack", at);
     if let Some(other) = tensors.iter().find(|t| t.as_ref().shape() != first.shape()) {
         let text = format!("shapes differ: {} and {}", first.shape(), other.as_ref().shape());
         return build::refused("stack", first, Refusal::shape(text), at);

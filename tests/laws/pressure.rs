@@ -2,7 +2,7 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, block_on};
 use crate::{Laws, promises};
-use futensor::TensorFuture;
+use futensor::{CpuRun, DType, Meta, Operation, PoolOptions, Refusal, TensorFuture, custom, grad};
 use futures::poll;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,6 +17,7 @@ pub fn add(laws: &mut Laws) {
         a_poll_of_a_blocked_value_returns
         a_waiter_is_woken_once_and_only_when_it_is_time
         a_poll_runs_nothing_that_is_not_small
+        a_poll_runs_no_step_of_many_elements
         an_op_is_counted_once_from_its_call_to_its_end
         ready_ends_when_the_queue_is_short_enough
         one_released_permit_wakes_one_of_many_waiters
@@ -138,6 +139,56 @@ fn a_poll_runs_nothing_that_is_not_small(kind: Kind) {
         assert_eq!(device.stats().inline, 0);
     }
     assert_eq!((small.runs(), large.runs()), (200, 200));
+}
+
+/// Large operands with small results, and the other way round: whoever awaits such a value, the device computes it.
+fn a_poll_runs_no_step_of_many_elements(kind: Kind) {
+    const MANY: usize = 1 << 20;
+    let device = kind.device();
+    let (bins, index) = (device.zeros([256]), device.zeros_dtype([MANY], DType::I64));
+    let (many, none) = (device.ones([MANY]), device.ones([0, MANY]));
+    let free = |inputs: &[&TensorFuture], n: usize| custom(Free(Meta::new([n], DType::F32)), inputs);
+    let wide = device.ones([1, 1, 1, MANY]);
+    let wide_out = wide.requires_grad();
+    let pooled = wide_out.avg_pool2d(PoolOptions::new(1).stride([1, MANY - 1]));
+    block_on(device.waitall()).unwrap();
+    let calls: Vec<(&str, Box<dyn Fn() -> TensorFuture>)> = vec![
+        ("a histogram", Box::new(|| bins.scatter_add(0, &index, &many))),
+        ("sums of nothing", Box::new(|| none.sum(0))),
+        ("a product without inner elements", Box::new(|| device.ones([1, 0]).matmul(&none))),
+        ("the way back of a pooling", Box::new(|| grad(pooled.sum_all(), &[&wide_out]).remove(0))),
+        ("a free op with a large operand", Box::new(|| free(&[&many], 1))),
+        ("a free op with a large result", Box::new(|| free(&[&bins], MANY))),
+    ];
+    for (name, call) in &calls {
+        let busy = kind.occupy(&device);
+        let mut value = call();
+        let waker = Waker::noop();
+        // Nobody else can run it now: what the poll does not run is not there.
+        let polled = Pin::new(&mut value).poll(&mut Context::from_waker(waker));
+        assert!(polled.is_pending(), "a poll ran {name}");
+        busy.release();
+        block_on(value).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+/// An op that says it costs nothing.
+struct Free(Meta);
+
+impl Operation for Free {
+    fn name(&self) -> &str {
+        "free"
+    }
+    fn infer(&self, _: &[&Meta]) -> Result<Meta, Refusal> {
+        Ok(self.0.clone())
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        run.output().as_zeroed_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        Ok(())
+    }
+    fn estimate_ns(&self, _: &[&Meta], _: &Meta) -> u64 {
+        0
+    }
 }
 
 fn an_op_is_counted_once_from_its_call_to_its_end(kind: Kind) {

@@ -217,7 +217,7 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
         ("permute", _) => futures(x.permute(list("dims")?)),
         ("unsqueeze", Some(d)) => futures(x.unsqueeze(d)),
         ("squeeze", Some(d)) => futures(x.squeeze(d)),
-        ("squeeze", None) => futures(x.squeeze(())),
+        ("squeeze", None) => futures(x.squeeze_all()),
         ("expand", _) => futures(x.expand(list("shape")?)),
         // A start from the end is an index; a length below zero cannot be said.
         ("narrow", Some(0)) if int("start")? < 0 => {

@@ -105,7 +105,7 @@ pub(super) fn calls(p: &Product) -> Result<Calls, Misfit> {
     let g = Geometry::new(&p.batch, &[&p.a[..rank], &p.b[..rank], &out]);
     let batches = g.dims.first().copied().unwrap_or(1);
     let inner = |k: usize| g.strides[k].first().copied().unwrap_or(0);
-    let outer: usize = g.dims.iter().skip(1).product();
+    let outer = crate::shape::numel(g.dims.get(1..).unwrap_or(&[]));
     if outer > CALLS_MAX || (0..2).any(|k| inner(k) < 0) {
         return Err(Misfit::Batches);
     }

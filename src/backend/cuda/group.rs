@@ -205,7 +205,7 @@ impl<'a> OpByOp<'a> {
 
     fn run(&self, launcher: &mut Launcher, site: &dyn Site) -> Result<(), Trouble> {
         let instrs = &self.program.instrs;
-        let numel: usize = self.shape.iter().product();
+        let numel = crate::shape::numel(&self.shape[..]);
         // The last instruction that reads each register's memory, through what is folded into it.
         let mut last: SmallVec<[usize; 48]> = SmallVec::from_elem(0, instrs.len());
         for i in 0..instrs.len() {

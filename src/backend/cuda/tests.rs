@@ -64,9 +64,12 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         let y = Value::drawn(r, dtype, &[2, 5]).flipped(1);
         same("cat", both(&rig, launcher, Cat { dim: 0 }, &[&x, &y, &x]).unwrap());
         let index = Value::of(&[3, 5], &(0..15).map(|_| r.below(6) as i64).collect::<Vec<_>>());
-        same("gather", both(&rig, launcher, Pick::Gather { dim: 0 }, &[&x, &index]).unwrap());
+        same("gather", both(&rig, launcher, Pick::Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap());
         let row = Value::of(&[4], &[3i32, 0, 5, 3]).flipped(0);
-        same("index_select", both(&rig, launcher, Pick::IndexSelect { dim: 0 }, &[&x, &row]).unwrap());
+        same(
+            "index_select",
+            both(&rig, launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&x, &row]).unwrap(),
+        );
         let table = Value::drawn(r, dtype, &[6, 8]);
         let at = Value::of(&[2, 2], &[1i64, 5, 0, 2]).permuted(&[1, 0]);
         same("embedding", both(&rig, launcher, Pick::Embedding, &[&table, &at]).unwrap());
@@ -168,15 +171,21 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
         rig.bad_index()
     };
     let index = Value::of(&[3], &[0i64, -1, 9]);
-    assert_eq!(run(launcher, Pick::IndexSelect { dim: 0 }, &[&x, &index]), Some((1, -1, 4)));
+    assert_eq!(
+        run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&x, &index]),
+        Some((1, -1, 4))
+    );
     assert_eq!(run(launcher, Pick::Embedding, &[&x, &index]), Some((1, -1, 4)));
     assert_eq!(run(launcher, Pick::OneHot { classes: 9 }, &[&index]), Some((1, -1, 9)));
     assert_eq!(run(launcher, Pick::OneHot { classes: 0 }, &[&index]), Some((0, 0, 0)));
     // Where the result has no elements, the indices are looked at all the same.
     let none = Value::of::<f32>(&[4, 0], &[]);
-    assert_eq!(run(launcher, Pick::IndexSelect { dim: 0 }, &[&none, &index]), Some((1, -1, 4)));
+    assert_eq!(
+        run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&none, &index]),
+        Some((1, -1, 4))
+    );
     let fine = Value::of(&[3], &[0i64, 3, 2]);
-    assert_eq!(run(launcher, Pick::IndexSelect { dim: 0 }, &[&none, &fine]), None);
+    assert_eq!(run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]), None);
     launcher.clear();
 }
 

@@ -32,7 +32,11 @@ impl<const N: usize> Nest<N> {
 
     /// Turns of the whole nest.
     pub fn numel(&self) -> usize {
-        self.dims.iter().map(|d| d.size).product()
+        // Sizes beside a size of 0 may be any.
+        match self.dims.iter().any(|d| d.size == 0) {
+            true => 0,
+            false => self.dims.iter().fold(1, |n, d| n.saturating_mul(d.size)),
+        }
     }
 
     /// Joins neighbours that every operand walks as one loop. The order of turns stays.
@@ -41,7 +45,7 @@ impl<const N: usize> Nest<N> {
         for d in self.dims.drain(..) {
             match out.last_mut() {
                 Some(o) if (0..N).all(|i| o.step[i] == d.step[i].wrapping_mul(d.size as isize)) => {
-                    *o = Dim { size: o.size * d.size, step: d.step };
+                    *o = Dim { size: o.size.saturating_mul(d.size), step: d.step };
                 }
                 _ => out.push(d),
             }

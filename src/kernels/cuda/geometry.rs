@@ -27,10 +27,15 @@ impl Geometry {
                 continue;
             }
             let merges = g.dims.last().is_some_and(|&inner| {
-                strides.iter().zip(&g.strides).all(|(s, own)| s[d] == own[own.len() - 1] * inner as isize)
+                strides
+                    .iter()
+                    .zip(&g.strides)
+                    .all(|(s, own)| s[d] == own[own.len() - 1].wrapping_mul(inner as isize))
             });
             if merges {
-                *g.dims.last_mut().expect("a dimension to merge with") *= shape[d];
+                let inner = g.dims.last_mut().expect("a dimension to merge with");
+                // Sizes beside a size of 0 may be any.
+                *inner = inner.saturating_mul(shape[d]);
             } else {
                 g.dims.push(shape[d]);
                 strides.iter().zip(&mut g.strides).for_each(|(s, own)| own.push(s[d]));
@@ -44,7 +49,7 @@ impl Geometry {
     }
 
     pub fn numel(&self) -> usize {
-        self.dims.iter().product()
+        crate::shape::numel(&self.dims)
     }
 
     /// Stride of the innermost dimension; 1 where there is none.
@@ -71,7 +76,7 @@ impl Geometry {
         low.dims.truncate(cut);
         low.strides.iter_mut().for_each(|s| s.truncate(cut));
         let step = low.numel();
-        let pieces = (0..self.dims[cut..].iter().product())
+        let pieces = (0..crate::shape::numel(&self.dims[cut..]))
             .map(|i| {
                 let mut rest = i;
                 let mut offsets: SmallVec<[isize; 4]> = SmallVec::from_elem(0, self.strides.len());

@@ -125,7 +125,7 @@ pub(crate) fn scatter_add(
         return None;
     }
     let whole = Geometry::new(shape, &[source, index.strides, index.positions]);
-    let reach: usize = out_shape.iter().product();
+    let reach = crate::shape::numel(&out_shape[..]);
     let wide = !whole.fits_32() || reach > i32::MAX as usize;
     let (lines, size) = (g.numel(), out_shape[dim]);
     // Few lines are shared by more threads; each still reads the whole index.

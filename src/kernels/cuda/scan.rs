@@ -44,7 +44,7 @@ pub(crate) fn cumsum(dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) 
     if g.rank() > RANK_MAX || chunks > GRID_YZ_MAX {
         return None;
     }
-    let inner: usize = shape[dim + 1..].iter().product();
+    let inner = crate::shape::numel(&shape[dim + 1..]);
     let tail = |args: &mut smallvec::SmallVec<[Arg; 8]>| {
         args.extend([
             Arg::U64(rows as u64),

@@ -72,7 +72,7 @@ pub(crate) fn plan(
         return None;
     }
     let last = dims.iter().rposition(|&d| d).map_or(0, |d| d + 1);
-    let inner: usize = shape[last..].iter().product();
+    let inner = crate::shape::numel(&shape[last..]);
     let (rows, n) = (kept.numel(), row.numel());
     let mut plan = Plan::default();
     let whole = op != RowOp::LogSumExp;

@@ -55,7 +55,7 @@ pub(crate) fn plan(
     if g.rank() > RANK_MAX || n >= i32::MAX as usize {
         return None;
     }
-    let inner: usize = shape[dim + 1..].iter().product();
+    let inner = crate::shape::numel(&shape[dim + 1..]);
     let input = Arg::In { index: 0, bytes: 0 };
     let outs = [Arg::Out { index: 0, bytes: 0 }, Arg::Out { index: 1, bytes: 0 }];
     let [n64, step, k64, inner64, down] =

@@ -230,7 +230,8 @@ fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {
     let kept: SmallVec<[isize; 8]> =
         shape.iter().zip(&r.dims).map(|(&n, &gone)| if gone { 1 } else { n as isize }).collect();
     let dims: SmallVec<[isize; 8]> = (0..shape.rank()).filter(|&d| r.dims[d]).map(|d| d as isize).collect();
-    let count: usize = shape.iter().zip(&r.dims).filter(|(_, gone)| **gone).map(|(&n, _)| n).product();
+    let over = shape.iter().zip(&r.dims).filter(|(_, gone)| **gone).map(|(&n, _)| n);
+    let count = over.collect::<Shape>().numel();
     let g = call.upstream.reshape(&kept[..]);
     match r.op {
         ReduceOp::Mean => g.div(count as f64),

@@ -81,7 +81,7 @@ fn run_at(
         *base = output.ptr;
         bytes += output.dtype.size();
     }
-    let numel: usize = shape.iter().product();
+    let numel = crate::shape::numel(shape);
     debug_assert!(range.end <= numel && outputs.len() == program.outputs.len());
     let stream = bytes * numel >= STREAM_FROM;
     let call = Call { level, program, shape, inputs, outputs: &bases[..outputs.len()], stream };
@@ -120,7 +120,7 @@ pub(crate) fn run_parallel(
     outputs: &[ViewMut<'_>],
     par: &dyn Parallel,
 ) {
-    let numel: usize = shape.iter().product();
+    let numel = crate::shape::numel(shape);
     let threads = par.threads();
     let parts = match threads {
         0 | 1 => 1,

@@ -140,7 +140,7 @@ fn lines<T: Ordered, K: Key>(
     if k == 0 || input.numel() == 0 {
         return;
     }
-    let inner: usize = input.shape[dim + 1..].iter().product();
+    let inner = crate::shape::numel(&input.shape[dim + 1..]);
     let (mut shape, mut strides) = (input.shape.to_vec(), input.strides.to_vec());
     shape.remove(dim);
     strides.remove(dim);

@@ -74,8 +74,8 @@ pub(crate) fn index_select(
     let inner = Nest::new(&input.shape[dim + 1..], [&input.strides[dim + 1..]]).merged();
     let indices = Nest::new(index.shape, [index.strides]).merged();
     let n = inner.numel();
-    // Where there is nothing to copy, the indices are still looked at.
-    let outers = outer.numel().max((n == 0 || out.numel() == 0) as usize);
+    // Where there is nothing to copy, the indices are still looked at, once.
+    let outers = if out.numel() == 0 { 1 } else { outer.numel() };
     let failure = Failure::none();
     with_size!(input.dtype, T => with_index!(index.dtype, I => {
         let (from, to) = (Shared::<T>::new(input.ptr.cast_mut()), Shared::<T>::new(out.ptr));
@@ -196,6 +196,9 @@ fn add_all<T: Load<W>, W: super::super::reduce::fold::Wide>(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) -> Result<(), OutOfRange> {
+    if index.numel() == 0 {
+        return Ok(());
+    }
     let strides = crate::shape::contiguous_strides(out.shape);
     let without = |s: &[isize]| -> Vec<isize> {
         s.iter().enumerate().filter(|(d, _)| *d != dim).map(|(_, &s)| s).collect()

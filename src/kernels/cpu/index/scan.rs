@@ -41,7 +41,7 @@ fn sums<T: Copy, W: Copy + Default, O>(
         return;
     }
     let (n, step) = (x.shape[dim], x.strides[dim]);
-    let inner: usize = x.shape[dim + 1..].iter().product();
+    let inner = crate::shape::numel(&x.shape[dim + 1..]);
     let outer = Nest::new(&x.shape[..dim], [&x.strides[..dim]]).merged();
     let columns = Nest::new(&x.shape[dim + 1..], [&x.strides[dim + 1..]]).merged();
     let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<O>::new(out.ptr));

@@ -69,10 +69,10 @@ pub(crate) fn matmul(
     par: &dyn Parallel,
 ) -> Result<(), String> {
     debug_assert!(a.dtype == b.dtype && a.dtype == out.dtype);
-    let product = Product { as_packed, ..Product::new(&a, &b, out.shape) };
     if out.numel() == 0 {
         return Ok(());
     }
+    let product = Product { as_packed, ..Product::new(&a, &b, out.shape) };
     match a.dtype {
         DType::F32 => float::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F64 => float::<f64>(&product, a.ptr, b.ptr, out.ptr, par),

@@ -38,12 +38,12 @@ pub(crate) enum Source<'a> {
 /// Reduces the dimensions that `dims` marks, writing one element for each index of the others, row by
 /// row. (So `keepdim` makes no difference here.)
 pub(crate) fn reduce(op: ReduceOp, input: Source<'_>, dims: &[bool], output: &ViewMut<'_>, par: &dyn Parallel) {
-    let kernel = kernel_of(op, input.dtype());
-    let task = Task::new(op, kernel, input, dims, output, par);
-    debug_assert_eq!(task.kept.numel(), output.numel());
     if output.numel() == 0 {
         return;
     }
+    let kernel = kernel_of(op, input.dtype());
+    let task = Task::new(op, kernel, input, dims, output, par);
+    debug_assert_eq!(task.kept.numel(), output.numel());
     match op {
         ReduceOp::ArgMax | ReduceOp::ArgMin => arg::find(&task, kernel, op == ReduceOp::ArgMax),
         _ => match task.column() {

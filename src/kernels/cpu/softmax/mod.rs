@@ -85,7 +85,7 @@ fn softmax_of<T: Load<W>, W: Float>(x: View<'_>, dim: usize, log: bool, out: &Vi
     if out.numel() == 0 {
         return;
     }
-    let inner: usize = x.shape[dim + 1..].iter().product();
+    let inner = crate::shape::numel(&x.shape[dim + 1..]);
     let n = x.shape[dim];
     // What lies neither in rows nor in columns is brought into order first, in place of the result.
     let good = if inner == 1 {
@@ -339,6 +339,9 @@ impl<T: Load<W>, W: Float> Half<T, W> {
 
 /// `log sum e^x` over one dimension, which the output lacks. Of nothing, or of -inf alone, -inf.
 pub(crate) fn logsumexp(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+    if out.numel() == 0 {
+        return;
+    }
     match input.dtype {
         DType::F32 => columns::logsumexp::<f32, f32>(input, dim, out, par),
         DType::F64 => columns::logsumexp::<f64, f64>(input, dim, out, par),

@@ -69,7 +69,7 @@ fn norm_of<T: Load<W>, W: Float>(
         return;
     }
     let lead = x.shape.len() - trailing;
-    let n: usize = x.shape[lead..].iter().product();
+    let n = crate::shape::numel(&x.shape[lead..]);
     let own = crate::shape::contiguous_strides(x.shape);
     let x = if in_order(&x.shape[lead..], &x.strides[lead..]) {
         x
