@@ -125,7 +125,11 @@ async fn chapter(size: usize) -> Result<()> {
     check(&second, size).await
 }
 
-const USAGE: &str = "usage: devices [--size N]";
+const USAGE: &str = "\
+usage: devices [--size N]
+
+  --size N  side of the matrices of the last part; 10000 by default (three of them, 1.2 GB)
+  --help    this page";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {

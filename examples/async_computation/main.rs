@@ -15,6 +15,8 @@ mod cancel;
 mod graph;
 mod heartbeat;
 mod increments;
+#[path = "../support/output.rs"]
+mod output;
 mod overlap;
 mod queue;
 mod randn_mm;

@@ -52,7 +52,11 @@ async fn compared(device: &Device) -> Result<(f32, i64)> {
 
 /// Says what may be said; an error unless that was the question.
 fn usage(word: &str) -> Result<()> {
-    const USAGE: &str = "usage: load_weights [cpu|cuda:N]";
+    const USAGE: &str = "\
+usage: load_weights [cpu|cuda:N]
+
+  cpu|cuda:N  the device that the weights are loaded onto; cpu by default
+  --help      this page";
     if word == "--help" || word == "-h" {
         println!("{USAGE}");
         return Ok(());

@@ -22,7 +22,8 @@ const TOKENS_MAX: usize = 256;
 
 /// The folder's tokenizer, which pads nothing: batches are padded to their longest row.
 pub fn tokenizer(folder: &Path, tokens_max: usize) -> Outcome<Tokenizer> {
-    let mut tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
+    let file = folder.join("tokenizer.json");
+    let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     tokenizer.with_padding(None);
     tokenizer.with_truncation(Some(TruncationParams { max_length: tokens_max, ..Default::default() }))?;
     Ok(tokenizer)
