@@ -133,7 +133,8 @@ usage: devices [--size N]
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     let mut args = std::env::args().skip(1);

@@ -117,6 +117,8 @@ impl Model {
             median(&mut away.iter().map(of).collect::<Vec<_>>()).as_secs_f64()
         };
         let (t3, t2, t1) = (middle(|t| t.0), middle(|t| t.1), middle(|t| t.2));
+        // An op is done a moment before it is counted; what `waitall` has waited for is counted.
+        device.waitall().await?;
         let before = device.stats();
         let from = Instant::now();
         for _ in 0..n {

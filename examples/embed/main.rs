@@ -77,7 +77,8 @@ async fn run() -> Outcome<()> {
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     match run().await {
