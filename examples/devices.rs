@@ -125,11 +125,16 @@ async fn chapter(size: usize) -> Result<()> {
     check(&second, size).await
 }
 
-const USAGE: &str = "usage: devices [--size N]";
+const USAGE: &str = "\
+usage: devices [--size N]
+
+  --size N  side of the matrices of the last part; 10000 by default (three of them, 1.2 GB)
+  --help    this page";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     let mut args = std::env::args().skip(1);

@@ -151,7 +151,7 @@ pub use tensor::pool::PoolOptions;
 pub use tensor::read::ToNdarray;
 pub use tensor::read::{Item, NonZero, Shown, ToVec};
 pub use tensor::record::Recording;
-pub use tensor::region::{Region, Tensors};
+pub use tensor::region::{Flat, Region, Tensors};
 pub use tensor::scope::{Scoped, allow_barriers, deny_barriers, named, tell_barriers};
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::tensor::Tensor;

@@ -157,13 +157,26 @@ fn of_the_held_out_fifth_98_percent_are_recognised() {
 fn weights_of_another_network_are_refused_by_name_and_shape() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let refused = |model: &'static [u8]| {
-        let config = Config { model: model.into(), ..Config::default() };
+        let config =
+            Config { model: model.into(), model_file: "other.safetensors".into(), ..Config::default() };
         runtime.block_on(App::new(cpu(), config)).err().expect("an error").to_string()
     };
     let other = refused(include_bytes!("../examples/load_weights/weights.safetensors"));
     assert!(other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"), "{other}");
     let cut = refused(&include_bytes!("../examples/server/model/digits.safetensors")[..30_000]);
     assert!(cut.contains("truncated"), "{cut}");
+    for error in [other, cut] {
+        assert!(error.starts_with("other.safetensors: "), "{error}");
+    }
+}
+
+fn an_address_that_is_taken_is_named() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let start = service::start(cpu(), Config::default(), address, |_| panic!("announced"));
+    let error = runtime.block_on(start).err().expect("an error").to_string();
+    assert!(error.starts_with(&format!("{address}: ")), "{error}");
 }
 
 fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_there() {
@@ -567,6 +580,7 @@ fn main() {
         both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights
         of_the_held_out_fifth_98_percent_are_recognised
         weights_of_another_network_are_refused_by_name_and_shape
+        an_address_that_is_taken_is_named
         nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_there
         concurrent_requests_share_batches_and_each_gets_its_own_answer
         what_is_wrong_with_a_request_is_said_with_the_right_status

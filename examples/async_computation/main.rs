@@ -15,6 +15,8 @@ mod cancel;
 mod graph;
 mod heartbeat;
 mod increments;
+#[path = "../support/output.rs"]
+mod output;
 mod overlap;
 mod queue;
 mod randn_mm;
@@ -67,7 +69,8 @@ async fn job(arguments: Arguments) -> Outcome<()> {
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     let arguments = match Arguments::parse(std::env::args().skip(1)) {

@@ -63,7 +63,7 @@ impl Report {
 
     pub fn write_json(&self, file: &Path) -> Outcome<()> {
         let text = serde_json::to_string_pretty(&Value::Object(self.json.clone()))?;
-        Ok(std::fs::write(file, text + "\n")?)
+        Ok(crate::output::write(file, text + "\n")?)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What every part is given: the device, the arguments, and how to check.
 
+use crate::{output, timeline};
 use futensor::{CpuOptions, Device, Stats};
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -14,8 +15,15 @@ pub struct Arguments {
     pub trace: Option<PathBuf>,
 }
 
-pub const USAGE: &str =
-    "usage: async_computation [--device cpu|cuda:N] [--quick] [--json FILE] [--trace FILE.html]";
+pub const USAGE: &str = "\
+usage: async_computation [--device cpu|cuda:N] [--quick] [--json FILE] [--trace FILE.html]
+
+  --device cpu|cuda:N  where it runs: by default the first GPU, and the CPU where there is none
+  --quick              smaller matrices and counts: some 10 s instead of 20
+  --json FILE          writes the figures down
+  --trace FILE.html    draws what ran, who waited and where the device idled: a page, and beside it the
+                       picture as .svg and the events for Perfetto as .json
+  --help               this page";
 
 impl Arguments {
     pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -29,6 +37,10 @@ impl Arguments {
                 "--trace" => arguments.trace = Some(value()?.into()),
                 _ => return Err(format!("{word} is not known\n{USAGE}")),
             }
+        }
+        let traces = arguments.trace.iter().flat_map(|file| timeline::files(file));
+        for file in arguments.json.iter().cloned().chain(traces) {
+            output::check(&file)?;
         }
         Ok(arguments)
     }

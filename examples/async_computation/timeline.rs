@@ -4,10 +4,16 @@
 //! Runs after the measured parts, on a device of its own, so that the recording disturbs none of them.
 //! FILE is the page; beside it, with `.json`, lies the same for Perfetto, and with `.svg` the picture alone.
 
+use crate::output;
 use crate::report::Report;
 use crate::setup::{Outcome, Setup, check};
 use futensor::{CpuOptions, named};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The files that are written: the page, the picture and the events.
+pub fn files(page: &Path) -> [PathBuf; 3] {
+    [page.into(), page.with_extension("svg"), page.with_extension("json")]
+}
 
 pub async fn run(setup: &Setup, report: &mut Report, file: &Path) -> Outcome<()> {
     let device = setup.own(CpuOptions::default().streams(4));
@@ -63,9 +69,10 @@ pub async fn run(setup: &Setup, report: &mut Report, file: &Path) -> Outcome<()>
 
     let (trace, barriers) = (recording.finish_trace(), barriers.report());
     check(trace.awaits.iter().any(|a| a.ran_dry), "somebody's await let the device run dry")?;
-    std::fs::write(file, trace.to_html())?;
-    std::fs::write(file.with_extension("svg"), trace.to_svg(1500))?;
-    std::fs::write(file.with_extension("json"), trace.to_chrome_json())?;
+    let texts = [trace.to_html(), trace.to_svg(1500), trace.to_chrome_json()];
+    for (file, text) in files(file).iter().zip(texts) {
+        output::write(file, text)?;
+    }
     report.part("where this last part waited");
     report.note(barriers.to_string());
     report.note(format!("The picture: {}", file.display()));

@@ -18,7 +18,15 @@ use service::{App, Outcome, measure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: embed MODEL_FOLDER [--listen 127.0.0.1:8081] [--device cpu|cuda:N] [--dtype f32|bf16|f16] [--measure]";
+const USAGE: &str = "\
+usage: embed MODEL_FOLDER [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--dtype f32|bf16|f16] [--measure]
+
+  MODEL_FOLDER           config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2
+  --listen ADDRESS:PORT  where it listens; 127.0.0.1:8081 by default
+  --device cpu|cuda:N    where the model runs: by default the first GPU, and the CPU where there is none
+  --dtype f32|bf16|f16   of the weights; f32 by default
+  --measure              prints latencies and throughput instead of serving
+  --help                 this page";
 
 async fn run() -> Outcome<()> {
     let mut words = std::env::args().skip(1);
@@ -42,11 +50,12 @@ async fn run() -> Outcome<()> {
                 let name = value()?;
                 device = match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
                     Some(number) => Device::cuda(number)?,
-                    None => Device::cpu(),
+                    None if name == "cpu" => Device::cpu(),
+                    None => return Err(format!("no device is called {name}\n{USAGE}").into()),
                 }
             }
             _ if folder.is_none() && !word.starts_with('-') => folder = Some(PathBuf::from(word)),
-            _ => return Err(USAGE.into()),
+            _ => return Err(format!("{word} is not known\n{USAGE}").into()),
         }
     }
     let folder = folder.ok_or(USAGE)?;
@@ -54,7 +63,8 @@ async fn run() -> Outcome<()> {
     if measures {
         return measure::all(&bert, &folder).await;
     }
-    let listener = tokio::net::TcpListener::bind(&listen).await?;
+    let listener =
+        tokio::net::TcpListener::bind(&listen).await.map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
     let app = App::new(bert, &folder)?;
     tokio::spawn(app.clone().index(service::search::documentation()));
@@ -67,7 +77,8 @@ async fn run() -> Outcome<()> {
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     match run().await {

@@ -52,9 +52,14 @@ async fn compared(device: &Device) -> Result<(f32, i64)> {
 
 /// Says what may be said; an error unless that was the question.
 fn usage(word: &str) -> Result<()> {
-    const USAGE: &str = "usage: load_weights [cpu|cuda:N]";
+    const USAGE: &str = "\
+usage: load_weights [cpu|cuda:N]
+
+  cpu|cuda:N  the device that the weights are loaded onto; cpu by default
+  --help      this page";
     if word == "--help" || word == "-h" {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return Ok(());
     }
     eprintln!("{USAGE}");

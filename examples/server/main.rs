@@ -18,8 +18,20 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const USAGE: &str = "usage: server [--listen 127.0.0.1:8080] [--device cpu|cuda:N] [--model FILE.safetensors]
-              [--batch N] [--delay-ms MS] [--queue N] [--deadline-ms MS] [--drain-ms MS] [--on-loss cpu|exit]";
+const USAGE: &str = "\
+usage: server [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--model FILE.safetensors] [--batch N]
+              [--delay-ms MS] [--queue N] [--deadline-ms MS] [--drain-ms MS] [--on-loss cpu|exit]
+
+  --listen ADDRESS:PORT     where it listens; 127.0.0.1:8080 by default
+  --device cpu|cuda:N       where the model runs: by default the first GPU, and the CPU where there is none
+  --model FILE.safetensors  weights, as `train_digits --model cnn --save` writes them; its own by default
+  --batch N                 images in a batch at most; 32 by default
+  --delay-ms MS             how long a request waits for company while a batch is under way; 2 by default
+  --queue N                 requests that may wait, more are answered 503; 256 by default
+  --deadline-ms MS          how long a request may take in all; 2000 by default
+  --drain-ms MS             how long the end of the server may take; 5000 by default
+  --on-loss cpu|exit        a device that is lost: go on with the CPU (the default), or end with an error
+  --help                    this page";
 
 struct Arguments {
     listen: SocketAddr,
@@ -35,9 +47,15 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
         let number = || value.parse::<u64>().map_err(|_| format!("{word} {value} is no number\n{USAGE}"));
         let config = &mut arguments.config;
         match word.as_str() {
-            "--listen" => arguments.listen = value.parse()?,
+            "--listen" => {
+                let address = || format!("--listen {value}: no address, such as 127.0.0.1:8080\n{USAGE}");
+                arguments.listen = value.parse().map_err(|_| address())?;
+            }
             "--device" => arguments.device = Some(value),
-            "--model" => config.model = std::fs::read(&value)?.into(),
+            "--model" => {
+                config.model = std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?.into();
+                config.model_file = value;
+            }
             "--batch" => config.batch = number()? as usize,
             "--delay-ms" => config.delay = Duration::from_millis(number()?),
             "--queue" => config.queue = number()? as usize,
@@ -71,7 +89,8 @@ async fn asked_to_end() {
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     let run = async {

@@ -12,6 +12,8 @@ mod cnn;
 mod curve;
 mod data;
 mod model;
+#[path = "../support/output.rs"]
+mod output;
 mod report;
 mod train;
 
@@ -24,8 +26,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use train::{Outcome, Way, train};
 
-const USAGE: &str = "usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] \
-                     [--json FILE] [--svg FILE] [--save FILE.safetensors]";
+const USAGE: &str = "\
+usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] [--json FILE] [--svg FILE]
+                    [--save FILE.safetensors]
+
+  --model mlp|cnn          one of the networks; both by default
+  --device cpu|cuda:N      where it trains: by default the first GPU, and the CPU where there is none
+  --seed N                 of the initial weights, dropout and the order of images; 1 by default
+  --json FILE              writes the figures down
+  --svg FILE               the loss curve; target/train_digits.svg by default
+  --save FILE.safetensors  writes the trained weights, of the one model that --model names
+  --help                   this page";
 
 struct Arguments {
     models: Vec<Model>,
@@ -38,7 +49,8 @@ struct Arguments {
 
 impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let svg = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/train_digits.svg");
+        let default = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/train_digits.svg");
+        let svg = default.clone();
         let models = Model::BOTH.to_vec();
         let mut found = Arguments { models, device: None, seed: 1, json: None, svg, save: None };
         while let Some(arg) = args.next() {
@@ -61,6 +73,12 @@ impl Arguments {
         }
         if found.save.is_some() && found.models.len() != 1 {
             return Err("--save writes one model: name it with --model".into());
+        }
+        if let Some(folder) = default.parent().filter(|_| found.svg == default) {
+            std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
+        for file in [Some(&found.svg), found.json.as_ref(), found.save.as_ref()].into_iter().flatten() {
+            output::check(file)?;
         }
         Ok(found)
     }
@@ -85,6 +103,7 @@ async fn job(arguments: Arguments) -> Outcome<()> {
         let (naive, _) = train(model, Way::Naive, &device, arguments.seed, true).await?;
         let (figures, net) = train(model, Way::Asynchronous, &device, arguments.seed, true).await?;
         table += &format!("{}\n{}\n", figures.row(model, "ready()"), naive.row(model, "item().await"));
+        table += &report::explained(&figures, &naive);
         let mut entry = figures.json();
         entry["naive"] = naive.json();
         written.insert(model.name().into(), entry);
@@ -99,11 +118,11 @@ async fn job(arguments: Arguments) -> Outcome<()> {
     }
     println!("futensor, handwritten digits on {}\n\n{HEAD}\n{table}", device.name());
     let shown: Vec<(Model, &Figures)> = runs.iter().map(|(model, figures)| (*model, figures)).collect();
-    std::fs::write(&arguments.svg, curve::svg(&shown))?;
+    output::write(&arguments.svg, curve::svg(&shown))?;
     println!("loss curve: {}", arguments.svg.display());
     if let Some(file) = &arguments.json {
         written.insert("device".into(), json!(device.name()));
-        std::fs::write(file, serde_json::to_string_pretty(&written)? + "\n")?;
+        output::write(file, serde_json::to_string_pretty(&written)? + "\n")?;
     }
     for (model, figures) in &runs {
         let wanted = model.accuracy_wanted();
@@ -122,7 +141,8 @@ async fn job(arguments: Arguments) -> Outcome<()> {
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
+        // In one piece, and without a word where the reader has seen enough.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
         return ExitCode::SUCCESS;
     }
     let arguments = match Arguments::parse(std::env::args().skip(1)) {

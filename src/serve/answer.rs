@@ -1,74 +1,19 @@
 //! `Answer`: what one request waits for, from the queue to its own row.
 //!
-//! First it waits in the batcher's queue, then for its own value like any await. Dropping it takes the
-//! request out of the queue, or lets go of its row, so that work which only it wanted is skipped. Knows
-//! nothing of the request's type, nor of batches.
+//! First it waits in the batcher's queue, then for its own value like any await. Where that fails together with others
+//! of its batch, it waits for the batcher to run it again, or to say that the error stands. Dropping it takes the request
+//! out of the queue, or lets go of its row, so that work which only it wanted is skipped. Knows nothing of batches.
 
+use super::slot::{Given, Seat, may_be_a_requests};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::tensor::Tensor;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-
-/// Where the batcher puts what it has for a request.
-#[derive(Default)]
-pub(super) struct Slot(Mutex<Filling>);
-
-enum Filling {
-    /// Nothing yet; who is to be woken.
-    Empty(Option<Waker>),
-    Given(Result<TensorFuture>),
-    /// The request is gone, or has taken what was there.
-    Gone,
-}
-
-impl Default for Filling {
-    fn default() -> Filling {
-        Filling::Empty(None)
-    }
-}
-
-impl Slot {
-    /// Fills the slot and wakes who waits; what nobody waits for any more is let go.
-    pub fn give(&self, value: Result<TensorFuture>) {
-        let mut filling = lock(&self.0);
-        match std::mem::replace(&mut *filling, Filling::Gone) {
-            Filling::Empty(waker) => {
-                *filling = Filling::Given(value);
-                drop(filling);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            // The value goes after the lock: its drop calls the engine.
-            _ => drop(filling),
-        }
-    }
-
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<TensorFuture>> {
-        let mut filling = lock(&self.0);
-        match std::mem::replace(&mut *filling, Filling::Gone) {
-            Filling::Given(value) => Poll::Ready(value),
-            Filling::Empty(old) => {
-                let waker = old.filter(|w| w.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone());
-                *filling = Filling::Empty(Some(waker));
-                Poll::Pending
-            }
-            Filling::Gone => Poll::Pending,
-        }
-    }
-
-    /// The request goes.
-    fn leave(&self) {
-        let filling = std::mem::replace(&mut *lock(&self.0), Filling::Gone);
-        drop(filling);
-    }
-}
 
 /// How a request came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +32,17 @@ pub(super) trait Desk: Send + Sync {
     fn ended(&self, end: End, came: Duration);
 }
 
+/// The place of a request that was taken in.
+struct Taken {
+    id: u64,
+    seat: Arc<dyn Seat>,
+    /// How many of its runs this answer has seen.
+    seen: u32,
+}
+
 enum Stage {
-    Waiting {
-        id: u64,
-        slot: Arc<Slot>,
-    },
-    Row(TensorFuture),
+    Waiting(Taken),
+    Row(Taken, TensorFuture),
     /// It was never taken in.
     Refused(Error),
     Over,
@@ -114,12 +64,12 @@ pub struct Answer {
 impl Answer {
     pub(super) fn waiting(
         id: u64,
-        slot: Arc<Slot>,
+        seat: Arc<dyn Seat>,
         desk: Arc<dyn Desk>,
         came: Duration,
         at: &'static Location<'static>,
     ) -> Answer {
-        Answer { stage: Stage::Waiting { id, slot }, desk, came, at }
+        Answer { stage: Stage::Waiting(Taken { id, seat, seen: 0 }), desk, came, at }
     }
 
     pub(super) fn refused(
@@ -132,8 +82,11 @@ impl Answer {
         Answer { stage: Stage::Refused(error), desk, came, at }
     }
 
+    /// The end of a request that was taken in.
     fn end(&mut self, result: Result<Tensor>) -> Poll<Result<Tensor>> {
-        self.stage = Stage::Over;
+        if let Stage::Waiting(taken) | Stage::Row(taken, _) = std::mem::replace(&mut self.stage, Stage::Over) {
+            taken.seat.leave(result.is_ok());
+        }
         self.desk.ended(if result.is_ok() { End::Answered } else { End::Failed }, self.came);
         Poll::Ready(result)
     }
@@ -142,43 +95,50 @@ impl Answer {
 impl Future for Answer {
     type Output = Result<Tensor>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
-        if let Stage::Waiting { slot, .. } = &self.stage {
-            match ready!(slot.poll(cx)) {
-                Ok(row) => self.stage = Stage::Row(row),
-                Err(error) => return self.end(Err(error)),
-            }
-        }
         let at = self.at;
-        match &mut self.stage {
-            Stage::Row(row) => {
-                let result = ready!(row.poll_await(cx, "answer", at)).and_then(|()| row.outcome());
-                self.end(result)
+        loop {
+            match &mut self.stage {
+                Stage::Waiting(taken) => match ready!(taken.seat.poll(cx, taken.seen)) {
+                    Given::Failed(error) => return self.end(Err(error)),
+                    Given::Row(row, run) => {
+                        if let Stage::Waiting(taken) = std::mem::replace(&mut self.stage, Stage::Over) {
+                            self.stage = Stage::Row(Taken { seen: run, ..taken }, row);
+                        }
+                    }
+                },
+                Stage::Row(taken, row) => {
+                    if let Err(denied) = ready!(row.poll_await(cx, "answer", at)) {
+                        return self.end(Err(denied));
+                    }
+                    let result = row.outcome();
+                    if !matches!(&result, Err(error) if may_be_a_requests(error) && !taken.seat.stands()) {
+                        return self.end(result);
+                    }
+                    // It failed, perhaps for another's sake: the batcher has the last word.
+                    if let Stage::Row(taken, _) = std::mem::replace(&mut self.stage, Stage::Over) {
+                        self.stage = Stage::Waiting(taken);
+                    }
+                }
+                Stage::Refused(error) => {
+                    let error = error.clone();
+                    self.stage = Stage::Over;
+                    return Poll::Ready(Err(error));
+                }
+                // Polled after its end: a future may do that only by mistake, and waits for ever then.
+                Stage::Over => return Poll::Pending,
             }
-            Stage::Refused(error) => {
-                let error = error.clone();
-                self.stage = Stage::Over;
-                Poll::Ready(Err(error))
-            }
-            // Polled after its end: a future may do that only by mistake, and waits for ever then.
-            Stage::Waiting { .. } | Stage::Over => Poll::Pending,
         }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Waiting { id, slot } => {
-                slot.leave();
-                if !self.desk.leave(id) {
-                    self.desk.ended(End::LeftRunning, self.came);
-                }
-            }
-            Stage::Row(row) => {
-                drop(row);
+        let stage = std::mem::replace(&mut self.stage, Stage::Over);
+        if let Stage::Waiting(taken) | Stage::Row(taken, _) = &stage {
+            taken.seat.leave(false);
+            if !self.desk.leave(taken.id) {
                 self.desk.ended(End::LeftRunning, self.came);
             }
-            Stage::Refused(_) | Stage::Over => {}
         }
     }
 }
@@ -186,8 +146,8 @@ impl Drop for Answer {
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let stage = match &self.stage {
-            Stage::Waiting { .. } => "waiting",
-            Stage::Row(_) => "running",
+            Stage::Waiting(_) => "waiting",
+            Stage::Row(..) => "running",
             Stage::Refused(_) => "refused",
             Stage::Over => "over",
         };

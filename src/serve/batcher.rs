@@ -7,15 +7,22 @@
 //! observe nothing: all have been woken or dropped when every row is there, has failed, or is wanted no
 //! more, whether or not anybody polls an answer. Locks here are short, and never held around the
 //! function, a waker or a drop of a tensor.
+//!
+//! Requests that failed together are run again (`again`): in about sqrt(n) groups, then those of the groups that fail
+//! again one by one. That takes two rounds, n rows more for the groups and sqrt(n) for each bad request, where halving would
+//! take log2(n) rounds and twice as many rows. Where every group fails, the function is at fault: it is left at that.
 
-use super::answer::{Answer, Desk, End, Slot};
+use super::again::{self, Trial};
+use super::answer::{Answer, Desk, End};
 use super::options::{BatchOptions, BatchStats};
+use super::slot::{Slot, forget_panic};
 use super::timer::{ThreadTimer, Timer};
 use crate::engine::pressure::{Pressure, QueueLimits, Turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::tensor::Tensor;
+use crate::tensor::watch;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -27,12 +34,21 @@ struct Item<R> {
     id: u64,
     key: u64,
     request: R,
-    slot: Arc<Slot>,
+    slot: Arc<Slot<R>>,
     came: Duration,
+}
+
+/// Requests that are run in one batch again.
+pub(super) struct Group<R> {
+    pub slots: Vec<Arc<Slot<R>>>,
+    /// What they are a part of, where their end says more than of themselves.
+    pub trial: Option<Trial<R>>,
 }
 
 struct State<R> {
     waiting: VecDeque<Item<R>>,
+    /// They go before those that wait.
+    again: VecDeque<Group<R>>,
     next: u64,
     closed: bool,
     /// The alarm that was asked for last, while it has not rung.
@@ -44,11 +60,15 @@ struct Shared<R> {
     options: BatchOptions,
     timer: Arc<dyn Timer>,
     key: Box<dyn Fn(&R) -> u64 + Send + Sync>,
-    forward: Box<dyn Fn(Vec<R>) -> Vec<TensorFuture> + Send + Sync>,
+    forward: Box<dyn Fn(&[R]) -> Vec<TensorFuture> + Send + Sync>,
+    /// Where the function came from: its own mistakes are named by it.
+    at: &'static Location<'static>,
     /// Places in the queue, first come, first served.
     places: Pressure,
     state: Mutex<State<R>>,
-    /// How many wait, for those who may not take the lock.
+    /// Batches that have ended and of which some failed.
+    failed: Mutex<Vec<Group<R>>>,
+    /// How many wait for a batch, in the queue or to be run again, for those who may not take the lock.
     waiting: AtomicUsize,
     in_flight: AtomicUsize,
 }
@@ -57,8 +77,14 @@ struct Shared<R> {
 ///
 /// The function gets the requests of a batch, in the order of their coming, and returns a value for each. It
 /// queues work, like any code on tensors, and waits for nothing; [`rows`] cuts a batch's result into its
-/// rows. A batch that fails (or whose function panics) fails the requests of that batch only. Dropping an
-/// [`Answer`] withdraws its request.
+/// rows. Dropping an [`Answer`] withdraws its request.
+///
+/// One bad request does not fail its batch: requests that failed together (their values have one root error, the function
+/// panicked, or came back with too few values) are run again in smaller batches, until the error is that of a request alone.
+/// Of n requests about sqrt(n) groups are made; those of a group that fails are run one by one. So none is computed more than
+/// three times, and where all groups fail, the function or the device is at fault, and it is left at that. The function may
+/// see a request more than once; [`isolate(false)`](BatchOptions::isolate) has it see each once. A panic or a wrong number of
+/// values is named by the line of [`new`](Batcher::new).
 ///
 /// Clones share the queue. Nothing here needs a runtime; deadlines are kept by a thread of the process,
 /// unless [`BatchOptions::timer`] brings another clock.
@@ -70,7 +96,7 @@ struct Shared<R> {
 /// let device = Device::cpu();
 /// let weight = device.arange(0.0, 6.0, 1.0).reshape([2, 3]);
 /// let own = device.clone();
-/// let batcher = Batcher::new(BatchOptions::default(), move |requests: Vec<[f32; 2]>| {
+/// let batcher = Batcher::new(BatchOptions::default(), move |requests: &[[f32; 2]]| {
 ///     let inputs: Vec<_> = requests.iter().map(|r| own.from_slice(r, [2])).collect();
 ///     rows(&stack(&inputs, 0).matmul(&weight))
 /// });
@@ -95,9 +121,27 @@ enum Place {
 
 impl<R: Send + 'static> Batcher<R> {
     /// A batcher whose batches take requests as they come.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::serve::{BatchOptions, Batcher, rows};
+    /// use futensor::{DType, Device};
+    /// let device = Device::cpu();
+    /// let table = device.arange(0.0, 10.0, 1.0).reshape([10, 1]);
+    /// let batcher = Batcher::new(BatchOptions::default().batch_max(4), move |ids: &[i64]| {
+    ///     rows(&table.index_select(0, &device.from_slice(ids, [ids.len()])))
+    /// });
+    /// let [a, b, bad, c] = [3, 1, 99, 4].map(|id| batcher.submit(id));     // one batch
+    /// assert!(bad.await.unwrap_err().is_index());                          // and its error is its own
+    /// for (answer, want) in [(a, 3.0), (b, 1.0), (c, 4.0)] {
+    ///     assert_eq!(answer.await?.to_vec::<f32>().await?, [want]);
+    /// }
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
     pub fn new(
         options: BatchOptions,
-        forward: impl Fn(Vec<R>) -> Vec<TensorFuture> + Send + Sync + 'static,
+        forward: impl Fn(&[R]) -> Vec<TensorFuture> + Send + Sync + 'static,
     ) -> Batcher<R> {
         Batcher::grouped(options, |_| 0, forward)
     }
@@ -111,9 +155,9 @@ impl<R: Send + 'static> Batcher<R> {
     /// use futensor::{Device, stack};
     /// let device = Device::cpu();
     /// // Sentences of one length, so that none is padded.
-    /// let options = BatchOptions::default().batch_max(2).eager(false);
+    /// let options = BatchOptions::default().batch_max(2);
     /// let batcher = Batcher::grouped(options, |words: &Vec<i64>| words.len() as u64, move |batch| {
-    ///     let all: Vec<_> = batch.into_iter().map(|words| { let n = words.len(); device.from_vec(words, [n]) }).collect();
+    ///     let all: Vec<_> = batch.iter().map(|words| device.from_slice(words, [words.len()])).collect();
     ///     rows(&stack(&all, 0).sum(1))
     /// });
     /// let [a, b, c] = [vec![1, 2], vec![7], vec![3, 4]].map(|words| batcher.submit(words));
@@ -122,10 +166,11 @@ impl<R: Send + 'static> Batcher<R> {
     /// assert_eq!(batcher.stats().sizes, [1, 1]);                           // a batch of one, and one of two
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[track_caller]
     pub fn grouped(
         options: BatchOptions,
         key: impl Fn(&R) -> u64 + Send + Sync + 'static,
-        forward: impl Fn(Vec<R>) -> Vec<TensorFuture> + Send + Sync + 'static,
+        forward: impl Fn(&[R]) -> Vec<TensorFuture> + Send + Sync + 'static,
     ) -> Batcher<R> {
         let timer = options.timer.clone().unwrap_or_else(|| ThreadTimer::of_the_process());
         let limits = QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
@@ -134,8 +179,17 @@ impl<R: Send + 'static> Batcher<R> {
             timer,
             key: Box::new(key),
             forward: Box::new(forward),
+            at: Location::caller(),
             places: Pressure::new(limits),
-            state: Mutex::new(State { waiting: VecDeque::new(), next: 0, closed: false, armed: None, stats }),
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                again: VecDeque::new(),
+                next: 0,
+                closed: false,
+                armed: None,
+                stats,
+            }),
+            failed: Mutex::default(),
             waiting: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             options,
@@ -174,8 +228,7 @@ impl<R: Send + 'static> Batcher<R> {
     /// # tokio_test::block_on(async {
     /// use futensor::serve::{BatchOptions, Batcher};
     /// use futensor::Device;
-    /// let options = BatchOptions::default().eager(false);
-    /// let batcher = Batcher::new(options, |x: Vec<f32>| vec![Device::cpu().from_vec(x, [1])]);
+    /// let batcher = Batcher::new(BatchOptions::default(), |x: &[f32]| vec![Device::cpu().from_slice(x, [1])]);
     /// let answer = batcher.submit(1.0);
     /// batcher.close();
     /// assert_eq!(answer.await?.item::<f32>().await?, 1.0);
@@ -205,7 +258,8 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let shared = self.shared.clone();
         if lock(&shared.state).closed {
-            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", CLOSED, Location::caller())));
+            // Nobody's line is known here: `poll_ready` is called by layers and executors.
+            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", CLOSED, shared.at)));
         }
         if self.place == Place::None {
             self.place = Place::Asked(shared.places.ask());
@@ -222,7 +276,9 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
 
     #[track_caller]
     fn call(&mut self, request: R) -> Answer {
-        let at = Location::caller();
+        // Under tower's layers the caller is tower.
+        let caller = Location::caller();
+        let at = if watch::is_foreign(caller) { self.shared.at } else { caller };
         let held = std::mem::replace(&mut self.place, Place::None);
         if let Place::Asked(key) = held {
             self.shared.places.withdraw(key);
@@ -234,6 +290,10 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
         }
     }
 }
+
+/// A panic of the function, a key or a drop of a request leaves nothing half done.
+impl<R> std::panic::UnwindSafe for Batcher<R> {}
+impl<R> std::panic::RefUnwindSafe for Batcher<R> {}
 
 impl<R> Clone for Batcher<R> {
     fn clone(&self) -> Batcher<R> {
@@ -269,50 +329,91 @@ impl<R: Send + 'static> Shared<R> {
         at: &'static Location<'static>,
     ) -> Result<Answer, (R, &'static str)> {
         let came = self.timer.now();
+        // The function may panic: the place goes back then.
+        let mut place = place.then(|| Granted(&self.places));
         let key = (self.key)(&request);
         let slot = Arc::new(Slot::default());
         let entered = {
             let mut state = lock(&self.state);
-            if place && !state.closed {
+            if place.is_some() && !state.closed {
+                std::mem::forget(place.take());
                 let id = state.next;
                 state.next += 1;
                 state.waiting.push_back(Item { id, key, request, slot: slot.clone(), came });
                 state.stats.requests += 1;
-                state.stats.waiting = state.waiting.len();
-                self.waiting.store(state.waiting.len(), SeqCst);
+                self.count(&mut state);
                 Ok(id)
             } else {
                 state.stats.refused += 1;
                 Err((request, if state.closed { CLOSED } else { FULL }))
             }
         };
-        match entered {
-            Ok(id) => {
-                let answer = Answer::waiting(id, slot, self.clone(), came, at);
-                self.flush();
-                Ok(answer)
-            }
-            Err(refused) => {
-                if place {
-                    self.places.release();
-                }
-                Err(refused)
-            }
-        }
+        let answer = Answer::waiting(entered?, slot, self.clone(), came, at);
+        self.flush();
+        Ok(answer)
+    }
+
+    /// Notes how many wait.
+    fn count(&self, state: &mut State<R>) {
+        state.stats.waiting = state.waiting.len();
+        self.waiting.store(state.waiting.len() + state.again.len(), SeqCst);
     }
 
     /// Hands out every batch that is due.
     fn flush(self: &Arc<Self>) {
-        while let Some((batch, token)) = self.take_due() {
-            for _ in 0..batch.len() {
-                self.places.release();
+        loop {
+            let failed = std::mem::take(&mut *lock(&self.failed));
+            failed.into_iter().for_each(|group| self.judge(group));
+            if let Some(group) = self.take_again() {
+                let batch = group.slots.into_iter().filter_map(|slot| slot.take().map(|r| (r, slot))).unzip();
+                self.run(batch, group.trial);
+            } else if let Some(batch) = self.take_due() {
+                for _ in 0..batch.len() {
+                    self.places.release();
+                }
+                self.run(batch.into_iter().map(|item| (item.request, item.slot)).unzip(), None);
+            } else {
+                return;
             }
-            self.run(batch, token);
         }
     }
 
-    /// A batch that is due, and the token that stands for it while it is under way.
-    fn take_due(self: &Arc<Self>) -> Option<(Vec<Item<R>>, Arc<Token<R>>)> {
+    /// What comes of a batch of which some failed.
+    fn judge(&self, group: Group<R>) {
+        let groups = again::groups(group);
+        if !groups.is_empty() {
+            let mut state = lock(&self.state);
+            state.again.extend(groups);
+            self.count(&mut state);
+        }
+    }
+
+    /// Requests that failed and may be run again.
+    fn take_again(&self) -> Option<Group<R>> {
+        let mut state = lock(&self.state);
+        if self.in_flight.load(SeqCst) >= self.options.in_flight {
+            return None;
+        }
+        let group = state.again.pop_front()?;
+        self.count(&mut state);
+        state.stats.again += 1;
+        self.begin(&mut state, group.slots.len());
+        Some(group)
+    }
+
+    /// Counts a batch.
+    fn begin(&self, state: &mut State<R>, len: usize) {
+        self.in_flight.fetch_add(1, SeqCst);
+        let stats = &mut state.stats;
+        stats.batches += 1;
+        if stats.sizes.len() < len {
+            stats.sizes.resize(len, 0);
+        }
+        stats.sizes[len - 1] += 1;
+    }
+
+    /// A batch that is due.
+    fn take_due(self: &Arc<Self>) -> Option<Vec<Item<R>>> {
         let mut state = lock(&self.state);
         let under_way = self.in_flight.load(SeqCst);
         let oldest = state.waiting.front()?;
@@ -347,55 +448,68 @@ impl<R: Send + 'static> Shared<R> {
             }
         }
         state.waiting = rest;
-        self.waiting.store(state.waiting.len(), SeqCst);
-        self.in_flight.fetch_add(1, SeqCst);
+        self.count(&mut state);
+        self.begin(&mut state, batch.len());
         let waited = batch.iter().map(|item| now.saturating_sub(item.came));
         let (total, worst) = waited.fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t + d, w.max(d)));
         let stats = &mut state.stats;
-        stats.waiting = self.waiting.load(SeqCst);
         stats.running += batch.len();
-        stats.batches += 1;
-        if stats.sizes.len() < batch.len() {
-            stats.sizes.resize(batch.len(), 0);
-        }
-        stats.sizes[batch.len() - 1] += 1;
         stats.queued_total += total;
         stats.queued_worst = stats.queued_worst.max(worst);
-        Some((batch, Arc::new(Token(self.clone()))))
+        Some(batch)
     }
 
-    /// Runs the function and gives each request what is its own.
-    fn run(&self, batch: Vec<Item<R>>, token: Arc<Token<R>>) {
-        let mut requests = Vec::with_capacity(batch.len());
-        let mut slots = Vec::with_capacity(batch.len());
-        for item in batch {
-            requests.push(item.request);
-            slots.push(item.slot);
+    /// Runs the function and gives each request what is its own. The batch is counted as under way.
+    fn run(self: &Arc<Self>, (requests, slots): (Vec<R>, Vec<Arc<Slot<R>>>), trial: Option<Trial<R>>) {
+        // Alone, a request has nobody else to blame.
+        let stands = !self.options.isolate || slots.len() < 2;
+        let group = Group { slots: slots.clone(), trial };
+        let token = Arc::new(Token { shared: self.clone(), group: Mutex::new(Some(group)), stands });
+        if requests.is_empty() {
+            return;
         }
-        let results = catch_unwind(AssertUnwindSafe(|| (self.forward)(requests)));
-        let failed = match results {
-            Ok(rows) if rows.len() == slots.len() => {
-                let waker = Waker::from(token);
-                for (row, slot) in rows.into_iter().zip(slots) {
-                    // On the list of the value, which it does not observe: woken or dropped at its end.
-                    row.node.completion.register(&mut None, &waker);
-                    slot.give(Ok(row));
-                }
-                return;
+        let rows = self.rows(&requests).unwrap_or_else(|error| vec![Err(error); requests.len()]);
+        let waker = Waker::from(token);
+        for ((request, row), slot) in requests.into_iter().zip(rows).zip(slots) {
+            if let Ok(row) = &row {
+                // On the list of the value, which it does not observe: woken or dropped at its end.
+                row.node.completion.register(&mut None, &waker);
             }
+            slot.give(request, row, stands);
+        }
+    }
+
+    /// What the function makes of these requests, a value for each.
+    fn rows(&self, requests: &[R]) -> Result<Vec<Result<TensorFuture>>> {
+        match catch_unwind(AssertUnwindSafe(|| (self.forward)(requests))) {
+            Ok(rows) if rows.len() == requests.len() => Ok(rows.into_iter().map(Ok).collect()),
             Ok(rows) => {
-                let text =
-                    format!("the batch of {} requests came back with {} values", slots.len(), rows.len());
-                Error::new(ErrorKind::Argument, "batcher", text, Location::caller())
+                // A failed value may have any shape, so any number of rows: its own error says more.
+                if let Some(error) = rows.iter().find_map(TensorFuture::error) {
+                    return Err(error);
+                }
+                let (n, got) = (requests.len(), rows.len());
+                let text = format!("the batch of {n} requests came back with {got} values");
+                Err(Error::new(ErrorKind::Argument, "batcher", text, self.at))
             }
             Err(panic) => {
                 let words = panic.downcast_ref::<&str>().copied();
                 let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
                 let text = format!("the batch's function panicked: {}", words.unwrap_or("no message"));
-                Error::new(ErrorKind::Kernel, "batcher", text, Location::caller())
+                // Its drop may panic as well.
+                forget_panic(|| drop(panic));
+                Err(Error::new(ErrorKind::Kernel, "batcher", text, self.at))
             }
-        };
-        slots.iter().for_each(|slot| slot.give(Err(failed.clone())));
+        }
+    }
+}
+
+/// A place in the queue that was granted and is not used yet.
+struct Granted<'a>(&'a Pressure);
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }
 
@@ -414,7 +528,8 @@ fn full_key<R>(waiting: &VecDeque<Item<R>>, batch_max: usize) -> Option<u64> {
 /// The timer's alarm, or the end of a batch.
 impl<R: Send + 'static> Wake for Shared<R> {
     fn wake(self: Arc<Self>) {
-        self.flush();
+        // A drop of a request may panic; the timer's thread is everybody's.
+        forget_panic(|| self.flush());
     }
 }
 
@@ -424,8 +539,7 @@ impl<R: Send + 'static> Desk for Shared<R> {
             let mut state = lock(&self.state);
             let at = state.waiting.binary_search_by_key(&id, |item| item.id).ok();
             let item = at.and_then(|at| state.waiting.remove(at));
-            self.waiting.store(state.waiting.len(), SeqCst);
-            state.stats.waiting = state.waiting.len();
+            self.count(&mut state);
             // In one go: who sees that it waits no more sees where it went.
             state.stats.left_waiting += item.is_some() as u64;
             item
@@ -433,6 +547,7 @@ impl<R: Send + 'static> Desk for Shared<R> {
         let was_waiting = item.is_some();
         if was_waiting {
             self.places.release();
+            forget_panic(|| drop(item));
         }
         was_waiting
     }
@@ -460,7 +575,12 @@ impl<R: Send + 'static> Desk for Shared<R> {
 }
 
 /// Stands for a batch under way: the rows' lists of waiters hold it, and it goes with the last of them.
-struct Token<R: Send + 'static>(Arc<Shared<R>>);
+struct Token<R: Send + 'static> {
+    shared: Arc<Shared<R>>,
+    group: Mutex<Option<Group<R>>>,
+    /// Whatever became of it.
+    stands: bool,
+}
 
 impl<R: Send + 'static> Wake for Token<R> {
     fn wake(self: Arc<Self>) {}
@@ -469,17 +589,26 @@ impl<R: Send + 'static> Wake for Token<R> {
 impl<R: Send + 'static> Drop for Token<R> {
     /// Runs wherever a value ends, the engine's threads included: it counts, and rings.
     fn drop(&mut self) {
-        let shared = &self.0;
+        let shared = &self.shared;
+        let group = lock(&self.group).take();
+        let looked_at = |g: &Group<R>| {
+            g.trial.is_some() || !self.stands && g.slots.iter().any(|slot| slot.error().is_some())
+        };
+        let group = group.filter(looked_at);
+        let to_judge = group.is_some();
+        if let Some(group) = group {
+            lock(&shared.failed).push(group);
+        }
         // In one order with the push of a request and its look at what is under way.
         shared.in_flight.fetch_sub(1, SeqCst);
-        if shared.waiting.load(SeqCst) > 0 {
+        if to_judge || shared.waiting.load(SeqCst) > 0 {
             shared.timer.wake_at(shared.timer.now(), Waker::from(shared.clone()));
         }
     }
 }
 
 /// The rows of a batch's result: one value for each index of the first dimension, without it. Nothing for
-/// a value without dimensions.
+/// a value without dimensions, or the value itself where it has failed, so that its error is not lost.
 ///
 /// ```
 /// let batch = futensor::Device::cpu().ones([3, 5]);
@@ -489,6 +618,9 @@ impl<R: Send + 'static> Drop for Token<R> {
 #[track_caller]
 pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
     let n = batch.dims().first().copied().unwrap_or(0);
+    if n == 0 && batch.error().is_some() {
+        return vec![batch.clone()];
+    }
     let mut rows = Vec::with_capacity(n);
     for i in 0..n {
         // Not in a closure: the caller's line would be this one.

@@ -12,10 +12,9 @@
 //! use futensor::{Device, nn, nn::Module, no_grad};
 //! let device = Device::cpu();
 //! let net = nn::from_fn(|x| x * 2.0);                             // or a model, with its weights loaded
-//! let options = BatchOptions::default().batch_max(3).eager(false);
-//! let batcher = Batcher::new(options, move |requests: Vec<[f32; 2]>| {
-//!     let n = requests.len();
-//!     let x = device.from_vec(requests.into_flattened(), [n, 2]);
+//! let options = BatchOptions::default().batch_max(3);
+//! let batcher = Batcher::new(options, move |requests: &[[f32; 2]]| {
+//!     let x = device.from_slice(requests.as_flattened(), [requests.len(), 2]);
 //!     rows(&no_grad(|| net.forward(&x)))                          // queues the batch, and waits for nothing
 //! });
 //! let gone = batcher.submit([9.0, 9.0]);
@@ -32,9 +31,11 @@
 //! `examples/server` puts one behind HTTP, with deadlines, admission and an orderly end; `examples/embed`
 //! batches sentences by their length.
 
+mod again;
 mod answer;
 mod batcher;
 mod options;
+mod slot;
 mod timer;
 
 pub use answer::Answer;

@@ -5,11 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How a [`Batcher`](super::Batcher) gathers. Start from the default and change what matters.
+///
+/// A batch goes out when it is full ([`batch_max`](Self::batch_max)) or its oldest request has waited for
+/// [`delay`](Self::delay), if fewer than [`in_flight`](Self::in_flight) batches are under way; so 20 requests that come at once
+/// go as 8, 8 and, 2 ms later, 4:
+///
+/// ```
+/// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
+/// use futensor::Device;
+/// use std::time::Duration;
+/// let timer = ManualTimer::new();
+/// let options = BatchOptions::default().batch_max(8).delay(Duration::from_millis(2)).in_flight(8).timer(timer.clone());
+/// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
+/// let answers: Vec<_> = (0..20).map(|i| batcher.submit(i as f32)).collect();
+/// assert_eq!(batcher.stats().batches, 2);
+/// timer.advance(Duration::from_millis(2));
+/// assert_eq!(batcher.stats().sizes, [0, 0, 0, 1, 0, 0, 0, 2]);
+/// # drop(answers);
+/// ```
+///
+/// Where a lone request is not to wait at all, [`eager(true)`](Self::eager) lets it go while nothing is under way.
 #[derive(Clone)]
 pub struct BatchOptions {
     pub(super) batch_max: usize,
     pub(super) delay: Duration,
     pub(super) eager: bool,
+    pub(super) isolate: bool,
     pub(super) in_flight: usize,
     pub(super) queue: usize,
     pub(super) timer: Option<Arc<dyn Timer>>,
@@ -20,7 +41,8 @@ impl Default for BatchOptions {
         BatchOptions {
             batch_max: 32,
             delay: Duration::from_millis(2),
-            eager: true,
+            eager: false,
+            isolate: true,
             in_flight: 2,
             queue: 256,
             timer: None,
@@ -35,11 +57,8 @@ impl BatchOptions {
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
     /// use futensor::Device;
     /// let timer = ManualTimer::new();
-    /// let options = BatchOptions::default().batch_max(2).eager(false).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
-    ///     let n = x.len();
-    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
-    /// });
+    /// let options = BatchOptions::default().batch_max(2).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
     /// assert_eq!((batcher.stats().batches, batcher.stats().waiting), (1, 1));
     /// # drop(answers);
@@ -49,18 +68,15 @@ impl BatchOptions {
         self
     }
     /// How long a request waits for company at most, while fewer than `in_flight` batches are under way;
-    /// 2 ms by default.
+    /// 2 ms by default. With 0 a batch takes what waits at that moment.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
     /// use futensor::Device;
     /// use std::time::Duration;
     /// let timer = ManualTimer::new();
-    /// let options = BatchOptions::default().delay(Duration::from_millis(5)).eager(false).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
-    ///     let n = x.len();
-    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
-    /// });
+    /// let options = BatchOptions::default().delay(Duration::from_millis(5)).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answer = batcher.submit(1.0);
     /// timer.advance(Duration::from_millis(4));
     /// assert_eq!(batcher.stats().batches, 0);
@@ -72,18 +88,16 @@ impl BatchOptions {
         self.delay = delay;
         self
     }
-    /// Whether a request that finds no batch under way goes out at once (the default), or waits for company
-    /// even then.
+    /// Whether a request that finds no batch under way goes out at once; it waits for company even then by default.
+    /// Requests then gather only while the device is busy: a lone one has no delay, but of many that come at once the
+    /// first goes alone, and where each is done before the next has come, all do.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
     /// use futensor::Device;
     /// let timer = ManualTimer::new();
     /// let options = BatchOptions::default().eager(true).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
-    ///     let n = x.len();
-    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
-    /// });
+    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answer = batcher.submit(1.0);
     /// assert_eq!(batcher.stats().batches, 1);
     /// # drop(answer);
@@ -99,7 +113,7 @@ impl BatchOptions {
     /// use futensor::{SimOptions, Device};
     /// let (device, simulation) = Device::simulated(SimOptions::new(1));    // does nothing by itself
     /// let options = BatchOptions::default().batch_max(1).in_flight(2);
-    /// let batcher = Batcher::new(options, move |x: Vec<f32>| vec![device.zeros([4]) + x[0]]);
+    /// let batcher = Batcher::new(options, move |x: &[f32]| vec![device.zeros([4]) + x[0]]);
     /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
     /// assert_eq!((batcher.stats().in_flight, batcher.stats().waiting), (2, 1));
     /// # drop((answers, simulation));
@@ -115,11 +129,8 @@ impl BatchOptions {
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
     /// use futensor::Device;
     /// let timer = ManualTimer::new();
-    /// let options = BatchOptions::default().queue(2).eager(false).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: Vec<f32>| {
-    ///     let n = x.len();
-    ///     rows(&Device::cpu().from_vec(x, [n, 1]))
-    /// });
+    /// let options = BatchOptions::default().queue(2).timer(timer.clone());
+    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answers = [batcher.submit(1.0), batcher.submit(2.0)];
     /// assert_eq!(batcher.try_submit(3.0).unwrap_err(), 3.0);
     /// assert!(futures::executor::block_on(batcher.submit(4.0)).unwrap_err().is_refused());
@@ -128,6 +139,26 @@ impl BatchOptions {
     /// ```
     pub fn queue(mut self, queue: usize) -> BatchOptions {
         self.queue = queue.max(1);
+        self
+    }
+    /// Whether requests that failed together are run again in smaller batches, so that the error is that of the bad one
+    /// alone; true by default. With false the function sees each request once, and a batch fails as a whole.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::serve::{BatchOptions, Batcher, rows};
+    /// use futensor::Device;
+    /// let options = BatchOptions::default().batch_max(2).isolate(false);
+    /// let batcher = Batcher::new(options, |x: &[f32]| {
+    ///     assert!(x.iter().all(|x| *x > 0.0), "positive numbers only");
+    ///     rows(&Device::cpu().from_slice(x, [x.len(), 1]))
+    /// });
+    /// let (good, bad) = (batcher.submit(1.0), batcher.submit(-1.0));
+    /// assert!(bad.await.is_err() && good.await.is_err());
+    /// # });
+    /// ```
+    pub fn isolate(mut self, isolate: bool) -> BatchOptions {
+        self.isolate = isolate;
         self
     }
     /// Another timer than the process's timer thread.
@@ -139,9 +170,9 @@ impl BatchOptions {
 
 impl std::fmt::Debug for BatchOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let BatchOptions { batch_max, delay, eager, in_flight, queue, timer: _ } = self;
+        let BatchOptions { batch_max, delay, eager, isolate, in_flight, queue, timer: _ } = self;
         let mut s = f.debug_struct("BatchOptions");
-        s.field("batch_max", batch_max).field("delay", delay).field("eager", eager);
+        s.field("batch_max", batch_max).field("delay", delay).field("eager", eager).field("isolate", isolate);
         s.field("in_flight", in_flight).field("queue", queue).finish_non_exhaustive()
     }
 }
@@ -165,6 +196,8 @@ pub struct BatchStats {
     pub left_running: u64,
     /// Batches that were handed to the function.
     pub batches: u64,
+    /// Those of them that were of requests which had failed together before.
+    pub again: u64,
     /// How many batches had one request, two, and so on.
     pub sizes: Vec<u64>,
     /// Requests that wait for a batch.

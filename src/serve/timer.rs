@@ -71,7 +71,7 @@ impl ThreadTimer {
             if !due.is_empty() {
                 drop(alarms);
                 for waker in due {
-                    // What it wakes is the batcher, which keeps the panics of its function to itself.
+                    // A batcher, which keeps the panics of its users to itself: nothing ends this thread.
                     waker.wake();
                 }
                 alarms = lock(&self.alarms);

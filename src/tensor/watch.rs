@@ -294,7 +294,7 @@ impl TensorFuture {
 }
 
 /// True for a line of the standard library, of another crate, or of this one: who polled is not the user.
-fn is_foreign(site: At) -> bool {
+pub(crate) fn is_foreign(site: At) -> bool {
     let file = site.file();
     file.starts_with("/rustc/")
         || file.contains("/registry/src/")

@@ -15,6 +15,7 @@ pub fn add(laws: &mut Laws) {
         what_a_region_captures_is_a_constant
         an_input_or_a_constant_may_be_an_output
         a_region_in_a_region_is_a_part_of_it
+        a_region_takes_and_gives_nested_tuples_arrays_and_vecs
         nothing_is_read_or_awaited_while_a_region_is_traced
         a_closure_that_panics_leaves_its_thread_as_it_was);
     promises!(laws, 4, ALL;
@@ -142,7 +143,7 @@ fn an_input_or_a_constant_may_be_an_output(kind: Kind) {
     }
     let nothing = device.region(|x: TensorFuture| {
         drop(x + 1.0);
-        Vec::new()
+        Vec::<TensorFuture>::new()
     });
     assert!(nothing.call(device.ones([2])).is_empty() && nothing.call(device.ones([2])).is_empty());
 }
@@ -155,6 +156,32 @@ fn a_region_in_a_region_is_a_part_of_it(kind: Kind) {
         assert_eq!(values(&outer.call(device.full([3], k as f32))), [4.0 * k as f32 + 2.0; 3]);
     }
     assert_eq!((outer.traces(), inner.traces()), (1, 0));
+}
+
+fn a_region_takes_and_gives_nested_tuples_arrays_and_vecs(kind: Kind) {
+    type T = TensorFuture;
+    let device = kind.device();
+    let number = |i: usize| device.full([2], i as f32);
+    // Sums of what came together, in the form in which it came.
+    let sum = |all: &[T]| all.iter().fold(device.zeros([2]), |sum, x| sum + x);
+    let region = device.region(|(a, (b, pairs), [c, d]): (Vec<T>, (T, Vec<(T, Vec<T>)>), [Vec<T>; 2])| {
+        let pairs: Vec<[T; 2]> = pairs.iter().map(|(x, many)| [x.clone() * 1.0, sum(many)]).collect();
+        (pairs, (b + 1.0, (sum(&a), [sum(&c), sum(&d)])))
+    });
+    let numbers = |from: usize, n: usize| (from..from + n).map(number).collect::<Vec<T>>();
+    // The same tensors in one list, put together in other ways: each is a plan of its own.
+    for (k, (a, many, c, d)) in [(1, 2, 1, 3), (2, 1, 3, 1), (0, 3, 0, 4), (1, 2, 1, 3)].into_iter().enumerate()
+    {
+        let pairs = vec![(number(10), numbers(20, many)), (number(30), Vec::new())];
+        let inputs = (numbers(1, a), (number(5), pairs), [numbers(40, c), numbers(50, d)]);
+        let (pairs, (b, (of_a, [of_c, of_d]))) = region.call(inputs);
+        let total = |from: usize, n: usize| (from..from + n).sum::<usize>() as f32;
+        let got: Vec<f32> = pairs.iter().flatten().map(|x| values(x)[0]).collect();
+        assert_eq!(got, [10.0, total(20, many), 30.0, 0.0], "call {k}");
+        let got = [b, of_a, of_c, of_d].map(|x| values(&x)[0]);
+        assert_eq!(got, [6.0, total(1, a), total(40, c), total(50, d)], "call {k}");
+    }
+    assert_eq!(region.traces(), 3);
 }
 
 fn nothing_is_read_or_awaited_while_a_region_is_traced(kind: Kind) {

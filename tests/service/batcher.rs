@@ -1,4 +1,5 @@
 //! The batcher's promises, one at a time: by hand on the simulated device, and with the real timer.
+//! What it does about bad requests is in `isolate`.
 
 use crate::support::{Counter, Gate, Kind};
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
@@ -18,12 +19,11 @@ type Sizes = Arc<Mutex<Vec<usize>>>;
 pub fn doubling(
     device: &Device,
     sizes: &Sizes,
-) -> impl Fn(Vec<f32>) -> Vec<TensorFuture> + Send + Sync + 'static {
+) -> impl Fn(&[f32]) -> Vec<TensorFuture> + Send + Sync + 'static {
     let (device, sizes) = (device.clone(), sizes.clone());
     move |requests| {
         sizes.lock().unwrap().push(requests.len());
-        let n = requests.len();
-        rows(&(device.from_vec(requests, [n, 1]) * 2.0))
+        rows(&(device.from_slice(requests, [requests.len(), 1]) * 2.0))
     }
 }
 
@@ -59,7 +59,7 @@ impl Hand {
 
 #[test]
 fn a_full_batch_goes_at_once_and_each_gets_its_own_row() {
-    let hand = by_hand(BatchOptions::default().batch_max(3).eager(false));
+    let hand = by_hand(BatchOptions::default().batch_max(3));
     let answers: Vec<Answer> = (0..7).map(|i| hand.batcher.submit(i as f32)).collect();
     assert_eq!(hand.sizes(), [3, 3]);
     hand.timer.advance(2 * MS);
@@ -76,7 +76,7 @@ fn a_full_batch_goes_at_once_and_each_gets_its_own_row() {
 
 #[test]
 fn a_batch_that_is_not_full_goes_after_the_delay_of_its_oldest() {
-    let hand = by_hand(BatchOptions::default().eager(false).delay(5 * MS));
+    let hand = by_hand(BatchOptions::default().delay(5 * MS));
     let first = hand.batcher.submit(1.0);
     hand.timer.advance(3 * MS);
     let second = hand.batcher.submit(2.0);
@@ -90,8 +90,29 @@ fn a_batch_that_is_not_full_goes_after_the_delay_of_its_oldest() {
 }
 
 #[test]
-fn whoever_finds_nothing_under_way_goes_at_once() {
-    let hand = by_hand(BatchOptions::default().in_flight(1));
+fn requests_share_batches_unless_asked_otherwise_however_fast_the_device_is() {
+    // Each batch is through before the next request comes.
+    let sizes = |options: BatchOptions| {
+        let hand = by_hand(options.batch_max(8).delay(2 * MS));
+        let submit = |i| {
+            let answer = hand.batcher.submit(i as f32);
+            hand.settle();
+            answer
+        };
+        let answers: Vec<Answer> = (0..20).map(submit).collect();
+        hand.timer.advance(2 * MS);
+        for (i, answer) in answers.into_iter().enumerate() {
+            assert_eq!(hand.value(answer), 2.0 * i as f32);
+        }
+        hand.sizes()
+    };
+    assert_eq!(sizes(BatchOptions::default()), [8, 8, 4]);
+    assert_eq!(sizes(BatchOptions::default().eager(true)), [1; 20]);
+}
+
+#[test]
+fn whoever_finds_nothing_under_way_goes_at_once_where_that_is_asked_for() {
+    let hand = by_hand(BatchOptions::default().eager(true).in_flight(1));
     let first = hand.batcher.submit(1.0);
     let rest = [hand.batcher.submit(2.0), hand.batcher.submit(3.0)];
     assert_eq!(hand.sizes(), [1]);
@@ -106,7 +127,7 @@ fn whoever_finds_nothing_under_way_goes_at_once() {
 
 #[test]
 fn no_more_batches_are_under_way_than_may_be_and_answers_nobody_polls_hold_up_nobody() {
-    let hand = by_hand(BatchOptions::default().batch_max(2).in_flight(2));
+    let hand = by_hand(BatchOptions::default().eager(true).batch_max(2).in_flight(2));
     let mut answers: Vec<Answer> = (0..12).map(|i| hand.batcher.submit(i as f32)).collect();
     assert_eq!(hand.sizes(), [1, 2]);
     hand.timer.advance(10 * MS);
@@ -123,7 +144,7 @@ fn no_more_batches_are_under_way_than_may_be_and_answers_nobody_polls_hold_up_no
 
 #[test]
 fn a_request_that_leaves_the_queue_is_in_no_batch() {
-    let hand = by_hand(BatchOptions::default().eager(false));
+    let hand = by_hand(BatchOptions::default());
     let answers: Vec<Answer> = (0..3).map(|i| hand.batcher.submit(i as f32)).collect();
     let mut answers = answers.into_iter();
     let (first, _) = (answers.next().unwrap(), drop(answers.next()));
@@ -140,7 +161,7 @@ fn a_request_that_leaves_the_queue_is_in_no_batch() {
 
 #[test]
 fn work_that_only_a_gone_request_wanted_is_skipped() {
-    let hand = by_hand(BatchOptions::default().batch_max(2).eager(false));
+    let hand = by_hand(BatchOptions::default().batch_max(2));
     let (a, b) = (hand.batcher.submit(1.0), hand.batcher.submit(2.0));
     assert_eq!(hand.sizes(), [2]);
     drop(a);
@@ -159,12 +180,13 @@ fn work_that_only_a_gone_request_wanted_is_skipped() {
 }
 
 #[test]
-fn an_error_fails_its_batch_only() {
+fn an_error_fails_its_batch_only_and_names_the_line_that_made_the_batcher() {
     let (device, simulation) = Device::simulated(SimOptions::new(1));
     let own = device.clone();
     let timer = ManualTimer::new();
-    let options = BatchOptions::default().batch_max(2).eager(false).timer(timer.clone());
-    let batcher = Batcher::new(options, move |requests: Vec<u32>| {
+    let options = BatchOptions::default().batch_max(2).isolate(false).timer(timer.clone());
+    let line = line!() + 1;
+    let batcher = Batcher::new(options, move |requests: &[u32]| {
         let x = own.ones([requests.len(), 2]);
         match requests[0] {
             0 => rows(&custom_fn("broken", &[&x], crate::support::same_meta, |_| Err(Refusal::kernel("no")))),
@@ -186,6 +208,12 @@ fn an_error_fails_its_batch_only() {
     assert!(results[2].is_err() && results[3].is_err());
     assert!(error(2).is_kernel() && error(2).message() == "the batch's function panicked: on purpose: 2");
     assert!(error(3).is_argument() && error(3).message().contains("2 requests came back with 1 values"));
+    for own in [error(2), error(3)] {
+        assert_eq!(
+            (own.location().file().ends_with("service/batcher.rs"), own.location().line()),
+            (true, line)
+        );
+    }
     assert!(results[8].is_ok() && results[9].is_ok());
     let stats = batcher.stats();
     assert_eq!((stats.failed, stats.answered, stats.in_flight), (8, 2, 0));
@@ -195,9 +223,9 @@ fn an_error_fails_its_batch_only() {
 fn a_row_of_its_own_may_fail_alone() {
     let device = Kind::Cpu.device();
     let own = device.clone();
-    let batcher = Batcher::new(BatchOptions::default().batch_max(3).eager(false), move |requests: Vec<f32>| {
+    let batcher = Batcher::new(BatchOptions::default().batch_max(3), move |requests: &[f32]| {
         let row = |x: f32| own.full([2], x).matmul(own.ones([if x == 1.0 { 3 } else { 2 }]));
-        requests.into_iter().map(row).collect()
+        requests.iter().copied().map(row).collect()
     });
     let answers: Vec<Answer> = (0..3).map(|i| batcher.submit(i as f32)).collect();
     let results: Vec<bool> = answers.into_iter().map(|a| block_on(a).is_ok()).collect();
@@ -206,7 +234,7 @@ fn a_row_of_its_own_may_fail_alone() {
 
 #[test]
 fn a_full_queue_refuses_and_makes_poll_ready_wait_its_turn() {
-    let hand = by_hand(BatchOptions::default().queue(2).eager(false));
+    let hand = by_hand(BatchOptions::default().queue(2));
     let held = [hand.batcher.submit(1.0), hand.batcher.submit(2.0)];
     assert_eq!(hand.batcher.try_submit(3.0).map(drop), Err(3.0));
     let error = block_on(hand.batcher.submit(3.0)).unwrap_err();
@@ -235,7 +263,7 @@ fn a_full_queue_refuses_and_makes_poll_ready_wait_its_turn() {
 
 #[test]
 fn a_closed_batcher_ends_what_it_has_and_takes_no_more() {
-    let hand = by_hand(BatchOptions::default().eager(false).queue(1));
+    let hand = by_hand(BatchOptions::default().queue(1));
     let answer = hand.batcher.submit(1.0);
     let mut waits = hand.batcher.clone();
     block_on(async { assert!(poll!(waits.ready()).is_pending()) });
@@ -248,16 +276,48 @@ fn a_closed_batcher_ends_what_it_has_and_takes_no_more() {
 }
 
 #[test]
+fn under_towers_layers_an_error_names_a_line_of_ours() {
+    let device = Kind::Cpu.device();
+    let line = line!() + 1;
+    let batcher = Batcher::new(BatchOptions::default(), doubling(&device, &Sizes::default()));
+    let service = tower::ServiceBuilder::new().map_request(|x: f32| x).service(batcher.clone());
+    let answer = service.clone().oneshot(1.0);
+    let denied = block_on(futensor::deny_barriers(answer)).unwrap_err();
+    batcher.close();
+    let closed = block_on(service.oneshot(1.0)).unwrap_err();
+    assert!(denied.is_barrier() && closed.is_refused());
+    for error in [denied, closed] {
+        assert!(error.location().file().ends_with("service/batcher.rs"), "{error}");
+        assert_eq!(error.location().line(), line);
+    }
+}
+
+#[test]
+fn a_key_that_panics_keeps_no_place() {
+    let device = Kind::Cpu.device();
+    let options = BatchOptions::default().queue(1);
+    let batcher = Batcher::grouped(
+        options,
+        |x: &f32| if *x < 0.0 { panic!("on purpose") } else { 0 },
+        doubling(&device, &Sizes::default()),
+    );
+    for _ in 0..3 {
+        assert!(std::panic::catch_unwind(|| drop(batcher.submit(-1.0))).is_err());
+    }
+    assert!(batcher.try_submit(1.0).is_ok());
+}
+
+#[test]
 fn batches_are_of_one_key_and_the_oldest_goes_first() {
     let (device, simulation) = Device::simulated(SimOptions::new(3));
     let (timer, seen) = (ManualTimer::new(), Arc::new(Mutex::new(Vec::new())));
     let (own, notes) = (device.clone(), seen.clone());
-    let options = BatchOptions::default().batch_max(3).eager(false).in_flight(8).timer(timer.clone());
+    let options = BatchOptions::default().batch_max(3).in_flight(8).timer(timer.clone());
     let batcher = Batcher::grouped(
         options,
         |r: &u64| r / 10,
-        move |requests: Vec<u64>| {
-            notes.lock().unwrap().push(requests.clone());
+        move |requests: &[u64]| {
+            notes.lock().unwrap().push(requests.to_vec());
             requests.iter().map(|&r| own.full([1], r as f32)).collect()
         },
     );
@@ -279,7 +339,7 @@ fn batches_are_of_one_key_and_the_oldest_goes_first() {
 fn the_real_timer_needs_no_runtime() {
     let device = Kind::Cpu.device();
     let sizes = Sizes::default();
-    let options = BatchOptions::default().eager(false).delay(3 * MS);
+    let options = BatchOptions::default().delay(3 * MS);
     let batcher = Batcher::new(options, doubling(&device, &sizes));
     let threads: Vec<_> = (0..3)
         .map(|i| {
@@ -343,7 +403,7 @@ fn a_stuck_batch_is_left_behind_by_its_deadline() {
     let (gate, counter) = (Arc::new(Gate::new()), Counter::new());
     let (door, counted, own) = (gate.clone(), counter.clone(), device.clone());
     let options = BatchOptions::default().in_flight(2);
-    let batcher = Batcher::new(options, move |requests: Vec<bool>| {
+    let batcher = Batcher::new(options, move |requests: &[bool]| {
         let x = own.ones([requests.len(), 2]);
         let stuck = || (0..12).fold(door.op(&x), |x, _| counted.op(&x));
         rows(&if requests[0] { stuck() } else { x + 1.0 })

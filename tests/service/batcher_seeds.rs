@@ -43,7 +43,7 @@ fn life(seed: u64) -> (usize, usize) {
     let batcher = Batcher::grouped(
         batching,
         move |r: &u64| r % groups,
-        move |requests: Vec<u64>| {
+        move |requests: &[u64]| {
             assert!(requests.iter().all(|r| r % groups == requests[0] % groups), "one key a batch");
             let n = requests.len();
             let data = requests.iter().flat_map(|&r| [r as f32, 1.0]).collect();

@@ -11,5 +11,6 @@ mod support;
 mod batcher;
 mod batcher_seeds;
 mod executors;
+mod isolate;
 mod report;
 mod scopes;

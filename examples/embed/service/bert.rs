@@ -132,14 +132,18 @@ impl Weights<'_> {
 impl Bert {
     /// The model of a folder with `config.json` and `model.safetensors`; weights are kept and used as `dtype`.
     pub async fn load(device: &Device, folder: &Path, dtype: DType) -> Outcome<Bert> {
-        let text = |name: &str| {
-            std::fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()))
+        let of = |name: &'static str| {
+            move |e: &dyn std::fmt::Display| format!("{}: {e}", folder.join(name).display())
         };
-        let sizes: Sizes = serde_json::from_slice(&text("config.json")?)?;
-        let bytes = text("model.safetensors")?;
+        let text = |name| std::fs::read(folder.join(name)).map_err(|e| of(name)(&e));
+        let (config, weights) = ("config.json", "model.safetensors");
+        let sizes: Sizes = serde_json::from_slice(&text(config)?).map_err(|e| of(config)(&e))?;
+        let bytes = text(weights)?;
         let encoder = Encoder::new(&sizes, device);
         encoder.to_dtype(dtype);
-        encoder.load_state(Weights { device, file: SafeTensors::deserialize(&bytes)? }.state(&sizes)?)?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|e| of(weights)(&e))?;
+        let state = Weights { device, file }.state(&sizes).map_err(|e| of(weights)(&e))?;
+        encoder.load_state(state).map_err(|e| of(weights)(&e))?;
         encoder.eval();
         for parameter in encoder.parameters() {
             parameter.value().wait_to_read().await?;

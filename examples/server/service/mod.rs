@@ -47,6 +47,8 @@ pub struct Config {
     pub on_loss: OnLoss,
     /// The weights, as a safetensors file.
     pub model: Cow<'static, [u8]>,
+    /// Where they are from, for errors.
+    pub model_file: String,
 }
 
 impl Default for Config {
@@ -60,6 +62,7 @@ impl Default for Config {
             drain: Duration::from_secs(5),
             on_loss: OnLoss::Cpu,
             model: Cow::Borrowed(include_bytes!("../model/digits.safetensors")),
+            model_file: "model/digits.safetensors".into(),
         }
     }
 }
@@ -75,7 +78,8 @@ pub struct Engine {
 
 impl Engine {
     async fn start(device: Device, config: &Config, fallback: bool) -> Outcome<Engine> {
-        let model = Model::load(&device, config.model.clone()).await?;
+        let model = Model::load(&device, config.model.clone()).await;
+        let model = model.map_err(|error| format!("{}: {error}", config.model_file))?;
         let options = BatchOptions::default()
             .batch_max(config.batch)
             .delay(config.delay)
@@ -160,7 +164,8 @@ pub async fn start(
     announce: impl FnOnce(std::net::SocketAddr),
 ) -> Outcome<(Arc<App>, tokio::net::TcpListener)> {
     let app = App::new(device, config).await?;
-    let listener = tokio::net::TcpListener::bind(address).await?;
+    let listener = tokio::net::TcpListener::bind(address).await;
+    let listener = listener.map_err(|error| format!("{address}: {error}"))?;
     announce(listener.local_addr()?);
     Ok((app, listener))
 }

@@ -32,9 +32,8 @@ impl Model {
     }
 
     /// Queues a batch: the probabilities of each image, a row of 10. Waits for nothing.
-    pub fn forward(&self, images: Vec<Pixels>) -> Vec<TensorFuture> {
-        let n = images.len();
-        let x = self.device.from_vec(images.into_flattened(), [n, 1, 8, 8]) * (1.0 / 16.0);
+    pub fn forward(&self, images: &[Pixels]) -> Vec<TensorFuture> {
+        let x = self.device.from_slice(images.as_flattened(), [images.len(), 1, 8, 8]) * (1.0 / 16.0);
         rows(&no_grad(|| self.net.forward(&x)).softmax(-1))
     }
 }

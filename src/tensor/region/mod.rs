@@ -24,7 +24,7 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-pub use tensors::Tensors;
+pub use tensors::{Flat, Tensors};
 use trace::{Draw, Trace, enqueue, is_traced};
 
 /// Plans that a region keeps; the one that was made first goes first.
@@ -96,6 +96,8 @@ pub struct Region<I, O, F> {
 /// A plan, and for which inputs it is.
 struct Known {
     inputs: Vec<(Shape, DType)>,
+    /// Lengths of the `Vec`s that the inputs came in.
+    lengths: Vec<usize>,
     recording: bool,
     how: How,
 }
@@ -114,6 +116,8 @@ struct Ready {
     captured: Vec<NodeLink>,
     draws: Vec<Draw>,
     gives: Vec<Gives>,
+    /// Lengths of the `Vec`s that the outputs go in.
+    lengths: Vec<usize>,
     /// Metadata of the plan's outputs.
     metas: Vec<Meta>,
     /// So many of the plan's outputs, the last, were detached in the closure.
@@ -156,13 +160,15 @@ impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
     #[track_caller]
     pub fn call(&self, inputs: I) -> O {
         let at = Location::caller();
-        let inputs = inputs.into_list();
+        let (inputs, lengths) = Flat::of(inputs);
         if trace::is_tracing() || is_recording() && inputs.iter().any(TensorFuture::is_on_tape) {
-            return (self.closure)(collect(inputs));
+            return (self.closure)(Flat::put_together(inputs, &lengths));
         }
-        match self.known(&inputs).unwrap_or_else(|| self.trace(&inputs, at)) {
-            (How::OpByOp, _) => (self.closure)(collect(inputs)),
-            (How::Planned(ready), first) => collect(ready.run(self.device.port, inputs, first, at)),
+        match self.known(&inputs, &lengths).unwrap_or_else(|| self.trace(&inputs, &lengths, at)) {
+            (How::OpByOp, _) => (self.closure)(Flat::put_together(inputs, &lengths)),
+            (How::Planned(ready), first) => {
+                Flat::put_together(ready.run(self.device.port, inputs, first, at), &ready.lengths)
+            }
         }
     }
 
@@ -176,33 +182,39 @@ impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
         &self.device
     }
 
-    fn known(&self, inputs: &[TensorFuture]) -> Option<(How, bool)> {
+    fn known(&self, inputs: &[TensorFuture], lengths: &[usize]) -> Option<(How, bool)> {
         let recording = is_recording();
         let plans = lock(&self.plans);
         let fits = |known: &&Known| {
             known.recording == recording
                 && known.inputs.len() == inputs.len()
+                && known.lengths == lengths
                 && known.inputs.iter().zip(inputs).all(|(k, x)| k.0 == *x.shape() && k.1 == x.dtype())
         };
         plans.iter().find(fits).map(|known| (known.how.clone(), false))
     }
 
     /// Traces the closure and plans the block.
-    fn trace(&self, inputs: &[TensorFuture], at: At) -> (How, bool) {
+    fn trace(&self, inputs: &[TensorFuture], lengths: &[usize], at: At) -> (How, bool) {
         let port = self.device.port;
         let metas: Vec<Meta> = inputs.iter().map(|x| x.node.meta()).collect();
-        let (outputs, traced) =
-            Trace::of(port, &metas, at, |stand_ins| (self.closure)(collect(stand_ins)).into_list());
+        let mut given = Vec::new();
+        let (outputs, traced) = Trace::of(port, &metas, at, |stand_ins| {
+            let (outputs, lengths) = Flat::of((self.closure)(Flat::put_together(stand_ins, lengths)));
+            given = lengths;
+            outputs
+        });
         self.traces.fetch_add(1, Relaxed);
         let refused = traced.refused();
         let how = if outputs.iter().any(TensorFuture::is_on_tape) && refused.is_none() {
             How::OpByOp
         } else {
-            How::Planned(Arc::new(Ready::new(port, outputs, traced, at)))
+            How::Planned(Arc::new(Ready::new(port, (outputs, given), traced, at)))
         };
         if refused.is_none() {
             let known = Known {
                 inputs: metas.into_iter().map(|m| (m.shape, m.dtype)).collect(),
+                lengths: lengths.to_vec(),
                 recording: is_recording(),
                 how: how.clone(),
             };
@@ -216,12 +228,13 @@ impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
     }
 }
 
-fn collect<T: Tensors>(list: Vec<TensorFuture>) -> T {
-    T::from_list(list).unwrap_or_else(|| unreachable!("as many as the type has"))
-}
-
 impl Ready {
-    fn new(port: &'static Port, outputs: Vec<TensorFuture>, traced: Trace, at: At) -> Ready {
+    fn new(
+        port: &'static Port,
+        (outputs, lengths): (Vec<TensorFuture>, Vec<usize>),
+        traced: Trace,
+        at: At,
+    ) -> Ready {
         let mut made: Vec<NodeLink> = Vec::new();
         let mut gives = Vec::new();
         for output in outputs {
@@ -254,6 +267,7 @@ impl Ready {
             captured,
             draws: std::mem::take(&mut traced.draws),
             gives,
+            lengths,
             metas: made.iter().map(|n| n.meta()).collect(),
             detached: made.len() - before,
         }

@@ -1,71 +1,142 @@
-//! What a region takes and gives: one tensor, or several in a tuple, an array or a `Vec`.
+//! What a region takes and gives: one tensor, or several in tuples, arrays and `Vec`s, nested as one likes.
 
 use crate::tensor::future::TensorFuture;
+use std::collections::VecDeque;
 
 /// One or several tensors: what the closure of a [`Region`](super::Region) takes and gives.
 ///
-/// Implemented for [`TensorFuture`], arrays and `Vec`s of it, and tuples of up to eight.
+/// Implemented for [`TensorFuture`], and for arrays, `Vec`s and tuples of up to eight of what implements it.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture as T};
+/// let device = Device::cpu();
+/// // Weights in a `Vec`, beside a pair of inputs.
+/// let net = device.region(|(weights, (x, shift)): (Vec<T>, (T, T))| {
+///     let layers: Vec<T> = weights.iter().map(|w| x.matmul(w) + &shift).collect();
+///     (layers[0].sum_all(), layers)
+/// });
+/// let (x, weights) = (device.ones([1, 2]), vec![device.ones([2, 2]), device.eye(2)]);
+/// let (sum, layers) = net.call((weights, (x, device.ones([]))));
+/// assert_eq!((sum.item::<f32>().await?, layers.len()), (6.0, 2));
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// A struct of one's own is taken apart, and put together, field by field in the same order:
+///
+/// ```
+/// use futensor::{Flat, TensorFuture, Tensors};
+/// struct Cache { key: TensorFuture, values: Vec<TensorFuture> }
+/// impl Tensors for Cache {
+///     fn flatten(self, flat: &mut Flat) {
+///         self.key.flatten(flat);
+///         self.values.flatten(flat);
+///     }
+///     fn unflatten(flat: &mut Flat) -> Option<Cache> {
+///         Some(Cache { key: Tensors::unflatten(flat)?, values: Tensors::unflatten(flat)? })
+///     }
+/// }
+/// let device = futensor::Device::cpu();
+/// let step = device.region(|c: Cache| Cache { key: &c.key + 1.0, values: vec![c.key] });
+/// let next = step.call(Cache { key: device.ones([3]), values: Vec::new() });
+/// assert_eq!((next.key.dims(), next.values.len()), (&[3][..], 1));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not made of tensors",
+    label = "a region takes and gives `TensorFuture`s: one, or several in tuples, arrays and `Vec`s, nested as you like",
+    note = "a reference becomes one by `.clone()` and a `Tensor` by `.into()`; numbers that stay the same are captured by \
+            the closure, others go in as tensors"
+)]
 pub trait Tensors: Sized {
-    /// The tensors, in order.
-    fn into_list(self) -> Vec<TensorFuture>;
+    /// Adds the tensors, in order, to the end of `flat`.
+    fn flatten(self, flat: &mut Flat);
 
-    /// The same from a list; `None` where the list is not as long as it has to be.
-    fn from_list(list: Vec<TensorFuture>) -> Option<Self>;
+    /// The same from the front of `flat`; `None` where too few are left.
+    fn unflatten(flat: &mut Flat) -> Option<Self>;
+}
+
+/// Tensors one after the other, taken out of what they were in: see [`Tensors`].
+#[derive(Default)]
+pub struct Flat {
+    tensors: VecDeque<TensorFuture>,
+    /// Of each `Vec`, from the outside in.
+    lengths: VecDeque<usize>,
+}
+
+impl Flat {
+    /// The tensors of a value, and the lengths that tell how they were put together.
+    pub(super) fn of(tensors: impl Tensors) -> (Vec<TensorFuture>, Vec<usize>) {
+        let mut flat = Flat::default();
+        tensors.flatten(&mut flat);
+        (flat.tensors.into(), flat.lengths.into())
+    }
+
+    /// Such a value again.
+    pub(super) fn put_together<T: Tensors>(tensors: Vec<TensorFuture>, lengths: &[usize]) -> T {
+        let mut flat = Flat { tensors: tensors.into(), lengths: lengths.iter().copied().collect() };
+        let all = T::unflatten(&mut flat).filter(|_| flat.tensors.is_empty());
+        all.expect("`Tensors::unflatten` takes what `flatten` gave")
+    }
+}
+
+impl std::fmt::Debug for Flat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Flat({} tensors)", self.tensors.len())
+    }
 }
 
 impl Tensors for TensorFuture {
-    fn into_list(self) -> Vec<TensorFuture> {
-        vec![self]
+    fn flatten(self, flat: &mut Flat) {
+        flat.tensors.push_back(self);
     }
-    fn from_list(mut list: Vec<TensorFuture>) -> Option<TensorFuture> {
-        list.pop().filter(|_| list.is_empty())
-    }
-}
-
-impl Tensors for Vec<TensorFuture> {
-    fn into_list(self) -> Vec<TensorFuture> {
-        self
-    }
-    fn from_list(list: Vec<TensorFuture>) -> Option<Vec<TensorFuture>> {
-        Some(list)
+    fn unflatten(flat: &mut Flat) -> Option<TensorFuture> {
+        flat.tensors.pop_front()
     }
 }
 
-impl<const N: usize> Tensors for [TensorFuture; N] {
-    fn into_list(self) -> Vec<TensorFuture> {
-        self.into()
+impl<T: Tensors> Tensors for Vec<T> {
+    fn flatten(self, flat: &mut Flat) {
+        flat.lengths.push_back(self.len());
+        self.into_iter().for_each(|x| x.flatten(flat));
     }
-    fn from_list(list: Vec<TensorFuture>) -> Option<[TensorFuture; N]> {
-        list.try_into().ok()
+    fn unflatten(flat: &mut Flat) -> Option<Vec<T>> {
+        let length = flat.lengths.pop_front()?;
+        (0..length).map(|_| T::unflatten(flat)).collect()
+    }
+}
+
+impl<T: Tensors, const N: usize> Tensors for [T; N] {
+    fn flatten(self, flat: &mut Flat) {
+        self.into_iter().for_each(|x| x.flatten(flat));
+    }
+    fn unflatten(flat: &mut Flat) -> Option<[T; N]> {
+        let all: Option<Vec<T>> = (0..N).map(|_| T::unflatten(flat)).collect();
+        all?.try_into().ok()
     }
 }
 
 macro_rules! tuples {
     ($($name:ident)*) => {
-        impl Tensors for ($(tuples!(@of $name),)*) {
-            #[allow(non_snake_case)]
-            fn into_list(self) -> Vec<TensorFuture> {
+        impl<$($name: Tensors),*> Tensors for ($($name,)*) {
+            #[allow(non_snake_case, unused_variables)]
+            fn flatten(self, flat: &mut Flat) {
                 let ($($name,)*) = self;
-                vec![$($name),*]
+                $($name.flatten(flat);)*
             }
-            #[allow(non_snake_case)]
-            fn from_list(list: Vec<TensorFuture>) -> Option<Self> {
-                let [$($name),*] = <[TensorFuture; tuples!(@count $($name)*)]>::try_from(list).ok()?;
-                Some(($($name,)*))
+            #[allow(unused_variables)]
+            fn unflatten(flat: &mut Flat) -> Option<Self> {
+                Some(($($name::unflatten(flat)?,)*))
             }
         }
     };
-    (@of $name:ident) => { TensorFuture };
-    (@count) => { 0 };
-    (@count $first:ident $($rest:ident)*) => { 1 + tuples!(@count $($rest)*) };
 }
 
 tuples!();
-tuples!(a);
-tuples!(a b);
-tuples!(a b c);
-tuples!(a b c d);
-tuples!(a b c d e);
-tuples!(a b c d e f);
-tuples!(a b c d e f g);
-tuples!(a b c d e f g h);
+tuples!(A);
+tuples!(A B);
+tuples!(A B C);
+tuples!(A B C D);
+tuples!(A B C D E);
+tuples!(A B C D E F);
+tuples!(A B C D E F G);
+tuples!(A B C D E F G H);

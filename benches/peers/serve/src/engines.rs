@@ -72,10 +72,10 @@ async fn futensor_engine(folder: &Path, nice: i32) -> Outcome<Engine> {
     use futensor::serve::{BatchOptions, Batcher, rows};
     let device = futensor::Device::cpu_with(futensor::CpuOptions::default().nice(nice));
     let bert = super::bert::Bert::load(&device, folder, futensor::DType::F32).await?;
-    let options = BatchOptions::default().batch_max(32).queue(1024);
+    let options = BatchOptions::default().batch_max(32).queue(1024).eager(true);
     // As the example does: texts of about one length share batches.
     let length = |ids: &Vec<u32>| ids.len().next_power_of_two().max(16) as u64;
-    let batcher = Batcher::grouped(options, length, move |texts| rows(&bert.embed(&texts)));
+    let batcher = Batcher::grouped(options, length, move |texts| rows(&bert.embed(texts)));
     Ok(Box::new(move |tokens| {
         let answer = batcher.submit(tokens);
         Box::pin(async move { Ok(answer.await?.to_vec::<f32>().await?) })
