@@ -190,7 +190,7 @@ impl<'a> OpByOp<'a> {
 
     /// Computes a register to scratch memory.
     fn value(mut self, launcher: &mut Launcher, site: &dyn Site, reg: Reg) -> Result<u64, Trouble> {
-        let bytes = self.shape.iter().product::<usize>() * self.program.dtype(reg).size();
+        let bytes = crate::shape::numel(&self.shape[..]) * self.program.dtype(reg).size();
         let ptr = site.scratch(bytes)?;
         self.outputs.push((reg, ptr));
         self.run(launcher, site)?;
