@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::tensor::Tensor;
+use crate::wakes::wake_all;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
@@ -41,9 +42,7 @@ impl Slot {
             Filling::Empty(waker) => {
                 *filling = Filling::Given(value);
                 drop(filling);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
+                wake_all(waker);
             }
             // The value goes after the lock: its drop calls the engine.
             _ => drop(filling),
@@ -51,12 +50,14 @@ impl Slot {
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Result<TensorFuture>> {
+        let fresh = Filling::Empty(Some(cx.waker().clone()));
         let mut filling = lock(&self.0);
         match std::mem::replace(&mut *filling, Filling::Gone) {
             Filling::Given(value) => Poll::Ready(value),
             Filling::Empty(old) => {
-                let waker = old.filter(|w| w.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone());
-                *filling = Filling::Empty(Some(waker));
+                *filling = fresh;
+                drop(filling);
+                drop(old);
                 Poll::Pending
             }
             Filling::Gone => Poll::Pending,
