@@ -244,10 +244,7 @@ impl Machine {
         match entry {
             None if wanted => Look::New(node),
             // Its consumers keep it, or it dies here, skipped.
-            None => {
-                self.port.let_go_source(node);
-                Look::Settled
-            }
+            None => Look::Settled,
             Some(e) => {
                 let is_source = matches!(node.op, Op::Source(_));
                 let x = self.entry(e);
@@ -478,4 +475,4 @@ impl Machine {
 
 #[cfg(all(test, not(futensor_loom)))]
 #[path = "machine_tests.rs"]
-mod tests;
+pub(super) mod tests;

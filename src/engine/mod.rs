@@ -14,3 +14,6 @@ pub(crate) mod small;
 pub(crate) mod sources;
 pub(crate) mod step;
 pub(crate) mod trace;
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests;

@@ -373,15 +373,6 @@ impl Port {
         self.look(node);
     }
 
-    /// Lets go of a source that nobody wants any more: what it holds is the user's, and may take long to drop.
-    pub fn let_go_source(&'static self, node: NodeLink) {
-        if let Op::Source(source) = &node.op
-            && !source.is_ours()
-        {
-            self.sources.put(self, Job::LetGo(node));
-        }
-    }
-
     /// Lets go of what small steps have read.
     pub fn settle(&self, tally: &mut super::small::Tally) {
         free(tally.freed.drain(..));

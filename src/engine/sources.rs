@@ -8,6 +8,7 @@ use super::port::Port;
 use crate::graph::node::NodeLink;
 use crate::sync::lock_plain as lock;
 use crate::wakes::contained;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
 use std::task::Waker;
@@ -21,7 +22,8 @@ const LINGER: Duration = Duration::from_millis(500);
 /// What is to be done.
 pub(crate) enum Job {
     Poll(NodeLink, Waker),
-    LetGo(NodeLink),
+    /// What a source held that nobody wants any more.
+    Drop(Box<dyn Any + Send>),
 }
 
 #[derive(Default)]
@@ -65,7 +67,7 @@ impl Sources {
         match job {
             None => return false,
             Some(Job::Poll(node, waker)) => contained(|| port.poll_source(node, &waker)),
-            Some(Job::LetGo(node)) => contained(|| drop(node)),
+            Some(Job::Drop(what)) => contained(|| drop(what)),
         }
         true
     }

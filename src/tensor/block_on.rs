@@ -39,7 +39,10 @@ impl Inside {
             runtime.block_on(std::future::ready(()));
         }
         let nested = INSIDE.replace(true);
-        assert!(!nested, "futensor::block_on inside a task would block the thread that runs the task: use .await");
+        assert!(
+            !nested,
+            "futensor::block_on inside a task would block the thread that runs the task: use .await"
+        );
         Inside
     }
 }

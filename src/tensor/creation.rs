@@ -11,6 +11,7 @@ use super::region::trace::Dice;
 use crate::completion::{AWAITED, Phase};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
+use crate::engine::sources::Job;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
@@ -331,6 +332,7 @@ fn small<T: Element>(data: &[T]) -> [u64; INLINE_BYTES / 8] {
 
 /// A future behind a node.
 struct Brought {
+    port: &'static Port,
     name: &'static str,
     at: At,
     ours: bool,
@@ -390,7 +392,13 @@ impl Source for Brought {
 impl Drop for Brought {
     fn drop(&mut self) {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Over);
-        contained(|| drop(stage));
+        match stage {
+            // Whoever lets the last link go is not to wait for this.
+            Stage::Waiting(future) if !self.ours => {
+                self.port.sources.put(self.port, Job::Drop(Box::new(future)))
+            }
+            stage => drop(stage),
+        }
     }
 }
 
@@ -404,7 +412,7 @@ pub(crate) fn sourced(
     value: impl Future<Output = Result<Value, Error>> + Send + 'static,
     at: At,
 ) -> TensorFuture {
-    let source = Brought { name, at, ours, stage: Mutex::new(Stage::Waiting(Box::pin(value))) };
+    let source = Brought { port, name, at, ours, stage: Mutex::new(Stage::Waiting(Box::pin(value))) };
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 

@@ -134,7 +134,6 @@ impl Machine {
                 }
             }
             node.completion.clear(ENTERED);
-            self.port.let_go_source(node);
             self.remove(e);
         }
     }
