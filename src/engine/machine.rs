@@ -84,6 +84,8 @@ struct Entry {
     epoch: Option<u64>,
     /// Tells an entry from an earlier one at the same place, in the queues.
     generation: u32,
+    /// Its inputs are sought when its turn comes: see [`EARLY_AT_ONCE`].
+    deferred: bool,
     /// The waker on the node's own list, while somebody else computes it. It holds a link to the node, so
     /// it comes off with the entry, or the node would keep itself.
     bell: Option<u32>,
@@ -98,6 +100,10 @@ struct Stream {
     /// Entries that continue this stream's chain.
     queue: VecDeque<(u32, u32)>,
 }
+
+/// Nodes brought in before their turn in one go. Of a longer chain the rest waits for its turn, which is sure to come: else
+/// all of a long queue could be brought in under one lock.
+const EARLY_AT_ONCE: usize = 256;
 
 /// What was enqueued between two `waitall`s.
 #[derive(Default)]
@@ -250,10 +256,14 @@ impl Machine {
                 let x = self.entry(e);
                 x.root = wanted;
                 let (root, wants) = (x.root, x.wants);
+                let deferred = std::mem::take(&mut x.deferred) && x.stage == Stage::Waiting;
                 if !root && wants == 0 {
                     drop(node);
                     self.cancel(e);
                     return Look::Settled;
+                }
+                if deferred {
+                    self.resolve(vec![e], &mut |_| false);
                 }
                 if self.entry(e).stage == Stage::Outside && !is_source {
                     // A poll gave it back: it is ours now, unless another poll was faster.
@@ -309,7 +319,15 @@ impl Machine {
 
     /// Finds what new entries wait for, and enters that.
     fn resolve(&mut self, mut stack: Vec<u32>, small: &mut dyn FnMut(&NodeLink) -> bool) {
+        let mut early = EARLY_AT_ONCE;
         while let Some(e) = stack.pop() {
+            if self.entry(e).epoch.is_none() {
+                if early == 0 {
+                    self.entry(e).deferred = true;
+                    continue;
+                }
+                early -= 1;
+            }
             let node = self.entry(e).node.clone();
             // SAFETY: the node is pending in our books: ENTERED keeps polls from claiming it.
             let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();

@@ -200,6 +200,32 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     assert!(later.completion.state().is_complete() && machine.is_idle());
 }
 
+/// The last of a long chain is awaited: only a piece of the chain is brought in at once, and all of it runs in the end.
+#[test]
+fn of_a_long_chain_that_is_awaited_a_piece_is_brought_in_before_its_turn() {
+    let port = port();
+    let mut machine = machine(port);
+    let mut chain = vec![large(port, &[], 1)];
+    for i in 0..2000 {
+        chain.push(large(port, &[&chain[i]], 1 + i % 2));
+    }
+    let last = chain.last().expect("the last one");
+    port.look_soon(last.link());
+    for node in port.take_awaited() {
+        if let Look::New(node) = machine.look_early(node) {
+            machine.enter(node, 0, &mut |_| false);
+        }
+    }
+    let brought = chain.iter().filter(|x| x.entry().is_some()).count();
+    assert!((200..300).contains(&brought), "{brought}");
+    assert!(machine.next(0).is_none());
+    look_at_all(&mut machine, port);
+    drive(&mut machine);
+    assert!(chain.iter().all(|x| x.completion.state().is_complete()));
+    look_at_all(&mut machine, port);
+    assert!(machine.is_idle());
+}
+
 #[test]
 fn a_long_intake_is_turned_round_in_pieces_and_read_oldest_first() {
     let port = port();

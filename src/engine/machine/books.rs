@@ -43,6 +43,7 @@ impl Machine {
             root: false,
             epoch: None,
             generation: self.generation,
+            deferred: false,
             bell: None,
             source: None,
         });
