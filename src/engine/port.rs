@@ -10,7 +10,7 @@
 use super::intake::{Attendance, Intake, Linked};
 use super::pressure::Pressure;
 use super::record::Tape;
-use super::sources::{Job, Sources};
+use super::sources::Sources;
 use crate::backend::cpu::memory::Memory;
 use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::{Counts, Inner};
@@ -356,8 +356,13 @@ impl Port {
     pub fn ask_source(&'static self, node: NodeLink, waker: Waker) {
         match &node.op {
             Op::Source(source) if source.is_ours() => self.poll_source(node, &waker),
-            _ => self.sources.put(self, Job::Poll(node, waker)),
+            _ => self.aside(move || self.poll_source(node, &waker)),
         }
+    }
+
+    /// Runs code of the user's that may take long, where nobody waits for it.
+    pub fn aside(&'static self, code: impl FnOnce() + Send + 'static) {
+        self.sources.put(!self.driver.polls_sources(), code);
     }
 
     /// Asks a source for its value; where it is there the engine is to look at it.

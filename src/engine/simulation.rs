@@ -89,7 +89,7 @@ impl SimDriver {
     pub fn step(&self, port: &'static Port) -> bool {
         let went_on = self.go_on(port);
         // Without the lock: what a source does is the user's.
-        while port.sources.run(port) {}
+        while port.sources.run() {}
         went_on
     }
 

@@ -4,14 +4,10 @@
 //! and no thread that runs steps does it: a device has a few threads for that, which come with the first source and go
 //! when they have had nothing to do for a while. A simulated device does it between two events.
 
-use super::port::Port;
-use crate::graph::node::NodeLink;
 use crate::sync::lock_plain as lock;
 use crate::wakes::contained;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
-use std::task::Waker;
 use std::time::Duration;
 
 /// Threads of a device at once: so many polls may take long before others wait for them.
@@ -19,12 +15,7 @@ const THREADS: usize = 4;
 /// How long a thread waits for more.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What is to be done.
-pub(crate) enum Job {
-    Poll(NodeLink, Waker),
-    /// What a source held that nobody wants any more.
-    Drop(Box<dyn Any + Send>),
-}
+type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Jobs {
@@ -40,11 +31,11 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Has a job done, soon.
-    pub fn put(&self, port: &'static Port, job: Job) {
+    /// Has a job done, soon: by a thread, or by whoever calls [`run`](Self::run).
+    pub fn put(&'static self, by_thread: bool, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.jobs);
-        jobs.list.push_back(job);
-        if port.driver.polls_sources() {
+        jobs.list.push_back(Box::new(job));
+        if !by_thread {
             return;
         }
         self.changed.notify_one();
@@ -53,28 +44,27 @@ impl Sources {
         }
         jobs.threads += 1;
         drop(jobs);
-        let thread = std::thread::Builder::new().name(format!("futensor-{}-source", port.name));
-        if thread.spawn(move || port.sources.live(port)).is_err() {
+        let thread = std::thread::Builder::new().name("futensor-sources".into());
+        if thread.spawn(|| self.live()).is_err() {
             lock(&self.jobs).threads -= 1;
             // With no thread at all the caller does it.
-            while lock(&self.jobs).threads == 0 && self.run(port) {}
+            while lock(&self.jobs).threads == 0 && self.run() {}
         }
     }
 
     /// Does one job; false where there is none.
-    pub fn run(&self, port: &'static Port) -> bool {
+    pub fn run(&self) -> bool {
         let job = lock(&self.jobs).list.pop_front();
-        match job {
-            None => return false,
-            Some(Job::Poll(node, waker)) => contained(|| port.poll_source(node, &waker)),
-            Some(Job::Drop(what)) => contained(|| drop(what)),
+        let any = job.is_some();
+        if let Some(job) = job {
+            contained(job);
         }
-        true
+        any
     }
 
-    fn live(&self, port: &'static Port) {
+    fn live(&self) {
         loop {
-            while self.run(port) {}
+            while self.run() {}
             let mut jobs = lock(&self.jobs);
             if jobs.list.is_empty() {
                 jobs.idle += 1;

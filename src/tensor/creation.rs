@@ -11,7 +11,6 @@ use super::region::trace::Dice;
 use crate::completion::{AWAITED, Phase};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
-use crate::engine::sources::Job;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
@@ -394,9 +393,7 @@ impl Drop for Brought {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Over);
         match stage {
             // Whoever lets the last link go is not to wait for this.
-            Stage::Waiting(future) if !self.ours => {
-                self.port.sources.put(self.port, Job::Drop(Box::new(future)))
-            }
+            Stage::Waiting(future) if !self.ours => self.port.aside(move || drop(future)),
             stage => drop(stage),
         }
     }
