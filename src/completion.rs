@@ -228,9 +228,14 @@ impl<T> Completion<T> {
         State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::AcqRel))
     }
 
+    /// For checks. Relaxed: a read that made the cell's accesses safe would hide one that is not.
+    fn is_writing(&self) -> bool {
+        phase_of(self.state.load(Ordering::Relaxed)) == Phase::Writing
+    }
+
     /// Writes the value and wakes everybody. The caller holds the right to write (phase Writing).
     pub fn write(&self, value: T, failed: bool) {
-        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        debug_assert!(self.is_writing());
         // SAFETY: the phase is Writing, and only the one thread that moved it there gets here; readers
         // wait for the phase below.
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
@@ -241,7 +246,7 @@ impl<T> Completion<T> {
     /// holds the right to write.
     #[inline]
     pub fn fill_in<R>(&self, value: T, fill: impl FnOnce(&mut T) -> R) -> R {
-        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        debug_assert!(self.is_writing());
         // SAFETY: as in `write`; what is there before is overwritten by the same right.
         self.cell.with_mut(|cell| unsafe { fill((*cell).insert(value)) })
     }
@@ -259,7 +264,7 @@ impl<T> Completion<T> {
     /// Writes an error and wakes everybody. `note` is told the flags that the value ends with; where one is set while it
     /// looks, it is told again. The caller holds the right to write.
     pub fn fail(&self, value: T, mut note: impl FnMut(State)) {
-        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        debug_assert!(self.is_writing());
         // SAFETY: as in `write`.
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
         let mut now = self.state();
