@@ -452,9 +452,10 @@ mod loom_tests {
                 assert!(other.claim(Phase::Claimed, 0));
             });
             // A watchdog's way: what is claimed and not written yet.
-            if value.begin_writing() {
-                value.write(2, true);
+            while !value.begin_writing() {
+                loom::thread::yield_now();
             }
+            value.write(2, true);
             thread.join().unwrap();
         });
     }
