@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
+use crate::wakes::wake_all;
 use std::task::Waker;
 
 /// How far a value has come.
@@ -75,10 +76,65 @@ pub(crate) struct Completion<T> {
     waiters: Mutex<Waiters>,
 }
 
-#[derive(Default)]
+/// The wakers, each at a place that is its owner's until it is given back: to leave costs the same however many wait. The
+/// list is taken once, at the end; what leaves after that finds nothing.
 struct Waiters {
-    list: Vec<(u32, Waker)>,
-    next: u32,
+    places: Vec<Place>,
+    /// The first free place, from which a chain leads through the others.
+    vacant: u32,
+}
+
+enum Place {
+    Taken(Waker),
+    /// The next free one.
+    Vacant(u32),
+}
+
+/// No free place.
+const FULL: u32 = u32::MAX;
+
+impl Default for Waiters {
+    fn default() -> Waiters {
+        Waiters { places: Vec::new(), vacant: FULL }
+    }
+}
+
+// What leaves the list is returned: it is dropped when the lock is free again.
+impl Waiters {
+    fn put(&mut self, id: &mut Option<u32>, waker: Waker) -> Option<Waker> {
+        if let Some(Place::Taken(old)) = id.and_then(|id| self.places.get_mut(id as usize)) {
+            return Some(std::mem::replace(old, waker));
+        }
+        let at = match self.places.get_mut(self.vacant as usize) {
+            None => {
+                self.places.push(Place::Taken(waker));
+                self.places.len() as u32 - 1
+            }
+            Some(place) => {
+                let at = self.vacant;
+                if let Place::Vacant(next) = std::mem::replace(place, Place::Taken(waker)) {
+                    self.vacant = next;
+                }
+                at
+            }
+        };
+        *id = Some(at);
+        None
+    }
+
+    fn leave(&mut self, id: u32) -> Option<Waker> {
+        let place = self.places.get_mut(id as usize).filter(|p| matches!(p, Place::Taken(_)))?;
+        let before = std::mem::replace(place, Place::Vacant(self.vacant));
+        self.vacant = id;
+        match before {
+            Place::Taken(waker) => Some(waker),
+            Place::Vacant(_) => None,
+        }
+    }
+
+    fn has(&self, id: u32, waker: &Waker) -> bool {
+        matches!(self.places.get(id as usize), Some(Place::Taken(known)) if known.will_wake(waker))
+    }
 }
 
 // SAFETY: the cell is written by the one claimer and read only after a phase that is read with
@@ -172,9 +228,14 @@ impl<T> Completion<T> {
         State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::AcqRel))
     }
 
+    /// For checks. Relaxed: a read that made the cell's accesses safe would hide one that is not.
+    fn is_writing(&self) -> bool {
+        phase_of(self.state.load(Ordering::Relaxed)) == Phase::Writing
+    }
+
     /// Writes the value and wakes everybody. The caller holds the right to write (phase Writing).
     pub fn write(&self, value: T, failed: bool) {
-        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        debug_assert!(self.is_writing());
         // SAFETY: the phase is Writing, and only the one thread that moved it there gets here; readers
         // wait for the phase below.
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
@@ -185,7 +246,7 @@ impl<T> Completion<T> {
     /// holds the right to write.
     #[inline]
     pub fn fill_in<R>(&self, value: T, fill: impl FnOnce(&mut T) -> R) -> R {
-        debug_assert_eq!(self.state().phase(), Phase::Writing);
+        debug_assert!(self.is_writing());
         // SAFETY: as in `write`; what is there before is overwritten by the same right.
         self.cell.with_mut(|cell| unsafe { fill((*cell).insert(value)) })
     }
@@ -200,70 +261,144 @@ impl<T> Completion<T> {
         self.leave(Phase::Fused);
     }
 
+    /// Writes an error and wakes everybody. `note` is told the flags that the value ends with; where one is set while it
+    /// looks, it is told again. The caller holds the right to write.
+    pub fn fail(&self, value: T, mut note: impl FnMut(State)) {
+        debug_assert!(self.is_writing());
+        // SAFETY: as in `write`.
+        self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
+        let mut now = self.state();
+        loop {
+            note(now);
+            let next = now.0 & !PHASE | Phase::Failed as u32;
+            match self.state.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) => return self.wake(State(before)),
+                Err(seen) => now = State(seen),
+            }
+        }
+    }
+
     fn leave(&self, to: Phase) {
         // Writing is left by its one writer, so xor turns exactly these bits.
         let flip = Phase::Writing as u32 ^ to as u32;
         // Release: the write above comes first. Acquire: the list below is whole.
-        let before = self.state.fetch_xor(flip, Ordering::AcqRel);
-        if before & WAITERS != 0 {
-            let woken = std::mem::take(&mut lock(&self.waiters).list);
-            for (_, waker) in woken {
-                waker.wake();
-            }
+        self.wake(State(self.state.fetch_xor(flip, Ordering::AcqRel)));
+    }
+
+    fn wake(&self, before: State) {
+        if before.has(WAITERS) {
+            let woken = std::mem::take(&mut *lock(&self.waiters)).places;
+            wake_all(woken.into_iter().filter_map(|place| match place {
+                Place::Taken(waker) => Some(waker),
+                Place::Vacant(_) => None,
+            }));
         }
     }
 
     /// Puts a waker on the list (again), unless the value is complete: then true.
     pub fn register(&self, id: &mut Option<u32>, waker: &Waker) -> bool {
-        let mut waiters = lock(&self.waiters);
-        match id {
-            Some(id) => {
-                if let Some((_, old)) = waiters.list.iter_mut().find(|(i, _)| i == id) {
-                    old.clone_from(waker);
-                } else if !self.state().is_complete() {
-                    waiters.list.push((*id, waker.clone()));
-                }
-            }
-            None => {
-                *id = Some(waiters.next);
-                waiters.next = waiters.next.wrapping_add(1);
-                let entry = (waiters.next.wrapping_sub(1), waker.clone());
-                waiters.list.push(entry);
-            }
+        if id.is_some_and(|id| lock(&self.waiters).has(id, waker)) {
+            // The end takes the list, and has not yet.
+            return false;
         }
+        let fresh = waker.clone();
+        let mut waiters = lock(&self.waiters);
         // Under the lock: either the writer sees the flag and takes the list after us, or we see the end.
         let before = State(self.state.fetch_or(WAITERS, Ordering::AcqRel));
-        if before.is_complete() {
-            waiters.list.clear_one(*id);
-            *id = None;
-        }
+        let left = match before.is_complete() {
+            true => [id.take().and_then(|id| waiters.leave(id)), Some(fresh)],
+            false => [waiters.put(id, fresh), None],
+        };
+        drop(waiters);
+        drop(left);
         before.is_complete()
     }
 
-    /// Takes a waker off the list. Nothing is left of it afterwards.
+    /// Takes a waker off the list; once for each id. Nothing is left of it afterwards.
     pub fn deregister(&self, id: u32) {
-        lock(&self.waiters).list.clear_one(Some(id));
+        let left = lock(&self.waiters).leave(id);
+        drop(left);
     }
 }
 
-trait ClearOne {
-    fn clear_one(&mut self, id: Option<u32>);
-}
-impl ClearOne for Vec<(u32, Waker)> {
-    fn clear_one(&mut self, id: Option<u32>) {
-        self.retain(|(i, _)| Some(*i) != id);
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    impl Count {
+        fn new() -> (Arc<Count>, Waker) {
+            let count = Arc::new(Count::default());
+            (count.clone(), Waker::from(count))
+        }
+        fn rung(&self) -> usize {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn places_that_are_given_back_are_taken_again_and_each_waiter_is_woken_once() {
+        let value = Completion::<u32>::pending(0);
+        let bells: Vec<_> = (0..5).map(|_| Count::new()).collect();
+        let mut ids = [None; 5];
+        for (id, (_, waker)) in ids.iter_mut().zip(&bells) {
+            assert!(!value.register(id, waker));
+        }
+        for k in [1, 3] {
+            value.deregister(ids[k].take().unwrap());
+        }
+        let (late, waker) = Count::new();
+        let mut id = None;
+        assert!(!value.register(&mut id, &waker));
+        assert!(!value.register(&mut id, &waker), "again, by the same waker");
+        assert!(!value.register(&mut ids[0], &waker), "again, by another");
+        assert_eq!(lock(&value.waiters).places.len(), 5);
+        assert!(value.claim(Phase::Writing, 0));
+        value.write(1, false);
+        let rung: Vec<usize> = bells.iter().map(|(count, _)| count.rung()).collect();
+        assert_eq!((rung, late.rung()), (vec![0, 0, 1, 0, 1], 2));
+        // After the end: nothing is on the list, and nothing comes.
+        ids.into_iter().chain([id]).flatten().for_each(|id| value.deregister(id));
+        assert!(value.register(&mut None, &waker));
+        assert_eq!(Arc::strong_count(&late), 2);
+    }
+
+    #[test]
+    fn a_flag_that_is_set_while_an_error_is_written_is_noted_before_anybody_sees_the_error() {
+        let value = Completion::<u32>::pending(0);
+        assert!(value.claim(Phase::Writing, 0));
+        let mut noted = Vec::new();
+        value.fail(1, |state| {
+            assert!(!value.state().is_complete());
+            noted.push(state.has(DETACHED));
+            value.set(DETACHED);
+        });
+        assert_eq!(noted, [false, true]);
+        assert_eq!(value.state().phase(), Phase::Failed);
     }
 }
 
 #[cfg(all(test, futensor_loom))]
 mod loom_tests {
     use super::*;
+    use crate::sync::AtomicBool;
     use loom::sync::{Arc, Notify};
     use std::task::Wake;
 
-    struct Bell(Notify);
+    /// Loom's bell may ring for nothing: what counts is that it was rung.
+    struct Bell(Notify, AtomicBool);
     impl Wake for Bell {
         fn wake(self: std::sync::Arc<Self>) {
+            self.1.store(true, Ordering::SeqCst);
             self.0.notify();
         }
     }
@@ -275,15 +410,52 @@ mod loom_tests {
             assert!(value.claim(Phase::Writing, 0));
             let writer = value.clone();
             let thread = loom::thread::spawn(move || writer.write(7, false));
-            let bell = std::sync::Arc::new(Bell(Notify::new()));
-            let mut id = None;
-            if !value.register(&mut id, &Waker::from(bell.clone())) {
-                // Loom's bell may ring for nothing; one that never rings again is a deadlock, which it sees.
-                while value.get().is_none() {
+            let bell = std::sync::Arc::new(Bell(Notify::new(), AtomicBool::new(false)));
+            if !value.register(&mut None, &Waker::from(bell.clone())) {
+                // Whoever was not told sleeps until it is woken: one that never is is a deadlock, which loom sees.
+                while !bell.1.load(Ordering::SeqCst) {
                     bell.0.wait();
                 }
             }
             assert_eq!(value.get(), Some(&7));
+            thread.join().unwrap();
+        });
+    }
+
+    /// Fills the cell in, finds that it cannot go on, and gives the right to write back.
+    fn try_and_give_back(value: &Completion<u32>) {
+        if value.claim(Phase::Writing, 0) {
+            value.fill_in(1, |_| {});
+            value.unclaim();
+        }
+    }
+
+    #[test]
+    fn who_claims_what_was_given_back_writes_after_who_gave_it_back() {
+        loom::model(|| {
+            let value = Arc::new(Completion::<u32>::pending(0));
+            let other = value.clone();
+            let thread = loom::thread::spawn(move || try_and_give_back(&other));
+            // Whoever has the claim has the cell: loom sees two accesses of which none comes before the other.
+            try_and_give_back(&value);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn who_takes_over_a_claim_writes_after_what_was_written_before_the_claim() {
+        loom::model(|| {
+            let value = Arc::new(Completion::<u32>::pending(0));
+            let other = value.clone();
+            let thread = loom::thread::spawn(move || {
+                try_and_give_back(&other);
+                assert!(other.claim(Phase::Claimed, 0));
+            });
+            // A watchdog's way: what is claimed and not written yet.
+            while !value.begin_writing() {
+                loom::thread::yield_now();
+            }
+            value.write(2, true);
             thread.join().unwrap();
         });
     }

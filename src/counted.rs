@@ -297,25 +297,51 @@ mod tests {
 #[cfg(all(test, futensor_loom))]
 mod loom_tests {
     use super::*;
+    use crate::sync::UnsafeCell;
     use loom::sync::{Arc, atomic::AtomicUsize};
 
-    struct Watched(Arc<AtomicUsize>, Arc<AtomicUsize>);
+    /// A value with a cell for each of two owners: loom reports accesses of which none comes before the other.
+    struct Watched {
+        cells: [UnsafeCell<u32>; 2],
+        gone: Arc<AtomicUsize>,
+        freed: Arc<AtomicUsize>,
+    }
+
+    // SAFETY: that each cell has one user at a time is what the models find out.
+    unsafe impl Sync for Watched {}
+
+    impl Watched {
+        fn new() -> (Watched, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+            let (gone, freed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let cells = [UnsafeCell::new(0), UnsafeCell::new(0)];
+            (Watched { cells, gone: gone.clone(), freed: freed.clone() }, gone, freed)
+        }
+        fn write(&self, cell: usize) {
+            // SAFETY: as above.
+            self.cells[cell].with_mut(|cell| unsafe { *cell += 1 });
+        }
+    }
     impl Observed for Watched {
         fn unobserved(this: Link<Self>) {
-            this.deref().0.fetch_add(1, Ordering::Relaxed);
+            // It looks at what those did that had handles.
+            this.write(0);
+            this.write(1);
+            this.gone.fetch_add(1, Ordering::Relaxed);
         }
     }
     impl Drop for Watched {
         fn drop(&mut self) {
-            self.1.fetch_add(1, Ordering::Relaxed);
+            self.write(0);
+            self.write(1);
+            self.freed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
     fn two_droppers_of_handles_and_one_of_a_link_report_once_and_free_once() {
         loom::model(|| {
-            let (gone, freed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-            let (a, link) = Handle::with_link(Watched(gone.clone(), freed.clone()));
+            let (value, gone, freed) = Watched::new();
+            let (a, link) = Handle::with_link(value);
             let b = a.clone();
             let t1 = loom::thread::spawn(move || drop(a));
             let t2 = loom::thread::spawn(move || drop(b));
@@ -323,6 +349,83 @@ mod loom_tests {
             t1.join().unwrap();
             t2.join().unwrap();
             assert_eq!((gone.load(Ordering::SeqCst), freed.load(Ordering::SeqCst)), (1, 1));
+        });
+    }
+
+    #[test]
+    fn the_last_handle_goes_after_what_the_others_did() {
+        loom::model(|| {
+            let (value, gone, _) = Watched::new();
+            let a = Handle::new(value);
+            let b = a.clone();
+            let thread = loom::thread::spawn(move || {
+                a.write(0);
+                drop(a);
+            });
+            b.write(1);
+            drop(b);
+            thread.join().unwrap();
+            assert_eq!(gone.load(Ordering::SeqCst), 1);
+        });
+    }
+
+    #[test]
+    fn a_value_is_freed_after_what_its_owners_did() {
+        loom::model(|| {
+            let (value, _, freed) = Watched::new();
+            let (handle, a) = Handle::with_link(value);
+            drop(handle);
+            let b = a.clone();
+            let thread = loom::thread::spawn(move || {
+                a.write(0);
+                drop(a);
+            });
+            b.write(1);
+            drop(b);
+            thread.join().unwrap();
+            assert_eq!(freed.load(Ordering::SeqCst), 1);
+        });
+    }
+
+    #[test]
+    fn the_only_owner_writes_after_what_the_others_did() {
+        loom::model(|| {
+            let (handle, a) = Handle::with_link(Watched::new().0);
+            drop(handle);
+            let (b, c) = (a.clone(), a.clone());
+            let thread = loom::thread::spawn(move || {
+                b.write(0);
+                // Two at once, as runs of links to one value go.
+                c.defer();
+                b.drop_deferred(1);
+                b.write(1);
+                drop(b);
+            });
+            if a.is_only_owner() {
+                a.write(0);
+                a.write(1);
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn links_that_were_deferred_are_dropped_after_what_was_done_before() {
+        loom::model(|| {
+            let (handle, a) = Handle::with_link(Watched::new().0);
+            drop(handle);
+            let (b, c) = (a.clone(), a.clone());
+            let thread = loom::thread::spawn(move || {
+                c.write(0);
+                c.defer();
+                b.drop_deferred(1);
+                b
+            });
+            if a.counts().links == 2 {
+                // This one, and the one that is left over there: the third has done what it did.
+                a.write(0);
+            }
+            drop(thread.join().unwrap());
         });
     }
 }

@@ -101,6 +101,7 @@ mod op;
 mod shape;
 mod sync;
 mod view;
+mod wakes;
 
 mod backend;
 mod engine;

@@ -24,6 +24,8 @@ mod pressure;
 mod regions;
 #[path = "support/mod.rs"]
 mod support;
+#[path = "laws/wakers.rs"]
+mod wakers;
 
 use futensor_simulated_driver::{Simulator, harness};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -112,6 +114,7 @@ fn main() {
     devices::add(&mut laws);
     handles::add(&mut laws);
     regions::add(&mut laws);
+    wakers::add(&mut laws);
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, laws.trials).exit();

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::device::Device;
+use crate::wakes::wake_all;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -264,9 +265,7 @@ impl<B> Shared<B> {
         drop(state);
         // A batch that nobody wants is dropped outside the lock.
         drop(unused);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake_all(waker);
     }
 
     /// Nothing comes after an error.
@@ -315,6 +314,7 @@ impl<B> Batches<B> {
     }
 
     fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<B>>> {
+        let fresh = cx.waker().clone();
         let mut state = self.shared.lock();
         if self.ended || state.given == self.shared.total {
             return Poll::Ready(None);
@@ -329,7 +329,9 @@ impl<B> Batches<B> {
                 Poll::Ready(Some(made))
             }
             None => {
-                state.waker = Some(cx.waker().clone());
+                let before = state.waker.replace(fresh);
+                drop(state);
+                drop(before);
                 Poll::Pending
             }
         }

@@ -42,6 +42,8 @@ pub(crate) struct Manner {
 
 /// Nodes looked at before the lock is offered to others.
 const LOOKS_AT_ONCE: usize = 64;
+/// Nodes of a batch turned round before the lock is offered to others.
+const TURNED_AT_ONCE: usize = 4096;
 /// How long the engine leaves fresh small steps to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
 /// How often in a row, where each time another one has come and no more than that one is queued.
@@ -282,7 +284,7 @@ impl Shared {
         let attendance = &self.port.attendance;
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
-            || left && (!self.port.intake.is_empty() || self.deadline.load(Relaxed) != u64::MAX);
+            || left && (self.port.has_news() || self.deadline.load(Relaxed) != u64::MAX);
         if more && let Some(other) = attendance.unpark_any() {
             self.threads.wake(other);
         }
@@ -315,7 +317,8 @@ impl Shared {
         if desk.batch.is_empty() {
             desk.batch = self.port.intake.take();
         }
-        if desk.batch.is_empty() {
+        let awaited = self.port.take_awaited();
+        if desk.batch.is_empty() && awaited.is_empty() {
             return false;
         }
         let now = self.now();
@@ -326,38 +329,33 @@ impl Shared {
         if ended && !desk.ended {
             self.end(desk);
         }
-        for node in desk.batch.by_ref().take(LOOKS_AT_ONCE) {
+        let follow = |machine: &mut Machine, look: Look, tally: &mut Tally| match look {
+            Look::Settled => {}
+            Look::New(node) if ended => machine.refuse(node),
+            Look::New(node) => {
+                if let Op::Source(_) = node.op {
+                    machine.enter_source(node);
+                } else if !bench.run(Held::Link(&node), tally) {
+                    machine.enter(node, now, &mut |n: &NodeLink| bench.run(Held::Link(n), tally));
+                }
+            }
+        };
+        for node in awaited {
+            let look = desk.machine.look_early(node);
+            follow(&mut desk.machine, look, &mut tally);
+        }
+        // Of a long batch only a piece, so that what is awaited meanwhile is not late.
+        let looks = if desk.batch.turn(TURNED_AT_ONCE) { LOOKS_AT_ONCE } else { 0 };
+        for node in desk.batch.by_ref().take(looks) {
             if let Op::Marker = node.op {
                 // Whoever has waited for all finds all of it in the counters.
                 self.port.settle(&mut std::mem::take(&mut tally));
             }
-            match desk.machine.look(node, now) {
-                Look::Settled => {}
-                Look::New(node) | Look::Source(node) if ended => {
-                    desk.machine.refuse(node);
-                }
-                Look::New(node) => {
-                    if let Op::Source(_) = node.op {
-                        desk.machine.enter_source(node.clone());
-                        self.poll_source(&mut desk.machine, node, now);
-                    } else if !bench.run(Held::Link(&node), &mut tally) {
-                        let small = &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally);
-                        desk.machine.enter(node, now, small);
-                    }
-                }
-                Look::Source(node) => self.poll_source(&mut desk.machine, node, now),
-            }
+            let look = desk.machine.look(node, now);
+            follow(&mut desk.machine, look, &mut tally);
         }
         self.port.settle(&mut tally);
         true
-    }
-
-    /// Asks a source for its value.
-    fn poll_source(&self, machine: &mut Machine, node: NodeLink, now: u64) {
-        let waker = machine.source_waker(&node);
-        if self.port.poll_source(&node, &waker) {
-            machine.source_done(&node, now);
-        }
     }
 
     /// A step, and word to the others of how many there are besides.
@@ -383,7 +381,7 @@ impl Shared {
             if something(attends) {
                 return true;
             }
-            if attends && !self.port.intake.is_empty() {
+            if attends && self.port.has_news() {
                 if self.leave_to_poll() {
                     return true;
                 }
@@ -401,7 +399,7 @@ impl Shared {
         attendance.park(me);
         attendance.leave(me);
         // Whatever was pushed or offered before the two lines above is seen by the next two.
-        if !self.port.intake.is_empty() || something(false) {
+        if self.port.has_news() || something(false) {
             attendance.unpark(me);
             return true;
         }
@@ -426,7 +424,7 @@ impl Shared {
             while from.elapsed() < LEAVE_TO_POLL {
                 std::hint::spin_loop();
             }
-            if self.port.intake.is_empty() {
+            if !self.port.has_news() {
                 return false;
             }
             if self.port.pressure.came() == came || self.port.pressure.queued().0 > 1 {
@@ -439,7 +437,7 @@ impl Shared {
     /// Ends this thread where the device has been abandoned and has nothing left to do.
     fn retire(&self, me: usize) -> bool {
         let desk = lock(&self.desk);
-        if !desk.machine.is_idle() || !self.port.intake.is_empty() {
+        if !desk.machine.is_idle() || self.port.has_news() {
             return false;
         }
         drop(desk);
@@ -480,7 +478,7 @@ impl Shared {
                 self.refuse_all();
                 // Every worker may be stuck: from now on this thread refuses what comes in.
                 loop {
-                    if !self.port.intake.is_empty() {
+                    if self.port.has_news() {
                         self.refuse_all();
                     }
                     std::thread::sleep(Duration::from_millis(1));

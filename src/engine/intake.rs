@@ -2,7 +2,7 @@
 //!
 //! A push means "please look at this node": it is new, its last handle is gone, somebody waits for
 //! it, or its source has something. Callers push without waiting; the engine takes everything at
-//! once and reads it oldest first. [`Attendance`] answers the question whether anybody will: a push
+//! once and turns it round piece by piece, since it reads the oldest first. [`Attendance`] answers the question whether anybody will: a push
 //! that finds nobody attending appoints a parked worker and has to wake it. Knows nothing of nodes.
 
 #![allow(unsafe_code)]
@@ -70,19 +70,7 @@ impl<T: Linked> Intake<T> {
             // A swap would take the line from the callers for nothing. What is pushed later is seen later.
             return Batch::empty();
         }
-        let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
-        let mut oldest = null_mut();
-        while !newest.is_null() {
-            // SAFETY: taken, so this thread alone holds the counts of the whole list.
-            let next = unsafe { peek::<T>(newest) }.next();
-            let before = next.load(Ordering::Relaxed);
-            next.store(oldest, Ordering::Relaxed);
-            // It was written on another core: the walk waits for its first line, the others come meanwhile.
-            prefetch(newest);
-            oldest = newest;
-            newest = before;
-        }
-        Batch { oldest }
+        Batch { newest: self.head.swap(null_mut(), Ordering::SeqCst), oldest: null_mut() }
     }
 }
 
@@ -94,6 +82,9 @@ impl<T: Linked> Drop for Intake<T> {
 
 /// What was in the intake, oldest first.
 pub(crate) struct Batch<T: Linked> {
+    /// What is not turned yet leads to the older ones,
+    newest: *mut Inner<T>,
+    /// what is turned to the newer ones.
     oldest: *mut Inner<T>,
 }
 
@@ -102,18 +93,35 @@ unsafe impl<T: Linked + Send + Sync> Send for Batch<T> {}
 
 impl<T: Linked> Batch<T> {
     pub fn empty() -> Batch<T> {
-        Batch { oldest: null_mut() }
+        Batch { newest: null_mut(), oldest: null_mut() }
     }
     pub fn is_empty(&self) -> bool {
         in_total_order();
-        self.oldest.is_null()
+        self.newest.is_null() && self.oldest.is_null()
+    }
+
+    /// Turns up to so many round; true where all are, and the oldest is at hand.
+    pub fn turn(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            if self.newest.is_null() {
+                return true;
+            }
+            // SAFETY: taken, so this thread alone holds the counts of the whole list.
+            let next = unsafe { peek::<T>(self.newest) }.next();
+            let before = next.load(Ordering::Relaxed);
+            next.store(self.oldest, Ordering::Relaxed);
+            // It was written on another core: the walk waits for its first line, the others come meanwhile.
+            prefetch(self.newest);
+            self.oldest = std::mem::replace(&mut self.newest, before);
+        }
+        self.newest.is_null()
     }
 }
 
 impl<T: Linked> Iterator for Batch<T> {
     type Item = Link<T>;
     fn next(&mut self) -> Option<Link<T>> {
-        if self.oldest.is_null() {
+        if !self.turn(usize::MAX) || self.oldest.is_null() {
             return None;
         }
         let raw = self.oldest;

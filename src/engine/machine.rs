@@ -23,6 +23,7 @@ use super::step::{At, Step, Work};
 use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{NodeLink, Op, free};
+use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -71,18 +72,25 @@ struct Entry {
     chain: Option<u16>,
     /// Entries that have this one as an input, an edge each.
     consumers: SmallVec<[u32; 2]>,
+    /// The other ends of this entry's own edges: an input's entry, and the place in that one's consumers. So an edge is
+    /// taken away at once, however many there are.
+    edges: SmallVec<[(u32, u32); 2]>,
     /// How many of the consumers are in the books; they want this one.
     wants: u32,
     /// Somebody observes it.
     root: bool,
-    epoch: u64,
+    /// The epoch that it was looked at in. What is brought in before its turn has none until that comes: an earlier
+    /// `waitall` is not to wait for it.
+    epoch: Option<u64>,
     /// Tells an entry from an earlier one at the same place, in the queues.
     generation: u32,
+    /// Its inputs are sought when its turn comes: see [`EARLY_AT_ONCE`].
+    deferred: bool,
     /// The waker on the node's own list, while somebody else computes it. It holds a link to the node, so
     /// it comes off with the entry, or the node would keep itself.
     bell: Option<u32>,
     /// The one waker that a source is polled with.
-    waker: Option<Waker>,
+    source: Option<Arc<SourceBell>>,
 }
 
 #[derive(Default)]
@@ -92,6 +100,10 @@ struct Stream {
     /// Entries that continue this stream's chain.
     queue: VecDeque<(u32, u32)>,
 }
+
+/// Nodes brought in before their turn in one go. Of a longer chain the rest waits for its turn, which is sure to come: else
+/// all of a long queue could be brought in under one lock.
+const EARLY_AT_ONCE: usize = 256;
 
 /// What was enqueued between two `waitall`s.
 #[derive(Default)]
@@ -109,8 +121,9 @@ pub(crate) struct Machine {
     streams: Vec<Stream>,
     /// Ready entries that no stream's chain leads to.
     queue: VecDeque<(u32, u32)>,
-    /// Held entries with their deadlines, in the order of holding.
-    held: VecDeque<(u64, u32, u32)>,
+    /// Held entries, and the earliest of their deadlines.
+    held: Vec<(u32, u32)>,
+    held_until: u64,
     epochs: VecDeque<Epoch>,
     first_epoch: u64,
     in_flight: usize,
@@ -128,8 +141,6 @@ pub(crate) enum Look {
     Settled,
     /// New and wanted: run it if it is small, else enter it.
     New(NodeLink),
-    /// Its source is to be polled.
-    Source(NodeLink),
 }
 
 /// Asks for another look at a node when what it waits for ends.
@@ -138,6 +149,18 @@ struct LookAgain(NodeLink, &'static Port);
 impl Wake for LookAgain {
     fn wake(self: Arc<Self>) {
         self.1.look(self.0.clone());
+    }
+}
+
+/// The same for a source. Whoever brings the value may keep the waker for ever: it lets the node go with the entry.
+struct SourceBell(Mutex<Option<NodeLink>>, &'static Port);
+
+impl Wake for SourceBell {
+    fn wake(self: Arc<Self>) {
+        let node = lock(&self.0).clone();
+        if let Some(node) = node {
+            self.1.look(node);
+        }
     }
 }
 
@@ -151,7 +174,8 @@ impl Machine {
             generation: 0,
             streams: (0..limits.streams).map(|_| Stream::default()).collect(),
             queue: VecDeque::new(),
-            held: VecDeque::new(),
+            held: Vec::new(),
+            held_until: u64::MAX,
             epochs: VecDeque::from([Epoch::default()]),
             first_epoch: 0,
             in_flight: 0,
@@ -168,13 +192,12 @@ impl Machine {
         Waker::from(Arc::new(LookAgain(node.clone(), self.port)))
     }
 
-    /// The waker that a source in the books is polled with.
-    pub fn source_waker(&mut self, node: &NodeLink) -> Waker {
-        let fresh = self.waker(node);
-        match node.entry() {
-            Some(e) => self.entry(e).waker.get_or_insert(fresh).clone(),
-            None => fresh,
-        }
+    /// Has a source in the books asked for its value.
+    fn ask_source(&mut self, e: u32) {
+        let port = self.port;
+        let x = self.entry(e);
+        let bell = x.source.get_or_insert_with(|| Arc::new(SourceBell(Mutex::new(Some(x.node.clone())), port)));
+        port.ask_source(x.node.clone(), Waker::from(bell.clone()));
     }
 
     /// Nothing is in the books.
@@ -184,7 +207,7 @@ impl Machine {
 
     /// The earliest deadline of a held entry.
     pub fn deadline(&self) -> Option<u64> {
-        self.held.iter().map(|h| h.0).min()
+        (!self.held.is_empty()).then_some(self.held_until)
     }
 
     fn entry(&mut self, e: u32) -> &mut Entry {
@@ -204,6 +227,9 @@ impl Machine {
             return Look::Settled;
         }
         let entry = node.entry();
+        if let Some(e) = entry {
+            self.count_in(e);
+        }
         if state.is_complete() || state.phase() == Phase::Fused {
             if let Some(e) = entry.filter(|&e| self.entry(e).stage == Stage::Outside) {
                 self.end_outside(e, now);
@@ -230,10 +256,14 @@ impl Machine {
                 let x = self.entry(e);
                 x.root = wanted;
                 let (root, wants) = (x.root, x.wants);
+                let deferred = std::mem::take(&mut x.deferred) && x.stage == Stage::Waiting;
                 if !root && wants == 0 {
                     drop(node);
                     self.cancel(e);
                     return Look::Settled;
+                }
+                if deferred {
+                    self.resolve(vec![e], &mut |_| false);
                 }
                 if self.entry(e).stage == Stage::Outside && !is_source {
                     // A poll gave it back: it is ours now, unless another poll was faster.
@@ -249,9 +279,20 @@ impl Machine {
                     self.release_held();
                 }
                 self.settle_unblocked(now, state.has(AWAITED));
-                if is_source { Look::Source(node) } else { Look::Settled }
+                if is_source {
+                    self.ask_source(e);
+                }
+                Look::Settled
             }
         }
+    }
+
+    /// A node that somebody awaits has not had its turn in the intake, where it stays until then.
+    pub fn look_early(&mut self, node: NodeLink) -> Look {
+        let state = node.completion.state();
+        let wanted = node.counts().handles > 0 || state.has(DETACHED);
+        let is_new = state.has(QUEUED) && state.phase() == Phase::Pending && node.entry().is_none();
+        if is_new && wanted { Look::New(node) } else { Look::Settled }
     }
 
     /// Puts a wanted node into the books, with all that it needs. `small` runs a node on the spot if
@@ -259,7 +300,7 @@ impl Machine {
     pub fn enter(&mut self, root: NodeLink, now: u64, small: &mut dyn FnMut(&NodeLink) -> bool) {
         self.now = now;
         let awaited = root.completion.state().has(AWAITED);
-        match self.add(root.clone(), self.epoch()) {
+        match self.add(root.clone()) {
             Some(e) => {
                 self.entry(e).root = true;
                 self.resolve(vec![e], small);
@@ -278,8 +319,15 @@ impl Machine {
 
     /// Finds what new entries wait for, and enters that.
     fn resolve(&mut self, mut stack: Vec<u32>, small: &mut dyn FnMut(&NodeLink) -> bool) {
-        let epoch = self.epoch();
+        let mut early = EARLY_AT_ONCE;
         while let Some(e) = stack.pop() {
+            if self.entry(e).epoch.is_none() {
+                if early == 0 {
+                    self.entry(e).deferred = true;
+                    continue;
+                }
+                early -= 1;
+            }
             let node = self.entry(e).node.clone();
             // SAFETY: the node is pending in our books: ENTERED keeps polls from claiming it.
             let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
@@ -294,10 +342,10 @@ impl Machine {
                 }
                 let i = match input.entry() {
                     Some(i) => i,
-                    None => match self.add(input.clone(), epoch) {
+                    None => match self.add(input.clone()) {
                         Some(i) => {
                             if let Op::Source(_) = input.op {
-                                // Nobody held it when it came in: the driver is to poll it now.
+                                // Nobody held it when it came in: it is to be polled now.
                                 self.entry(i).stage = Stage::Outside;
                                 self.port.look(input.clone());
                             } else {
@@ -305,7 +353,7 @@ impl Machine {
                             }
                             i
                         }
-                        None => match self.outside_entry(input.clone(), epoch) {
+                        None => match self.outside_entry(input.clone()) {
                             Some(i) => i,
                             // It has just been completed.
                             None => continue,
@@ -313,12 +361,14 @@ impl Machine {
                     },
                 };
                 let x = self.entry(i);
+                let place = x.consumers.len() as u32;
                 x.consumers.push(e);
                 x.wants += 1;
                 let submitted = matches!(x.stage, Stage::Submitted(_));
-                if !(submitted && self.limits.ahead) {
-                    self.entry(e).blocked += 1;
-                }
+                let ahead = self.limits.ahead;
+                let x = self.entry(e);
+                x.edges.push((i, place));
+                x.blocked += !(submitted && ahead) as u32;
             }
             if self.entry(e).blocked == 0 {
                 self.unblocked.push(e);
@@ -326,18 +376,12 @@ impl Machine {
         }
     }
 
-    /// A source's node is watched by the driver until `source_done`.
+    /// A source's node is in the books, and its future asked, until a look finds the value there.
     pub fn enter_source(&mut self, node: NodeLink) {
-        if let Some(e) = self.add(node, self.epoch()) {
+        if let Some(e) = self.add(node) {
             self.entry(e).root = true;
             self.entry(e).stage = Stage::Outside;
-        }
-    }
-
-    /// A node that was computed outside of steps is complete; the driver calls this for sources.
-    pub fn source_done(&mut self, node: &NodeLink, now: u64) {
-        if let Some(e) = node.entry() {
-            self.end_outside(e, now);
+            self.ask_source(e);
         }
     }
 
@@ -383,7 +427,7 @@ impl Machine {
 
     /// Time has passed: what was held long enough is let go.
     pub fn tick(&mut self, now: u64) {
-        if self.held.iter().any(|&(deadline, ..)| deadline <= now) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.release_held();
         }
     }
@@ -449,4 +493,4 @@ impl Machine {
 
 #[cfg(all(test, not(futensor_loom)))]
 #[path = "machine_tests.rs"]
-mod tests;
+pub(super) mod tests;

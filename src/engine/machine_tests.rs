@@ -22,7 +22,7 @@ impl Driver for Nobody {
     }
 }
 
-fn port() -> &'static Port {
+pub(in crate::engine) fn port() -> &'static Port {
     Port::open(Opening {
         name: "test".into(),
         inline: true,
@@ -34,7 +34,7 @@ fn port() -> &'static Port {
     })
 }
 
-fn machine(port: &'static Port) -> Machine {
+pub(in crate::engine) fn machine(port: &'static Port) -> Machine {
     let limits = Limits {
         streams: 2,
         depth_max: 2,
@@ -48,13 +48,13 @@ fn machine(port: &'static Port) -> Machine {
 }
 
 /// As a CPU device has it: a step is submitted when a thread is free and all is there that it reads.
-fn host_machine(port: &'static Port) -> Machine {
+pub(in crate::engine) fn host_machine(port: &'static Port) -> Machine {
     let limits = Limits { depth_max: 1, ahead: false, ..machine(port).limits };
     Machine::new(port, limits)
 }
 
 /// A node that is not small; readers of another size fuse with nothing.
-fn large(port: &'static Port, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
+pub(in crate::engine) fn large(port: &'static Port, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
     let op = match inputs {
         [] => Op::Random { normal: false, seed: 0, offset: 0 },
         _ => Op::Unary(UnaryOp::Neg),
@@ -62,12 +62,12 @@ fn large(port: &'static Port, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
     node(port, op, inputs, n << 20)
 }
 
-fn is_of(step: &Step, handle: &NodeHandle) -> bool {
+pub(in crate::engine) fn is_of(step: &Step, handle: &NodeHandle) -> bool {
     step.nodes().any(|n| n.address() == handle.link().address())
 }
 
 /// The step's value is there for everybody; the machine has not heard of it.
-fn publish(step: &Step) {
+pub(in crate::engine) fn publish(step: &Step) {
     for node in step.nodes() {
         assert!(node.completion.begin_writing());
         // SAFETY: the right to write is ours.
@@ -157,13 +157,13 @@ fn what_reads_a_value_whose_step_is_not_through_runs_when_it_is() {
     assert!(machine.is_idle());
 }
 
-fn node(port: &'static Port, op: Op, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
+pub(in crate::engine) fn node(port: &'static Port, op: Op, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
     let links: Inputs = inputs.iter().map(|h| h.link()).collect();
     port.enqueue(Node::new(op, links, [n].into(), DType::F32, port, Location::caller()))
 }
 
 /// Looks at all that came in, and enters what is new.
-fn look_at_all(machine: &mut Machine, port: &'static Port) {
+pub(in crate::engine) fn look_at_all(machine: &mut Machine, port: &'static Port) {
     look_at(machine, port, 0);
 }
 

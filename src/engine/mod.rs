@@ -11,5 +11,9 @@ pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod simulation;
 pub(crate) mod small;
+pub(crate) mod sources;
 pub(crate) mod step;
 pub(crate) mod trace;
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests;

@@ -10,6 +10,7 @@
 use super::intake::{Attendance, Intake, Linked};
 use super::pressure::Pressure;
 use super::record::Tape;
+use super::sources::Sources;
 use crate::backend::cpu::memory::Memory;
 use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::{Counts, Inner};
@@ -24,7 +25,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 // Counters and switches that are no part of a lock-free protocol.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Whoever owns a device's threads.
 pub(crate) trait Driver: Send + Sync {
@@ -34,6 +35,10 @@ pub(crate) trait Driver: Send + Sync {
     fn start(&self, port: &'static Port);
     /// The last `Device` handle is gone: threads may end once nothing is left to do.
     fn abandon(&self);
+    /// Whoever drives the device runs what is put to its [`Sources`]; else threads do.
+    fn polls_sources(&self) -> bool {
+        false
+    }
     /// Gives cached memory back; bytes given.
     fn trim(&self) -> usize {
         0
@@ -59,6 +64,8 @@ pub(crate) struct Counters {
     pub graphs: AtomicU64,
     /// Ops of steps whose values are published and that are still counted as queued.
     pub closing: AtomicUsize,
+    /// The same of the small step that the engine runs just now. Only the one who attends writes it.
+    pub closing_small: AtomicUsize,
 }
 
 /// Errors of detached work since the last `waitall`.
@@ -70,6 +77,8 @@ pub(crate) struct ErrorLog {
 
 /// How many detached errors are kept.
 const ERRORS_KEPT: usize = 64;
+/// With more than this queued, what somebody awaits does not wait for its turn.
+const BACKLOG: usize = 256;
 
 pub(crate) struct Port {
     pub name: String,
@@ -81,6 +90,10 @@ pub(crate) struct Port {
     pub intake: Apart<Intake<Node>>,
     /// Looked at at each op, written when a worker comes or goes.
     pub attendance: Apart<Attendance>,
+    /// What somebody awaits and is to be looked at before its turn; and whether there is any.
+    awaited: Mutex<Vec<NodeLink>>,
+    has_awaited: AtomicBool,
+    pub sources: Sources,
     /// Written at each op by whoever runs it.
     pub counters: Apart<Counters>,
     pub pressure: Pressure,
@@ -132,6 +145,9 @@ impl Port {
             host,
             intake: Apart(Intake::new()),
             attendance: Apart(Attendance::new()),
+            awaited: Mutex::new(Vec::new()),
+            has_awaited: AtomicBool::new(false),
+            sources: Sources::default(),
             counters: Apart::default(),
             pressure,
             memory,
@@ -218,6 +234,36 @@ impl Port {
         }
     }
 
+    /// Asks for a look at a node that somebody awaits. In a long queue its turn may be far off: then it is named
+    /// beside the queue.
+    pub fn look_soon(&'static self, node: NodeLink) {
+        if !node.completion.set(QUEUED).has(QUEUED) {
+            self.push(node);
+        } else if self.pressure.queued().0 > BACKLOG {
+            lock(&self.awaited).push(node);
+            // SeqCst: as a push, see `Intake::push`.
+            self.has_awaited.store(true, SeqCst);
+            self.attend();
+        }
+    }
+
+    /// What is to be looked at before its turn.
+    #[inline]
+    pub fn take_awaited(&self) -> Vec<NodeLink> {
+        if !self.has_awaited.load(Relaxed) {
+            return Vec::new();
+        }
+        let mut awaited = lock(&self.awaited);
+        self.has_awaited.store(false, SeqCst);
+        std::mem::take(&mut *awaited)
+    }
+
+    /// Something is to be looked at.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.intake.is_empty() || self.has_awaited.load(SeqCst)
+    }
+
     /// Takes a complete node back that the engine was asked to look at and has not come to. For the one
     /// who has the only handle on it, and has seen it complete.
     ///
@@ -288,24 +334,48 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Counts a small step, before its value is published: who has awaited it finds it in the counters.
-    pub fn count_small(&self, ended: usize, weight: usize) {
-        self.pressure.finished_many(ended, weight);
+    /// Publishes a small step of so many ops. It is counted as started before, so that who has awaited it finds it in
+    /// the counters; and off the queue after, so that where nothing is queued every value is there and every error noted.
+    pub fn publish_small(&self, ops: usize, weight: usize, by_engine: bool, publish: impl FnOnce()) {
         self.counters.started.fetch_add(1, Relaxed);
-        if ended > 1 {
-            self.counters.fused.fetch_add(ended as u64 - 1, Relaxed);
+        if ops > 1 {
+            self.counters.fused.fetch_add(ops as u64 - 1, Relaxed);
+        }
+        let closing = |ops| {
+            if by_engine {
+                self.counters.closing_small.store(ops, Relaxed);
+            }
+        };
+        closing(ops);
+        publish();
+        self.pressure.finished_many(ops, weight);
+        closing(0);
+    }
+
+    /// Asks a source for its value: here where its poll is this library's own, else where it may take long.
+    pub fn ask_source(&'static self, node: NodeLink, waker: Waker) {
+        match &node.op {
+            Op::Source(source) if source.is_ours() => self.poll_source(node, &waker),
+            _ => self.aside(move || self.poll_source(node, &waker)),
         }
     }
 
-    /// Asks a source for its value; true where it is there, or was. Counted before it is published, as a small step.
-    pub fn poll_source(&self, node: &Node, waker: &Waker) -> bool {
-        let Op::Source(source) = &node.op else { return false };
-        let Poll::Ready(result) = source.poll(&mut Context::from_waker(waker)) else { return false };
+    /// Runs code of the user's that may take long, where nobody waits for it.
+    pub fn aside(&'static self, code: impl FnOnce() + Send + 'static) {
+        self.sources.put(!self.driver.polls_sources(), code);
+    }
+
+    /// Asks a source for its value; where it is there the engine is to look at it.
+    pub fn poll_source(&'static self, node: NodeLink, waker: &Waker) {
+        let Op::Source(source) = &node.op else { return };
+        let Poll::Ready(result) = source.poll(&mut Context::from_waker(waker)) else { return };
         if node.completion.claim(Phase::Writing, 0) {
-            self.count_small(1, Pressure::weight(node.bytes()));
-            self.finish(node, result);
+            let weight = Pressure::weight(node.bytes());
+            self.counters.closing.fetch_add(1, Relaxed);
+            self.publish_small(1, weight, false, || self.finish(&node, result));
+            self.counters.closing.fetch_sub(1, Relaxed);
         }
-        true
+        self.look(node);
     }
 
     /// Lets go of what small steps have read.
@@ -313,16 +383,19 @@ impl Port {
         free(tally.freed.drain(..));
     }
 
-    /// Completes a node that the caller may write, and does what comes with an end.
+    /// Completes a node that the caller may write, and does what comes with an end. The error of a detached one is in the
+    /// log before anybody sees the end.
     pub fn finish(&self, node: &Node, result: Result<Value, Error>) {
-        if let Err(error) = &result {
-            self.counters.failed.fetch_add(1, Relaxed);
-            if node.completion.state().has(DETACHED) {
-                self.log(error);
+        let Err(error) = &result else { return node.completion.write(result, false) };
+        self.counters.failed.fetch_add(1, Relaxed);
+        let mut error = Some(error.clone());
+        node.completion.fail(result, |state| {
+            if state.has(DETACHED)
+                && let Some(error) = error.take()
+            {
+                self.log(&error);
             }
-        }
-        let failed = result.is_err();
-        node.completion.write(result, failed);
+        });
     }
 }
 

@@ -6,7 +6,8 @@
 //! queued is below its limit. Knows nothing of nodes.
 
 use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
-use std::collections::VecDeque;
+use crate::wakes::wake_all;
+use std::collections::BTreeMap;
 use std::task::Waker;
 
 /// Results up to this size are not weighed: ops count for them.
@@ -40,10 +41,12 @@ struct Count {
 
 #[derive(Default)]
 struct Waiters {
+    /// Numbers are given once.
     next: u64,
-    ready: Vec<(u64, Waker)>,
-    /// Those who ask for a permit, and whether one is theirs already.
-    admit: VecDeque<(u64, Waker, bool)>,
+    /// By number, as all that wait: to leave costs little, however many there are.
+    ready: BTreeMap<u64, Waker>,
+    /// Those who ask for a permit, in the order of asking, and whether one is theirs already.
+    admit: BTreeMap<u64, (Waker, bool)>,
     permits: usize,
     /// The device has ended: nobody waits any more.
     open_gate: bool,
@@ -121,14 +124,14 @@ impl Pressure {
         if !self.is_below() && !lock(&self.waiters).open_gate {
             return;
         }
-        let mut woken: Vec<Waker> = Vec::new();
+        let mut woken = Vec::new();
         let mut waiters = lock(&self.waiters);
-        woken.extend(waiters.ready.drain(..).map(|(_, w)| w));
+        woken.extend(std::mem::take(&mut waiters.ready).into_values());
         self.grant(&mut waiters, &mut woken);
-        let still = waiters.admit.iter().any(|(_, _, granted)| !granted);
+        let still = waiters.admit.values().any(|(_, granted)| !granted);
         self.waiting.store(still, Ordering::SeqCst);
         drop(waiters);
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken);
     }
 
     /// Gives free permits to those who asked first.
@@ -138,10 +141,10 @@ impl Pressure {
         }
         let free = if waiters.open_gate { usize::MAX } else { self.limits.permits_max - waiters.permits };
         let mut given = 0;
-        for (_, waker, granted) in waiters.admit.iter_mut().filter(|(_, _, g)| !g).take(free) {
+        for (waker, granted) in waiters.admit.values_mut().filter(|(_, granted)| !granted).take(free) {
             *granted = true;
             given += 1;
-            woken.push(waker.clone());
+            woken.push(std::mem::replace(waker, Waker::noop().clone()));
         }
         waiters.permits += given;
     }
@@ -154,6 +157,7 @@ impl Pressure {
             }
             return true;
         }
+        let fresh = waker.clone();
         let mut waiters = lock(&self.waiters);
         if waiters.open_gate {
             return true;
@@ -162,27 +166,25 @@ impl Pressure {
         if key == waiters.next {
             waiters.next += 1;
         }
-        match waiters.ready.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, old)) => old.clone_from(waker),
-            None => waiters.ready.push((key, waker.clone())),
-        }
+        let before = waiters.ready.insert(key, fresh);
         // After this, whoever ends an op sees the flag, or we see that it has ended.
         self.waiting.store(true, Ordering::SeqCst);
-        if self.is_below() {
-            waiters.ready.retain(|(k, _)| *k != key);
-            return true;
-        }
-        false
+        let is_below = self.is_below();
+        let ours = if is_below { waiters.ready.remove(&key) } else { None };
+        drop(waiters);
+        drop((before, ours));
+        is_below
     }
 
     pub fn forget_ready(&self, id: u64) {
-        lock(&self.waiters).ready.retain(|(k, _)| *k != id);
+        let left = lock(&self.waiters).ready.remove(&id);
+        drop(left);
     }
 
     /// A permit at once, if one is free, nobody asked before, and the queue is below its limits.
     pub fn try_admit(&self) -> bool {
         let mut waiters = lock(&self.waiters);
-        let first = waiters.admit.iter().all(|(_, _, granted)| *granted);
+        let first = waiters.admit.values().all(|(_, granted)| *granted);
         let free = waiters.permits < self.limits.permits_max && self.is_below() && first;
         if free || waiters.open_gate {
             waiters.permits += 1;
@@ -196,46 +198,39 @@ impl Pressure {
         let mut waiters = lock(&self.waiters);
         let key = waiters.next;
         waiters.next += 1;
-        waiters.admit.push_back((key, Waker::noop().clone(), false));
+        waiters.admit.insert(key, (Waker::noop().clone(), false));
         self.waiting.store(true, Ordering::SeqCst);
         let mut woken = Vec::new();
         self.grant(&mut waiters, &mut woken);
         drop(waiters);
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken);
         key
     }
 
     /// How a request stands; a granted one leaves the line.
     pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
+        let fresh = waker.clone();
         let mut waiters = lock(&self.waiters);
         self.waiting.store(true, Ordering::SeqCst);
         let mut woken = Vec::new();
         self.grant(&mut waiters, &mut woken);
-        let at = waiters.admit.iter().position(|(k, _, _)| *k == key);
-        let turn = match at {
-            Some(i) if waiters.admit[i].2 => {
-                waiters.admit.remove(i);
-                Turn::Granted
+        let (turn, left) = match waiters.admit.get_mut(&key) {
+            Some((old, false)) => (Turn::Waiting, Some(std::mem::replace(old, fresh))),
+            _ => {
+                let granted = waiters.admit.remove(&key);
+                (Turn::Granted, granted.map(|(old, _)| old))
             }
-            Some(i) => {
-                waiters.admit[i].1.clone_from(waker);
-                Turn::Waiting
-            }
-            None => Turn::Granted,
         };
         drop(waiters);
-        woken.into_iter().for_each(Waker::wake);
+        drop(left);
+        wake_all(woken);
         turn
     }
 
     /// Takes a request out of the line; what it was granted goes to the next.
     pub fn withdraw(&self, key: u64) {
-        let granted = {
-            let mut waiters = lock(&self.waiters);
-            let at = waiters.admit.iter().position(|(k, _, _)| *k == key);
-            at.and_then(|i| waiters.admit.remove(i)).is_some_and(|(_, _, granted)| granted)
-        };
-        if granted {
+        let left = lock(&self.waiters).admit.remove(&key);
+        if left.is_some_and(|(_, granted)| granted) {
             self.release();
         }
     }
@@ -247,7 +242,7 @@ impl Pressure {
         waiters.permits -= 1;
         self.grant(&mut waiters, &mut woken);
         drop(waiters);
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken);
     }
 
     /// The device has ended: everybody goes through, and meets the error at their op.

@@ -85,8 +85,15 @@ impl SimDriver {
         }
     }
 
-    /// Lets one thing happen, chosen by the seed; false where nothing can.
+    /// Lets one thing happen, chosen by the seed, and whatever sources have to say to it; false where nothing can.
     pub fn step(&self, port: &'static Port) -> bool {
+        let went_on = self.go_on(port);
+        // Without the lock: what a source does is the user's.
+        while port.sources.run() {}
+        went_on
+    }
+
+    fn go_on(&self, port: &'static Port) -> bool {
         let mut slot = lock(&self.world);
         let world = slot.get_or_insert_with(|| World {
             machine: Machine::new(port, self.limits),
@@ -101,7 +108,7 @@ impl SimDriver {
             ended: false,
         });
         let mut events = Vec::new();
-        if !world.batch.is_empty() || !port.intake.is_empty() {
+        if !world.batch.is_empty() || port.has_news() {
             events.push(Event::Look);
         }
         for (s, stream) in world.streams.iter().enumerate() {
@@ -164,23 +171,26 @@ impl SimDriver {
         if world.port.is_ended() && !world.ended {
             world.end();
         }
+        let now = world.clock;
+        let mut follow = |machine: &mut Machine, look: Look, ended: bool| match look {
+            Look::Settled => {}
+            Look::New(node) if ended => machine.refuse(node),
+            Look::New(node) => {
+                if let Op::Source(_) = node.op {
+                    machine.enter_source(node);
+                } else if !bench.run(Held::Link(&node), &mut tally) {
+                    machine.enter(node, now, &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally));
+                }
+            }
+        };
+        for node in world.port.take_awaited() {
+            let look = world.machine.look_early(node);
+            follow(&mut world.machine, look, world.ended);
+        }
         for _ in 0..count {
             let Some(node) = world.batch.next() else { break };
-            let now = world.clock;
-            match world.machine.look(node, now) {
-                Look::Settled => {}
-                Look::New(node) | Look::Source(node) if world.ended => world.machine.refuse(node),
-                Look::New(node) => {
-                    if let Op::Source(_) = node.op {
-                        world.machine.enter_source(node.clone());
-                        poll_source(world, node);
-                    } else if !bench.run(Held::Link(&node), &mut tally) {
-                        let small = &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally);
-                        world.machine.enter(node, now, small);
-                    }
-                }
-                Look::Source(node) => poll_source(world, node),
-            }
+            let look = world.machine.look(node, now);
+            follow(&mut world.machine, look, world.ended);
         }
         world.port.settle(&mut tally);
     }
@@ -257,14 +267,6 @@ impl World {
     }
 }
 
-fn poll_source(world: &mut World, node: NodeLink) {
-    let waker = world.machine.source_waker(&node);
-    if world.port.poll_source(&node, &waker) {
-        let now = world.clock;
-        world.machine.source_done(&node, now);
-    }
-}
-
 impl Driver for SimDriver {
     fn wake(&self, _: usize) {}
 
@@ -292,6 +294,10 @@ impl Driver for SimDriver {
         if let Some(thread) = &*lock(&self.thread) {
             thread.unpark();
         }
+    }
+
+    fn polls_sources(&self) -> bool {
+        true
     }
 
     fn trim(&self) -> usize {

@@ -115,8 +115,7 @@ impl Bench<'_> {
             super::trace::small(self.port, node, 0, self.look_again);
             // SAFETY: as above.
             tally.freed.extend(unsafe { node.let_go() });
-            self.port.count_small(1, 0);
-            node.completion.publish();
+            self.port.publish_small(1, 0, !self.look_again, || node.completion.publish());
             tally.started += 1;
             return true;
         }
@@ -258,8 +257,7 @@ impl Bench<'_> {
         }
         // SAFETY: claimed by us.
         freed.extend(unsafe { node.let_go() });
-        self.port.count_small(ended, weight);
-        self.port.finish(node, result);
+        self.port.publish_small(ended, weight, !self.look_again, || self.port.finish(node, result));
         tally.started += 1;
         freed
     }

@@ -30,9 +30,10 @@ pub(crate) trait Home: Sync {
 
 /// A value that some future brings, polled by the engine.
 pub(crate) trait Source: Send + Sync {
+    /// Polls it, unless another thread does just now; that one then sees to it that it is asked again.
     fn poll(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<Value, Error>>;
-    /// Nobody wants the value any more: lets go of the future.
-    fn abandon(&self);
+    /// Its poll and its drop are the library's own and short. Else they are the user's, and may take long.
+    fn is_ours(&self) -> bool;
     fn name(&self) -> &'static str;
 }
 

@@ -3,6 +3,7 @@
 //! One end is a reader or writer of files on a thread of its own, the other a future. One sender, one
 //! receiver; either end closes it, and nothing waits for the other end to notice.
 
+use crate::wakes::wake_all;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -61,9 +62,14 @@ impl<T> Handoff<T> {
         let waker = state.waker.take();
         drop(state);
         self.state.1.notify_one();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake_all(waker);
+    }
+
+    /// Waits for the other end.
+    fn register(&self, mut state: MutexGuard<'_, State<T>>, fresh: Waker) {
+        let before = state.waker.replace(fresh);
+        drop(state);
+        drop(before);
     }
 
     /// Waits for room, on a thread that may block; false where nobody wants it any more.
@@ -82,6 +88,7 @@ impl<T> Handoff<T> {
 
     /// The next item, or `None` at the end.
     pub fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let fresh = cx.waker().clone();
         let mut state = self.lock();
         match state.pop() {
             Some(item) => {
@@ -90,7 +97,7 @@ impl<T> Handoff<T> {
             }
             None if state.ended => Poll::Ready(None),
             None => {
-                state.waker = Some(cx.waker().clone());
+                self.register(state, fresh);
                 Poll::Pending
             }
         }
@@ -114,12 +121,13 @@ impl<T> Handoff<T> {
     /// Sends an item as soon as there is room; it is taken out of its slot then. Ready with false where
     /// nobody wants it any more.
     pub fn poll_send(&self, cx: &mut Context<'_>, item: &mut Option<T>, weight: usize) -> Poll<bool> {
+        let fresh = cx.waker().clone();
         let mut state = self.lock();
         if state.unwanted {
             return Poll::Ready(false);
         }
         if !state.has_room(weight, self.weight_max) {
-            state.waker = Some(cx.waker().clone());
+            self.register(state, fresh);
             return Poll::Pending;
         }
         if let Some(item) = item.take() {

@@ -6,6 +6,7 @@
 //! what a finished batch lets through: the engine only rings its bell.
 
 use crate::sync::lock_plain as lock;
+use crate::wakes::wake_all;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;
@@ -70,10 +71,7 @@ impl ThreadTimer {
             let due = alarms.due(self.now());
             if !due.is_empty() {
                 drop(alarms);
-                for waker in due {
-                    // A batcher, which keeps the panics of its users to itself: nothing ends this thread.
-                    waker.wake();
-                }
+                wake_all(due);
                 alarms = lock(&self.alarms);
                 continue;
             }
@@ -127,7 +125,7 @@ impl ManualTimer {
             alarms.due(*now)
         };
         let count = due.len();
-        due.into_iter().for_each(Waker::wake);
+        wake_all(due);
         count
     }
 }

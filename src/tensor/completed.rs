@@ -82,11 +82,12 @@ impl Stream for Completed {
         }
         let this = &mut *self;
         // Not more than rang before this poll: a value that gives way rings anew.
-        let count = {
+        let fresh = cx.waker().clone();
+        let (count, before) = {
             let (rung, waker) = &mut *lock(&this.board.rung);
-            *waker = Some(cx.waker().clone());
-            rung.len()
+            (rung.len(), waker.replace(fresh))
         };
+        drop(before);
         for _ in 0..count {
             let Some(i) = lock(&this.board.rung).0.pop_front() else { break };
             let Some((value, bell)) = &mut this.values[i] else { continue };

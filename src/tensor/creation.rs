@@ -18,12 +18,13 @@ use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
+use crate::wakes::contained;
 use std::fmt::Display;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// Creation of tensors. Float32 unless told otherwise; each has a `_dtype` form or follows its data.
 /// Nothing waits.
@@ -250,8 +251,9 @@ impl Device {
     /// A tensor whose elements some future will bring: a download, a decoder, a channel. The engine polls
     /// it, starting now; nobody has to await it. Dropping the last handle drops the future.
     ///
-    /// It is polled on an engine thread, outside of any runtime: where it needs one, spawn it there and
-    /// pass the join handle. A panic in it is this value's error.
+    /// It is polled on a thread of the device's for that, outside of any runtime: where it needs one, spawn it there
+    /// and pass the join handle. A poll that takes long keeps nothing waiting but what is made from it (and, where four
+    /// do so at once, other sources). A panic in it is this value's error.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -276,7 +278,7 @@ impl Device {
                 Err(error) => Err(Error::new(ErrorKind::Source, "from_future", error.to_string(), at)),
             }
         };
-        sourced(port, "from_future", shape, T::DTYPE, value, at)
+        sourced(port, "from_future", false, shape, T::DTYPE, value, at)
     }
 
     /// A failed value that no operand stands behind.
@@ -333,44 +335,85 @@ fn small<T: Element>(data: &[T]) -> [u64; INLINE_BYTES / 8] {
 
 /// A future behind a node.
 struct Brought {
+    port: &'static Port,
     name: &'static str,
     at: At,
-    /// `None` once it has ended: what it held is let go.
-    future: Mutex<Option<Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>>>,
+    ours: bool,
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    Waiting(Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>),
+    /// A thread is polling it; whoever came meanwhile is told to ask again.
+    Polled(Option<Waker>),
+    Over,
 }
 
 impl Source for Brought {
     fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let mut slot = lock(&self.future);
-        let Some(future) = slot.as_mut() else { return Poll::Pending };
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
-        let result = match polled {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(result)) => result,
-            Err(_) => Err(Error::new(ErrorKind::Source, self.name, "the future panicked", self.at)),
+        let mut future = {
+            let mut stage = lock(&self.stage);
+            match std::mem::replace(&mut *stage, Stage::Polled(None)) {
+                Stage::Waiting(future) => future,
+                Stage::Polled(_) => {
+                    // The engine's waker: nothing of the user's is called under the lock.
+                    *stage = Stage::Polled(Some(context.waker().clone()));
+                    return Poll::Pending;
+                }
+                Stage::Over => {
+                    *stage = Stage::Over;
+                    return Poll::Pending;
+                }
+            }
         };
-        *slot = None;
+        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Pending) => {
+                let meanwhile = std::mem::replace(&mut *lock(&self.stage), Stage::Waiting(future));
+                if let Stage::Polled(Some(waker)) = meanwhile {
+                    waker.wake();
+                }
+                return Poll::Pending;
+            }
+            Ok(Poll::Ready(result)) => result,
+            Err(panic) => {
+                contained(|| drop(panic));
+                Err(Error::new(ErrorKind::Source, self.name, "the future panicked", self.at))
+            }
+        };
+        *lock(&self.stage) = Stage::Over;
+        contained(|| drop(future));
         Poll::Ready(result)
     }
-    fn abandon(&self) {
-        let future = lock(&self.future).take();
-        drop(future);
+    fn is_ours(&self) -> bool {
+        self.ours
     }
     fn name(&self) -> &'static str {
         self.name
     }
 }
 
-/// A node whose value a future brings.
+impl Drop for Brought {
+    fn drop(&mut self) {
+        let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Over);
+        match stage {
+            // Whoever lets the last link go is not to wait for this.
+            Stage::Waiting(future) if !self.ours => self.port.aside(move || drop(future)),
+            stage => drop(stage),
+        }
+    }
+}
+
+/// A node whose value a future brings. `ours` where the future is the library's own, and short.
 pub(crate) fn sourced(
     port: &'static Port,
     name: &'static str,
+    ours: bool,
     shape: Shape,
     dtype: DType,
     value: impl Future<Output = Result<Value, Error>> + Send + 'static,
     at: At,
 ) -> TensorFuture {
-    let source = Brought { name, at, future: Mutex::new(Some(Box::pin(value))) };
+    let source = Brought { port, name, at, ours, stage: Mutex::new(Stage::Waiting(Box::pin(value))) };
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
@@ -453,7 +496,7 @@ impl TensorFuture {
         // To the host from elsewhere: the copy is queued now, behind what makes the value.
         let reading = (!self.port().host && to.host).then(|| read::to_memory(self, to, at));
         let value = Arrival { from: self.stop_gradient(), bell: None, to, at, reading };
-        let moved = sourced(device.port, "to_device", self.shape().clone(), self.dtype(), value, at);
+        let moved = sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
         if self.tape.is_some() && self.dtype().is_float() && is_recording() {
             return recorded(Made::Moved, &[self], moved.node.clone());
         }

@@ -228,7 +228,7 @@ impl TensorFuture {
         }
         if !before.has(AWAITED) && before.phase() == Phase::Pending {
             // It may be held back: not any more.
-            port_of(node).look(node.link());
+            port_of(node).look_soon(node.link());
         }
         Poll::Pending
     }

@@ -223,7 +223,8 @@ impl Ended<'_> {
     fn tell(&self) {
         // Who waits is woken before the engine has closed its books on the step: what is in between counts as
         // done. In this order: a step is taken off the queue first, and then off what is closing.
-        let closing = self.port.counters.closing.load(Relaxed);
+        let counters = &self.port.counters;
+        let closing = counters.closing.load(Relaxed) + counters.closing_small.load(Relaxed);
         let ran_dry = self.waited.is_some() && self.port.pressure.queued().0 <= closing;
         for table in lock(&TABLES).iter().filter_map(Weak::upgrade) {
             table.note(self, ran_dry);

@@ -20,6 +20,7 @@ mod handles;
 mod observers;
 mod pressure;
 mod regions;
+mod wakers;
 mod weights;
 
 use libtest_mimic::{Arguments, Trial};
@@ -65,6 +66,7 @@ fn main() {
     handles::add(&mut laws);
     fusion::add(&mut laws);
     regions::add(&mut laws);
+    wakers::add(&mut laws);
     weights::add(&mut laws);
     libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
 }

@@ -1,6 +1,6 @@
 //! Laws 4 and 5: what nobody can observe need not be computed, and values are immutable.
 
-use crate::support::{ALL, Counter, Gate, Kind, Rng, block_on, same_meta};
+use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, Rng, block_on, same_meta};
 use crate::{Laws, promises};
 use futensor::{CpuRun, Meta, Operation, Refusal, TensorFuture, custom};
 use std::future::IntoFuture;
@@ -18,11 +18,14 @@ pub fn add(laws: &mut Laws) {
         running_work_is_not_torn_down_by_a_drop
         a_million_queued_nodes_drop_without_blocking_or_overflow
         whatever_is_dropped_the_rest_is_computed_once);
+    promises!(laws, 4, PARALLEL;
+        what_waits_in_the_books_is_skipped_when_its_last_handle_goes);
     promises!(laws, 5, ALL;
         slice_assign_leaves_other_handles_their_value
         slice_assign_of_the_last_handle_copies_nothing
         an_operand_given_by_value_is_written_over_by_a_device_that_is_awake
         a_buffer_with_another_reader_is_not_reused
+        a_group_writes_over_nothing_that_somebody_else_can_read
         an_op_is_offered_its_input_only_as_its_last_reader);
 }
 
@@ -46,6 +49,26 @@ fn dropping_the_last_handle_of_queued_work_skips_it(kind: Kind) {
     let stats = device.stats();
     assert!(stats.skipped >= 999 * 3, "{stats:?}");
     assert_eq!(stats.started + stats.fused + stats.skipped, stats.enqueued, "{stats:?}");
+}
+
+/// The intake is one way to be queued, the engine's books the other: these are in there, behind what runs.
+fn what_waits_in_the_books_is_skipped_when_its_last_handle_goes(kind: Kind) {
+    let device = kind.device();
+    let (gate, counter) = (Gate::new(), Counter::new());
+    let x = gate.op(&device.ones([16]));
+    gate.wait_entered(1);
+    let shared = counter.op(&x);
+    let chains: Vec<TensorFuture> = (0..100).map(|_| counter.op(&counter.op(&shared))).collect();
+    let kept = counter.op(&counter.op(&x));
+    // The intake is in order: when this has run, all of that is in the books.
+    let last = device.rand([5000]) + 1.0;
+    crate::support::until(|| last.is_ready());
+    drop((shared, chains));
+    crate::support::until(|| device.stats().skipped >= 201);
+    gate.open();
+    block_on(&kept).unwrap();
+    block_on(device.waitall()).unwrap();
+    assert_eq!(counter.runs(), 2);
 }
 
 fn dropping_one_future_of_a_chain_keeps_what_another_needs(kind: Kind) {
@@ -281,6 +304,50 @@ fn a_buffer_with_another_reader_is_not_reused(kind: Kind) {
         assert!(block_on(kept).unwrap().into_iter().eq((1..n).map(|i| i as f32)), "seed {seed}");
         assert!(block_on(read).unwrap().into_iter().eq((0..n).map(|i| i as f32)), "seed {seed}");
     }
+}
+
+/// Elementwise ops of one shape: the last one of a group may lie where its operand lay.
+fn a_group_writes_over_nothing_that_somebody_else_can_read(kind: Kind) {
+    let n = 5000;
+    let want: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let group = |x: &TensorFuture| (x + 1.0) * 2.0;
+    let values = |x: &TensorFuture| block_on(x.to_vec::<f32>()).unwrap();
+    let fresh = || {
+        let device = kind.device();
+        let x = device.from_vec(want.clone(), [n]) * 1.0;
+        block_on(&x).unwrap();
+        (device, x)
+    };
+    // A handle, and a view of the same memory.
+    let (_device, x) = fresh();
+    let y = group(&x);
+    block_on(&y).unwrap();
+    assert_eq!(values(&x), want);
+    let view = x.reshape([2, n / 2]);
+    block_on(&view).unwrap();
+    let y = group(&x);
+    drop(x);
+    block_on(&y).unwrap();
+    assert_eq!(values(&view), want);
+    // Two groups that nobody else reads beside: whichever is first leaves the other its operand.
+    let (device, x) = fresh();
+    let busy = kind.occupy(&device);
+    let (a, b) = (group(&x), (&x - 1.0).sum(0));
+    let c = group(&x).i(0..n - 1) + 0.0;
+    drop(x);
+    busy.release();
+    assert!(values(&a).into_iter().eq(want.iter().map(|v| (v + 1.0) * 2.0)));
+    assert!(values(&c).into_iter().eq(want[..n - 1].iter().map(|v| (v + 1.0) * 2.0)));
+    assert_eq!(values(&b), [want.iter().map(|v| v - 1.0).sum::<f32>()]);
+    // And alone it does lie there: one buffer, for as long as the loop goes.
+    let (device, mut x) = fresh();
+    let busy = kind.occupy(&device);
+    for _ in 0..3 {
+        x = group(&x);
+    }
+    busy.release();
+    block_on(&x).unwrap();
+    assert!(values(&x).into_iter().eq(want.iter().map(|v| v * 8.0 + 14.0)));
 }
 
 /// Writes over its input where it is offered it, and says whether it was.

@@ -14,6 +14,8 @@ use crate::graph::value::Value;
 
 /// Nodes looked at before anything else is.
 const AT_ONCE: usize = 64;
+/// Nodes of a batch turned round before anything else is done.
+const TURNED_AT_ONCE: usize = 4096;
 
 impl Shared {
     /// Looks at a bounded number of nodes; true where there was any.
@@ -21,7 +23,8 @@ impl Shared {
         if desk.batch.is_empty() {
             desk.batch = self.port.intake.take();
         }
-        if desk.batch.is_empty() {
+        let awaited = self.port.take_awaited();
+        if desk.batch.is_empty() && awaited.is_empty() {
             return false;
         }
         let now = self.now();
@@ -29,30 +32,32 @@ impl Shared {
         if ended {
             self.end_desk(desk);
         }
+        for node in awaited {
+            let look = desk.machine.look_early(node);
+            self.follow(desk, look, now, ended);
+        }
+        if !desk.batch.turn(TURNED_AT_ONCE) {
+            return true;
+        }
         for _ in 0..AT_ONCE {
             let Some(node) = desk.batch.next() else { break };
-            match desk.machine.look(node, now) {
-                Look::Settled => {}
-                Look::New(node) | Look::Source(node) if ended => desk.machine.refuse(node),
-                Look::New(node) => {
-                    if let Op::Source(_) = node.op {
-                        desk.machine.enter_source(node.clone());
-                        self.poll_source(desk, node, now);
-                    } else if !self.settle(&node) {
-                        desk.machine.enter(node, now, &mut |n| self.settle(n));
-                    }
-                }
-                Look::Source(node) => self.poll_source(desk, node, now),
-            }
+            let look = desk.machine.look(node, now);
+            self.follow(desk, look, now, ended);
         }
         true
     }
 
-    /// Asks a source for its value.
-    fn poll_source(&self, desk: &mut Desk, node: NodeLink, now: u64) {
-        let waker = desk.machine.source_waker(&node);
-        if self.port.poll_source(&node, &waker) {
-            desk.machine.source_done(&node, now);
+    fn follow(&self, desk: &mut Desk, look: Look, now: u64, ended: bool) {
+        match look {
+            Look::Settled => {}
+            Look::New(node) if ended => desk.machine.refuse(node),
+            Look::New(node) => {
+                if let Op::Source(_) = node.op {
+                    desk.machine.enter_source(node);
+                } else if !self.settle(&node) {
+                    desk.machine.enter(node, now, &mut |n| self.settle(n));
+                }
+            }
         }
     }
 
@@ -95,8 +100,7 @@ impl Shared {
         }
         // SAFETY: claimed by us.
         let inputs = unsafe { node.let_go() };
-        self.port.count_small(1, weight(node));
-        self.port.finish(node, result);
+        self.port.publish_small(1, weight(node), true, || self.port.finish(node, result));
         free(inputs);
         true
     }

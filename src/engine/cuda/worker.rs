@@ -336,7 +336,7 @@ impl Worker {
         let shared = self.shared.clone();
         let attendance = &shared.port.attendance;
         let news = || {
-            !shared.port.intake.is_empty()
+            shared.port.has_news()
                 || shared.progress.load(SeqCst) != self.seen
                 || shared.heap.has_returned()
                 || shared.over.load(SeqCst)
@@ -377,7 +377,7 @@ impl Worker {
         let shared = &self.shared;
         let nothing = {
             let desk = lock(&shared.desk);
-            desk.machine.is_idle() && desk.batch.is_empty() && shared.port.intake.is_empty()
+            desk.machine.is_idle() && desk.batch.is_empty() && !shared.port.has_news()
         };
         if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
             return false;

@@ -4,31 +4,33 @@
 #![allow(unsafe_code)]
 
 use super::{Entry, Epoch, Machine, Stage};
-use crate::completion::{ENTERED, Phase};
+use crate::completion::{ENTERED, Phase, QUEUED};
 use crate::engine::port::Port;
-use crate::graph::node::{NodeLink, Op, free};
+use crate::graph::node::{NodeLink, free};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::sync::lock;
 use smallvec::SmallVec;
 
 impl Machine {
     /// Makes an entry of a pending node; `None` where somebody has claimed it already.
-    pub(super) fn add(&mut self, node: NodeLink, epoch: u64) -> Option<u32> {
+    pub(super) fn add(&mut self, node: NodeLink) -> Option<u32> {
         if !std::ptr::eq(node.home as *const _ as *const (), self.port as *const Port as *const ()) {
             return None;
         }
         if node.completion.set(ENTERED).phase() != Phase::Pending {
             return None;
         }
-        Some(self.insert(node, epoch, Stage::Waiting))
+        Some(self.insert(node, Stage::Waiting))
     }
 
-    pub(super) fn insert(&mut self, node: NodeLink, epoch: u64, stage: Stage) -> u32 {
+    pub(super) fn insert(&mut self, node: NodeLink, stage: Stage) -> u32 {
         self.generation = self.generation.wrapping_add(1);
         let e = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
         });
         node.set_entry(Some(e));
+        let had_its_turn = !node.completion.state().has(QUEUED);
         self.entries[e as usize] = Some(Entry {
             node,
             stage,
@@ -36,30 +38,43 @@ impl Machine {
             since: self.now,
             chain: None,
             consumers: SmallVec::new(),
+            edges: SmallVec::new(),
             wants: 0,
             root: false,
-            epoch,
+            epoch: None,
             generation: self.generation,
+            deferred: false,
             bell: None,
-            waker: None,
+            source: None,
         });
-        self.epochs[(epoch - self.first_epoch) as usize].open += 1;
+        if had_its_turn {
+            self.count_in(e);
+        }
         e
     }
 
+    /// An entry belongs to the epoch in which its node is looked at for the first time.
+    pub(super) fn count_in(&mut self, e: u32) {
+        let now = self.epoch();
+        if self.entry(e).epoch.is_none() {
+            self.entry(e).epoch = Some(now);
+            self.epochs[(now - self.first_epoch) as usize].open += 1;
+        }
+    }
+
     /// An entry for a node that somebody else computes now; `None` where it has just ended.
-    pub(super) fn outside_entry(&mut self, node: NodeLink, epoch: u64) -> Option<u32> {
+    pub(super) fn outside_entry(&mut self, node: NodeLink) -> Option<u32> {
         let (waker, mut bell) = (self.waker(&node), None);
         if node.completion.register(&mut bell, &waker) {
             return None;
         }
-        let e = self.insert(node, epoch, Stage::Outside);
+        let e = self.insert(node, Stage::Outside);
         self.entry(e).bell = bell;
         Some(e)
     }
 
     pub(super) fn wait_outside(&mut self, node: NodeLink) {
-        self.outside_entry(node, self.epoch());
+        self.outside_entry(node);
     }
 
     pub(super) fn end_outside(&mut self, e: u32, now: u64) {
@@ -92,9 +107,14 @@ impl Machine {
         if let Some(bell) = x.bell {
             x.node.completion.deregister(bell);
         }
+        if let Some(bell) = x.source {
+            let node = lock(&bell.0).take();
+            free(node);
+        }
         x.node.set_entry(None);
-        let epoch = &mut self.epochs[(x.epoch - self.first_epoch) as usize];
-        epoch.open -= 1;
+        if let Some(epoch) = x.epoch {
+            self.epochs[(epoch - self.first_epoch) as usize].open -= 1;
+        }
         self.close_epochs();
         free([x.node]);
     }
@@ -108,33 +128,35 @@ impl Machine {
             if matches!(x.stage, Stage::Submitted(_)) || x.root || x.wants > 0 {
                 continue;
             }
-            let (node, outside) = (x.node.clone(), x.stage == Stage::Outside);
-            // SAFETY: pending in our books, so nobody else lets its inputs go; where a poll has claimed it
-            // they are not looked at, and are none of ours.
-            let inputs = if outside { &[] } else { unsafe { node.inputs() } };
-            for input in inputs {
-                let Some(i) = input.entry() else { continue };
-                let y = self.entry(i);
-                if let Some(at) = y.consumers.iter().position(|&c| c == e) {
-                    y.consumers.swap_remove(at);
-                    y.wants -= 1;
-                    if y.wants == 0 && !y.root {
-                        stack.push(i);
-                    }
+            let node = x.node.clone();
+            while let Some((i, place)) = self.entry(e).edges.pop() {
+                if self.cut(e, i, place) {
+                    stack.push(i);
                 }
             }
             node.completion.clear(ENTERED);
-            let has_waker = self.entry(e).waker.is_some();
-            if let Op::Source(source) = &node.op {
-                // Ours: this link, that of the books, and the waker's. Where there is no other, nobody will
-                // ask for the value, and what it waits for may hold the waker for ever.
-                let counts = node.counts();
-                if counts.handles == 0 && counts.links == 2 + has_waker as u32 {
-                    source.abandon();
-                }
-            }
             self.remove(e);
         }
+    }
+
+    /// Takes the edge at this place of an input's consumers away; true where nobody wants the input any more. Inputs that
+    /// have ended are out of the books, and their edges with them.
+    fn cut(&mut self, e: u32, i: u32, place: u32) -> bool {
+        let Some(y) = self.entries[i as usize].as_mut() else { return false };
+        if y.consumers.get(place as usize) != Some(&e) {
+            return false;
+        }
+        y.consumers.swap_remove(place as usize);
+        y.wants -= 1;
+        let unwanted = y.wants == 0 && !y.root;
+        let last = y.consumers.len() as u32;
+        if let Some(&moved) = y.consumers.get(place as usize)
+            && let Some(x) = self.entries[moved as usize].as_mut()
+            && let Some(edge) = x.edges.iter_mut().find(|edge| **edge == (i, last))
+        {
+            edge.1 = place;
+        }
+        unwanted
     }
 
     /// A `waitall` was asked for.

@@ -27,7 +27,8 @@ impl Machine {
             let deadline = x.since + hold;
             if hold >= 200 && deadline > now {
                 x.stage = Stage::Held;
-                self.held.push_back((deadline, e, generation));
+                self.held_until = if self.held.is_empty() { deadline } else { self.held_until.min(deadline) };
+                self.held.push((e, generation));
             } else {
                 self.make_ready(e);
             }
@@ -35,7 +36,7 @@ impl Machine {
     }
 
     pub(super) fn release_held(&mut self) {
-        for (_, e, generation) in std::mem::take(&mut self.held) {
+        for (e, generation) in std::mem::take(&mut self.held) {
             if self.is_live(e, generation) && self.entry(e).stage == Stage::Held {
                 self.make_ready(e);
             }

@@ -1,0 +1,281 @@
+//! Moments inside the engine that no device shows at will: what is seen between two of its steps.
+
+use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, node, port, publish};
+use super::machine::{Look, Machine};
+use super::port::Port;
+use super::small::{Bench, Held, Tally};
+use crate::backend::host::Host;
+use crate::completion::{AWAITED, DETACHED, QUEUED};
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{Inputs, Node, NodeHandle, Op, Source};
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::op::{BinaryOp, UnaryOp};
+use crate::view::Serial;
+use std::panic::Location;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+struct Does<F>(F);
+impl<F: Fn() + Send + Sync + 'static> Wake for Does<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// An op of 20 ns on four elements.
+struct Small<F>(F);
+impl<F: Fn() -> Result<(), Refusal> + Send + Sync + 'static> Operation for Small<F> {
+    fn name(&self) -> &str {
+        "small"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        Ok(inputs[0].clone())
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        (self.0)()?;
+        run.output().fill_from([1.0f32; 4]);
+        Ok(())
+    }
+    fn estimate_ns(&self, _: &[&Meta], _: &Meta) -> u64 {
+        20
+    }
+}
+
+fn small(port: &'static Port, f: impl Fn() -> Result<(), Refusal> + Send + Sync + 'static) -> NodeHandle {
+    node(port, Op::Custom(Arc::new(Small(f))), &[], 4)
+}
+
+/// Runs a node as a poll does, or as the engine does as it takes it up.
+fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
+    let host = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+    let bench = Bench { port, host: &host, limit_ns: 6_000, look_again: by_poll };
+    let mut tally = Tally::default();
+    let done = bench.run(Held::Handle(node), &mut tally);
+    port.settle(&mut tally);
+    done
+}
+
+/// What a waker of this value sees as it is woken: how much is queued, and how many errors are in the log.
+fn seen_at_the_end(port: &'static Port, node: &NodeHandle) -> Arc<Mutex<Vec<(usize, usize)>>> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (tell, link) = (seen.clone(), node.link());
+    let waker = Waker::from(Arc::new(Does(move || {
+        assert!(link.completion.state().is_complete());
+        tell.lock().unwrap().push((port.pressure.queued().0, port.take_log().kept.len()));
+    })));
+    assert!(!node.completion.register(&mut None, &waker));
+    seen
+}
+
+/// Its one element comes at once, or an error.
+struct Brings(bool);
+impl Source for Brings {
+    fn poll(&self, _: &mut Context<'_>) -> Poll<Result<Value, Error>> {
+        Poll::Ready(match self.0 {
+            true => Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))),
+            false => Err(Error::new(ErrorKind::Source, "brings", "nothing", Location::caller())),
+        })
+    }
+    fn is_ours(&self) -> bool {
+        true
+    }
+    fn name(&self) -> &'static str {
+        "brings"
+    }
+}
+
+#[test]
+fn an_op_is_off_the_queue_only_when_its_value_is_there_and_its_error_in_the_log() {
+    for (fails, by_poll) in [(false, false), (true, false), (false, true), (true, true)] {
+        let port = port();
+        let refusal = move || if fails { Err(Refusal::kernel("no")) } else { Ok(()) };
+        // One that takes the way of results of a few bytes, and one that does not.
+        let ops = [small(port, refusal), node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4)];
+        let bring = node(port, Op::Source(Arc::new(Brings(!fails))), &[], 4);
+        for op in &ops {
+            op.completion.set(DETACHED);
+            let seen = seen_at_the_end(port, op);
+            let queued = port.pressure.queued().0;
+            assert!(run(port, op, by_poll));
+            let failed = op.error().is_some() as usize;
+            assert_eq!(*seen.lock().unwrap(), [(queued, failed)]);
+            assert_eq!(port.pressure.queued().0, queued - 1);
+        }
+        bring.completion.set(DETACHED);
+        let seen = seen_at_the_end(port, &bring);
+        port.ask_source(bring.link(), Waker::noop().clone());
+        assert_eq!(*seen.lock().unwrap(), [(1, fails as usize)]);
+        assert_eq!(port.pressure.queued().0, 0);
+        assert_eq!(port.counters.closing_small.load(SeqCst) + port.counters.closing.load(SeqCst), 0);
+    }
+}
+
+/// A value of four elements that is there.
+fn constant(port: &'static Port) -> NodeHandle {
+    let value = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
+    port.given([4].into(), DType::F32, Location::caller(), Ok(value))
+}
+
+/// A poll claims a sum, computes its left operand, and finds that the right one is not there. Meanwhile the engine has looked
+/// at the sum, and found it claimed.
+#[test]
+fn what_a_poll_gives_back_is_looked_at_again_where_the_engine_came_by_meanwhile() {
+    let port = port();
+    let engine = Arc::new(Mutex::new(host_machine(port)));
+    let right = large(port, &[], 1);
+    let own = engine.clone();
+    let left = small(port, move || {
+        look_at_all(&mut own.lock().unwrap(), port);
+        Ok(())
+    });
+    // `right` has other elements than `left` only in their number: of these, one.
+    let lone =
+        node(port, Op::View(crate::graph::node::ViewOp::Slice { dim: 0, start: 0, step: 1 }), &[&right], 1);
+    let sum = node(port, Op::Binary(BinaryOp::Add), &[&left, &lone], 4);
+    // The engine comes to all but the two that the poll has claimed.
+    assert!(!run(port, &sum, true), "an operand is not there");
+    let mut engine = engine.lock().unwrap();
+    look_at_all(&mut engine, port);
+    drive(&mut engine);
+    assert!(sum.completion.state().is_complete(), "nobody looked at what was given back");
+    look_at_all(&mut engine, port);
+    assert!(engine.is_idle());
+}
+
+/// Runs whatever the machine says.
+fn drive(machine: &mut Machine) {
+    while let Some(step) = machine.next(0) {
+        publish(&step);
+        machine.finished(step, 0);
+    }
+}
+
+#[test]
+fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for_it() {
+    let port = port();
+    let mut machine = machine(port);
+    let before: Vec<NodeHandle> = (0..1000).map(|_| large(port, &[], 1)).collect();
+    let marker = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, Location::caller());
+    marker.completion.set(QUEUED | AWAITED);
+    let (marker, link) = NodeHandle::with_link(marker);
+    port.push(link);
+    let root = large(port, &[], 1);
+    let awaited = large(port, &[&root], 2);
+    port.look_soon(awaited.link());
+    assert!(port.has_news());
+    for node in port.take_awaited() {
+        match machine.look_early(node) {
+            Look::New(node) => machine.enter(node, 0, &mut |_| false),
+            Look::Settled => panic!("it is new"),
+        }
+    }
+    // With what it is made from, and before a thousand others.
+    let first = machine.next(0).expect("what it is made from");
+    assert!(is_of(&first, &root) && matches!(machine.look_early(awaited.link()), Look::Settled));
+    let second = machine.next(0).expect("what is awaited");
+    assert!(is_of(&second, &awaited));
+    // All that came before the `waitall` is done, and these are not.
+    let mut held = vec![second, first];
+    look_at_all(&mut machine, port);
+    while !before.iter().all(|x| x.completion.state().is_complete()) {
+        let step = machine.next(0).expect("one of those before");
+        publish(&step);
+        machine.finished(step, 0);
+    }
+    assert!(marker.completion.state().is_complete() && !awaited.completion.state().is_complete());
+    // One that comes after waits for them.
+    let later = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, Location::caller());
+    later.completion.set(QUEUED | AWAITED);
+    let (later, link) = NodeHandle::with_link(later);
+    port.push(link);
+    look_at_all(&mut machine, port);
+    while let Some(step) = held.pop() {
+        assert!(!later.completion.state().is_complete());
+        publish(&step);
+        machine.finished(step, 0);
+    }
+    assert!(later.completion.state().is_complete() && machine.is_idle());
+}
+
+/// The last of a long chain is awaited: only a piece of the chain is brought in at once, and all of it runs in the end.
+#[test]
+fn of_a_long_chain_that_is_awaited_a_piece_is_brought_in_before_its_turn() {
+    let port = port();
+    let mut machine = machine(port);
+    let mut chain = vec![large(port, &[], 1)];
+    for i in 0..2000 {
+        chain.push(large(port, &[&chain[i]], 1 + i % 2));
+    }
+    let last = chain.last().expect("the last one");
+    port.look_soon(last.link());
+    for node in port.take_awaited() {
+        if let Look::New(node) = machine.look_early(node) {
+            machine.enter(node, 0, &mut |_| false);
+        }
+    }
+    let brought = chain.iter().filter(|x| x.entry().is_some()).count();
+    assert!((200..300).contains(&brought), "{brought}");
+    assert!(machine.next(0).is_none());
+    look_at_all(&mut machine, port);
+    drive(&mut machine);
+    assert!(chain.iter().all(|x| x.completion.state().is_complete()));
+    look_at_all(&mut machine, port);
+    assert!(machine.is_idle());
+}
+
+#[test]
+fn a_long_intake_is_turned_round_in_pieces_and_read_oldest_first() {
+    let port = port();
+    let nodes: Vec<NodeHandle> = (0..10).map(|_| large(port, &[], 1)).collect();
+    let mut batch = port.intake.take();
+    assert!(!batch.turn(4) && !batch.is_empty() && !batch.turn(4) && batch.turn(4));
+    assert!(batch.map(|n| n.address()).eq(nodes.iter().map(NodeHandle::address)));
+    // One that is read before it is turned turns by itself; one that is dropped half way drops all.
+    let more: Vec<NodeHandle> = (0..10).map(|_| large(port, &[], 1)).collect();
+    assert!(port.intake.take().map(|n| n.address()).eq(more.iter().map(NodeHandle::address)));
+    let rest: Vec<NodeHandle> = (0..10).map(|_| large(port, &[], 1)).collect();
+    let mut batch = port.intake.take();
+    batch.turn(5);
+    drop(batch);
+    assert!(rest.iter().all(|n| n.counts().links == 0));
+}
+
+/// Readers of one value, some of them twice, give up in any order: the books are as if they had never been.
+#[test]
+fn edges_are_cut_in_any_order() {
+    let port = port();
+    let mut machine = machine(port);
+    let x = large(port, &[], 1);
+    look_at_all(&mut machine, port);
+    let first = machine.next(0).expect("x");
+    let y = large(port, &[&x], 1);
+    let mut readers: Vec<(usize, NodeHandle)> = (0..60)
+        .map(|i| match i % 3 {
+            0 => (i, node(port, Op::Binary(BinaryOp::Add), &[&y, &y], 1 << 20)),
+            1 => (i, node(port, Op::Binary(BinaryOp::Mul), &[&x, &y], 1 << 20)),
+            _ => (i, large(port, &[&y], 2)),
+        })
+        .collect();
+    look_at_all(&mut machine, port);
+    let skipped = AtomicUsize::new(0);
+    let mut at = 7;
+    while readers.len() > 2 {
+        at = (at * 5 + 3) % readers.len();
+        drop(readers.swap_remove(at));
+        look_at_all(&mut machine, port);
+        skipped.fetch_add(1, SeqCst);
+        assert_eq!(port.counters.skipped.load(SeqCst) as usize, skipped.load(SeqCst));
+    }
+    // What is left runs; then nothing is in the books.
+    publish(&first);
+    machine.finished(first, 0);
+    drive(&mut machine);
+    look_at_all(&mut machine, port);
+    assert!(readers.iter().all(|(_, r)| r.completion.state().is_complete()));
+    drop(readers);
+    look_at_all(&mut machine, port);
+    assert!(machine.is_idle());
+}
