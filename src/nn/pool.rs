@@ -26,6 +26,14 @@ macro_rules! pools {
     )*};
 }
 pools! {
+    /// The largest element under a window over one dimension.
+    MaxPool1d max_pool1d;
+    /// The largest element under a window over three dimensions.
+    MaxPool3d max_pool3d;
+    /// The mean under a window over one dimension.
+    AvgPool1d avg_pool1d;
+    /// The mean under a window over three dimensions.
+    AvgPool3d avg_pool3d;
     /// The largest element under a window.
     ///
     /// ```
