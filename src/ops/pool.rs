@@ -65,7 +65,7 @@ impl Operation for Pool {
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let outputs = inputs[0].shape.numel().min(output.shape.numel());
-        200 + (outputs as u64).saturating_mul(self.window.taps() as u64)
+        (outputs as u64).saturating_mul(self.window.taps() as u64).saturating_add(200)
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

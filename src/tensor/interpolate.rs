@@ -246,8 +246,9 @@ impl TensorFuture {
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
-            // The same size is every element at its own place, unless a factor says otherwise.
-            if axis.input != axis.output || axis.scale != 1.0 {
+            // Of the same size each element is at its own place; by a factor a little off 1 some modes move it.
+            let stays = matches!(options.mode, InterpolateMode::Nearest | InterpolateMode::Linear);
+            if axis.input != axis.output || !stays && axis.scale != 1.0 {
                 x = axis.apply(&x, options.mode);
             }
         }

@@ -100,7 +100,10 @@ impl Window {
                     if span.is_empty() {
                         continue;
                     }
-                    let (tap, ix) = ((z * self.kernel[1] + y) * self.kernel[2] + x, self.met(2, span.start, x));
+                    // A pool, which asks for no tap, may have more of them than there are numbers.
+                    let row = z.wrapping_mul(self.kernel[1]).wrapping_add(y);
+                    let (tap, ix) =
+                        (row.wrapping_mul(self.kernel[2]).wrapping_add(x), self.met(2, span.start, x));
                     for oz in self.span(0, z) {
                         let iz = self.met(0, oz, z);
                         for oy in self.span(1, y) {
