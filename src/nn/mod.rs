@@ -52,6 +52,6 @@ pub use module::{Mode, Module, Part};
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub(crate) use parameter::substituted;
 pub use parameter::{Parameter, values};
-pub use pool::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d};
+pub use pool::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Upsample};
 pub use sequential::Sequential;
 pub use transformer::TransformerEncoderLayer;

@@ -54,8 +54,9 @@ impl ConvOptions {
     }
 
     /// Zeros around the input, on both sides.
-    pub fn padding(self, padding: impl Dims) -> ConvOptions {
-        self.padding_sides(padding.dims().as_slice(), padding.dims().as_slice())
+    pub fn padding(mut self, padding: impl Dims) -> ConvOptions {
+        self.padding = [padding.dims(), padding.dims()];
+        self
     }
 
     /// Zeros before the input and after it, where the two differ: each one number, or one for each spatial
@@ -196,8 +197,14 @@ fn convolve(
         Ok(walk) => walk,
         Err(refusal) => return refuse(refusal),
     };
-    let lifted = alone.then(|| x.unsqueeze(0));
-    let image = lifted.as_ref().unwrap_or(x);
+    // Not in a closure, which would not know the caller.
+    let lifted;
+    let image = if alone {
+        lifted = x.unsqueeze(0);
+        &lifted
+    } else {
+        x
+    };
     let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![image, w];
     operands.extend(bias);
     let role = match asked.transposed {

@@ -5,6 +5,7 @@
 
 use super::build;
 use super::conv::{Sizes, each};
+use super::device::Device;
 use super::dims::Dims;
 use super::future::TensorFuture;
 use crate::dtype::DType;
@@ -157,18 +158,29 @@ struct Axis {
 }
 
 impl Axis {
+    /// Each place times the distance. That is data, as sizes below are: a number would be part of the kernel, and a
+    /// GPU would compile one for each.
+    #[track_caller]
+    fn walked(&self, device: &Device, dtype: DType, first: f64) -> TensorFuture {
+        let all = device.arange(0, self.output as i64, 1).to_dtype(dtype);
+        let all = if first == 0.0 { all } else { all + first };
+        match dtype {
+            DType::F64 => all * device.from_vec(vec![self.scale], [1]),
+            _ => all * device.from_vec(vec![self.scale as f32], [1]),
+        }
+    }
+
     /// Where each place lies, in elements of the input and in this type.
     #[track_caller]
-    fn places(&self, x: &TensorFuture, dtype: DType) -> TensorFuture {
-        let all = x.device().arange(0, self.output as i64, 1).to_dtype(dtype);
-        if self.align { all * self.scale } else { (all + 0.5) * self.scale - 0.5 }
+    fn places(&self, device: &Device, dtype: DType) -> TensorFuture {
+        if self.align { self.walked(device, dtype, 0.0) } else { self.walked(device, dtype, 0.5) - 0.5 }
     }
 
     /// The elements of `x` at these positions along the axis; those beyond its ends are the ones at them.
     #[track_caller]
     fn pick(&self, x: &TensorFuture, at: &TensorFuture) -> TensorFuture {
-        let last = self.input as i64 - 1;
-        x.index_select(self.dim as isize, at.to_dtype(DType::I64).clamp_min(0).clamp_max(last))
+        let last = x.device().from_vec(vec![self.input as i64 - 1], [1]);
+        x.index_select(self.dim as isize, at.to_dtype(DType::I64).clamp_min(0).minimum(last))
     }
 
     /// Weights of the axis, to be multiplied with a value.
@@ -181,34 +193,47 @@ impl Axis {
 
     #[track_caller]
     fn apply(&self, x: &TensorFuture, mode: InterpolateMode) -> TensorFuture {
-        // Positions are counted as PyTorch counts them: in float32, but for float64.
+        // Places are counted as PyTorch counts them: in float32, but for float64.
         let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let device = x.device();
         match mode {
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
-                let all = x.device().arange(0, self.output as i64, 1).to_dtype(dtype);
-                let all = if mode == InterpolateMode::Nearest { all } else { all + 0.5 };
-                self.pick(x, &(all * self.scale).floor())
+                let first = if mode == InterpolateMode::Nearest { 0.0 } else { 0.5 };
+                self.pick(x, &self.walked(&device, dtype, first))
             }
             InterpolateMode::Linear => {
-                let place = self.places(x, dtype).clamp_min(0);
-                let first = place.floor().clamp_max(self.input as i64 - 1);
+                let place = self.places(&device, dtype).clamp_min(0);
+                let first = place.floor();
                 let second = self.along((&place - &first).clamp(0, 1), x);
                 self.pick(x, &first) * (1 - &second) + self.pick(x, &(&first + 1)) * &second
             }
             InterpolateMode::Cubic => {
-                let place = self.places(x, dtype);
+                let place = self.places(&device, dtype);
                 let first = place.floor();
                 let t = self.along((&place - &first).clamp(0, 1), x);
-                // Cubic convolution with a = -0.75, at distances below 1 and below 2.
-                const A: f64 = -0.75;
-                let near = |d: TensorFuture| ((&d * (A + 2.0) - (A + 3.0)) * &d) * &d + 1.0;
-                let far = |d: TensorFuture| ((&d * A - 5.0 * A) * &d + 8.0 * A) * &d - 4.0 * A;
-                let weights = [far(&t + 1.0), near(t.clone()), near(1.0 - &t), far(2.0 - &t)];
-                let term = |k: usize| self.pick(x, &(&first + (k as f64 - 1.0))) * &weights[k];
-                term(0) + term(1) + term(2) + term(3)
+                let before = self.pick(x, &(&first - 1.0)) * far(&t + 1.0);
+                let here = self.pick(x, &first) * near(t.clone());
+                let next = self.pick(x, &(&first + 1.0)) * near(1.0 - &t);
+                let behind = self.pick(x, &(&first + 2.0)) * far(2.0 - &t);
+                before + here + next + behind
             }
         }
     }
+}
+
+/// Cubic convolution's parameter, PyTorch's choice.
+const A: f64 = -0.75;
+
+/// Weights of elements at distances below 1.
+#[track_caller]
+fn near(d: TensorFuture) -> TensorFuture {
+    ((&d * (A + 2.0) - (A + 3.0)) * &d) * &d + 1.0
+}
+
+/// And at those below 2.
+#[track_caller]
+fn far(d: TensorFuture) -> TensorFuture {
+    ((&d * A - 5.0 * A) * &d + 8.0 * A) * &d - 4.0 * A
 }
 
 /// Sizes of images, and their like. Nothing waits.

@@ -48,8 +48,9 @@ impl PoolOptions {
 
     /// What lies around the input on both sides: nothing for a maximum, zeros for a mean. Less than the window
     /// reaches, so that each window meets the input.
-    pub fn padding(self, padding: impl Dims) -> PoolOptions {
-        self.padding_sides(padding.dims().as_slice(), padding.dims().as_slice())
+    pub fn padding(mut self, padding: impl Dims) -> PoolOptions {
+        self.padding = [padding.dims(), padding.dims()];
+        self
     }
 
     /// What lies before the input and after it, where the two differ: each one number, or one for each spatial
