@@ -144,6 +144,7 @@ pub use tensor::gpu::CudaOptions;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{Backward, GradOptions, Leaf, grad, grad_with};
+pub use tensor::interpolate::{InterpolateMode, InterpolateOptions};
 pub use tensor::losses::{LossOptions, Reduction};
 pub use tensor::operand::Operand;
 pub use tensor::pad::PadMode;

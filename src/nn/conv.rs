@@ -1,4 +1,4 @@
-//! The convolution layer.
+//! The convolution layers.
 
 use super::init::{bound, uniform};
 use super::module::{Module, Part};
@@ -10,31 +10,118 @@ use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// Convolution over images `[batch, inputs, height, width]`: `weight` is `[outputs, inputs / groups, kernel
-/// height, kernel width]`, `bias` is `[outputs]`.
-///
-/// ```
-/// use futensor::{ConvOptions, Device, nn, nn::Module};
-/// let device = Device::cpu();
-/// let layer = nn::Conv2d::new(1, 8, 3, ConvOptions::default().padding(1), &device);
-/// assert_eq!(layer.forward(&device.ones([2, 1, 8, 8])).dims(), [2, 8, 8, 8]);
-/// assert_eq!(layer.weight().dims(), [8, 1, 3, 3]);
-/// ```
-#[derive(Debug)]
-pub struct Conv2d {
-    weight: Parameter,
-    bias: Option<Parameter>,
-    options: ConvOptions,
-}
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $Name:ident $method:ident $spatial:literal, $(#[$new:meta])*;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $Name {
+            weight: Parameter,
+            bias: Option<Parameter>,
+            options: ConvOptions,
+        }
 
-impl Conv2d {
-    /// A layer with random weights and biases from the device's generator: uniform between minus and plus one
-    /// over the root of the number of values that each output is made of. `kernel` is one number, or height
-    /// and width.
+        impl $Name {
+            /// A layer with random weights and biases from the device's generator: uniform between minus and plus
+            /// one over the root of the number of values that each output is made of. `kernel` is one number, or one
+            /// for each spatial dimension.
+            ///
+            /// # Errors
+            /// Where `kernel` is neither, or is not positive, and where channels do not divide into groups, the
+            /// weights are failed values, and so is what the layer makes of them.
+            $(#[$new])*
+            #[track_caller]
+            pub fn new(
+                inputs: usize,
+                outputs: usize,
+                kernel: impl Dims,
+                options: impl Into<ConvOptions>,
+                device: &Device,
+            ) -> $Name {
+                $Name::made(inputs, outputs, kernel, options.into(), true, device)
+            }
+
+            /// A layer without biases, as before a batch norm.
+            ///
+            /// # Errors
+            /// As [`new`](Self::new).
+            #[track_caller]
+            pub fn without_bias(
+                inputs: usize,
+                outputs: usize,
+                kernel: impl Dims,
+                options: impl Into<ConvOptions>,
+                device: &Device,
+            ) -> $Name {
+                $Name::made(inputs, outputs, kernel, options.into(), false, device)
+            }
+
+            #[track_caller]
+            fn made(
+                inputs: usize,
+                outputs: usize,
+                kernel: impl Dims,
+                options: ConvOptions,
+                bias: bool,
+                device: &Device,
+            ) -> $Name {
+                let shape = match options.weight_shape($spatial, inputs, outputs, &kernel.dims()) {
+                    Ok(shape) => shape,
+                    Err(refusal) => {
+                        let at = Location::caller();
+                        let name = stringify!($Name);
+                        let failed = device.refused(name, refusal.kind, refusal.message, DType::F32, at);
+                        let bias = bias.then(|| Parameter::new(&failed));
+                        return $Name { weight: Parameter::new(&failed), bias, options };
+                    }
+                };
+                let bound = bound(shape[1..].iter().fold(1, |n, &d| n.saturating_mul(d)));
+                $Name {
+                    weight: Parameter::new(uniform(device, shape, bound)),
+                    bias: bias.then(|| Parameter::new(uniform(device, [outputs], bound))),
+                    options,
+                }
+            }
+        }
+
+        impl Module for $Name {
+            #[track_caller]
+            fn forward(&self, x: &TensorFuture) -> TensorFuture {
+                let bias = self.bias.as_ref().map(Parameter::value);
+                x.$method(self.weight.value(), bias.as_ref(), self.options.clone())
+            }
+            fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+                visit("weight", Part::Parameter(&self.weight));
+                if let Some(bias) = &self.bias {
+                    visit("bias", Part::Parameter(bias));
+                }
+            }
+        }
+    )*};
+}
+convolutions! {
+    /// Convolution over lines `[batch, inputs, length]`: `weight` is `[outputs, inputs / groups, kernel]`, `bias` is
+    /// `[outputs]`.
     ///
-    /// # Errors
-    /// Where `kernel` is neither one number nor two, or is not positive, and where channels do not divide into
-    /// groups, the weights are failed values, and so is what the layer makes of them.
+    /// ```
+    /// use futensor::{ConvOptions, Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let layer = nn::Conv1d::new(2, 8, 3, ConvOptions::default().padding_sides(2, 0), &device);
+    /// assert_eq!(layer.forward(&device.ones([4, 2, 9])).dims(), [4, 8, 9]);
+    /// ```
+    Conv1d conv1d 1,;
+    /// Convolution over images `[batch, inputs, height, width]`: `weight` is `[outputs, inputs / groups, kernel
+    /// height, kernel width]`, `bias` is `[outputs]`.
+    ///
+    /// ```
+    /// use futensor::{ConvOptions, Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let layer = nn::Conv2d::new(1, 8, 3, ConvOptions::default().padding(1), &device);
+    /// assert_eq!(layer.forward(&device.ones([2, 1, 8, 8])).dims(), [2, 8, 8, 8]);
+    /// assert_eq!(layer.weight().dims(), [8, 1, 3, 3]);
+    /// let bare = nn::Conv2d::without_bias(1, 8, 3, (), &device);
+    /// assert!(bare.parameter("weight").is_some() && bare.parameter("bias").is_none());
+    /// ```
+    Conv2d conv2d 2,
     ///
     /// ```
     /// use futensor::{ConvOptions, Device, nn, nn::Module};
@@ -45,75 +132,15 @@ impl Conv2d {
     /// let error = wrong.forward(&device.ones([1, 4, 8, 8])).error().unwrap();
     /// assert_eq!((error.op(), error.message()), ("Conv2d", "4 channels to 6 do not divide into 3 groups"));
     /// ```
-    #[track_caller]
-    pub fn new(
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Dims,
-        options: impl Into<ConvOptions>,
-        device: &Device,
-    ) -> Conv2d {
-        Conv2d::made(inputs, outputs, kernel, options.into(), true, device)
-    }
-
-    /// A layer without biases, as before a batch norm.
+    ;
+    /// Convolution over volumes `[batch, inputs, depth, height, width]`: `weight` is `[outputs, inputs / groups, kernel
+    /// depth, kernel height, kernel width]`, `bias` is `[outputs]`.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
-    /// let layer = nn::Conv2d::without_bias(1, 8, 3, (), &Device::cpu());
-    /// assert!(layer.parameter("weight").is_some() && layer.parameter("bias").is_none());
+    /// let device = Device::cpu();
+    /// let layer = nn::Conv3d::new(1, 4, [1, 3, 3], (), &device);
+    /// assert_eq!(layer.forward(&device.ones([2, 1, 5, 8, 8])).dims(), [2, 4, 5, 6, 6]);
     /// ```
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    #[track_caller]
-    pub fn without_bias(
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Dims,
-        options: impl Into<ConvOptions>,
-        device: &Device,
-    ) -> Conv2d {
-        Conv2d::made(inputs, outputs, kernel, options.into(), false, device)
-    }
-
-    #[track_caller]
-    fn made(
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Dims,
-        options: ConvOptions,
-        bias: bool,
-        device: &Device,
-    ) -> Conv2d {
-        let shape = match options.weight_shape(inputs, outputs, &kernel.dims()) {
-            Ok(shape) => shape,
-            Err(refusal) => {
-                let at = Location::caller();
-                let failed = device.refused("Conv2d", refusal.kind, refusal.message, DType::F32, at);
-                let bias = bias.then(|| Parameter::new(&failed));
-                return Conv2d { weight: Parameter::new(&failed), bias, options };
-            }
-        };
-        let bound = bound(shape[1..].iter().fold(1, |n, &d| n.saturating_mul(d)));
-        Conv2d {
-            weight: Parameter::new(uniform(device, shape, bound)),
-            bias: bias.then(|| Parameter::new(uniform(device, [outputs], bound))),
-            options,
-        }
-    }
-}
-
-impl Module for Conv2d {
-    #[track_caller]
-    fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        let bias = self.bias.as_ref().map(Parameter::value);
-        x.conv2d(self.weight.value(), bias.as_ref(), self.options.clone())
-    }
-    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
-        visit("weight", Part::Parameter(&self.weight));
-        if let Some(bias) = &self.bias {
-            visit("bias", Part::Parameter(bias));
-        }
-    }
+    Conv3d conv3d 3,;
 }

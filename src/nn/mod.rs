@@ -44,7 +44,7 @@ pub use activation::{
     Flatten, Func, Gelu, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh, from_fn,
 };
 pub use attention::MultiheadAttention;
-pub use conv::Conv2d;
+pub use conv::{Conv1d, Conv2d, Conv3d};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use linear::{LazyLinear, Linear};
@@ -52,6 +52,6 @@ pub use module::{Mode, Module, Part};
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub(crate) use parameter::substituted;
 pub use parameter::{Parameter, values};
-pub use pool::{AvgPool2d, MaxPool2d};
+pub use pool::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Upsample};
 pub use sequential::Sequential;
 pub use transformer::TransformerEncoderLayer;

@@ -1,19 +1,20 @@
-//! Pooling layers.
+//! Pooling layers, and another size.
 
 use super::module::Module;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::interpolate::InterpolateOptions;
 use crate::tensor::pool::PoolOptions;
 
-macro_rules! pools {
-    ($($(#[$doc:meta])* $Name:ident $method:ident;)*) => {$(
+macro_rules! layers {
+    ($($(#[$doc:meta])* $Name:ident($Options:ident) $method:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug)]
-        pub struct $Name(PoolOptions);
+        pub struct $Name($Options);
 
         impl $Name {
-            /// A layer with this window: a size, or [`PoolOptions`].
-            pub fn new(window: impl Into<PoolOptions>) -> $Name {
-                $Name(window.into())
+            #[doc = concat!("A layer with these [`", stringify!($Options), "`], or a size.")]
+            pub fn new(options: impl Into<$Options>) -> $Name {
+                $Name(options.into())
             }
         }
 
@@ -25,7 +26,15 @@ macro_rules! pools {
         }
     )*};
 }
-pools! {
+layers! {
+    /// The largest element under a window over one dimension.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let x = Device::cpu().ones([1, 3, 8]);
+    /// assert_eq!(nn::MaxPool1d::new(2).forward(&x).dims(), [1, 3, 4]);
+    /// ```
+    MaxPool1d(PoolOptions) max_pool1d;
     /// The largest element under a window.
     ///
     /// ```
@@ -33,7 +42,23 @@ pools! {
     /// let x = Device::cpu().ones([1, 3, 8, 8]);
     /// assert_eq!(nn::MaxPool2d::new(2).forward(&x).dims(), [1, 3, 4, 4]);
     /// ```
-    MaxPool2d max_pool2d;
+    MaxPool2d(PoolOptions) max_pool2d;
+    /// The largest element under a window over three dimensions.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let x = Device::cpu().ones([1, 3, 4, 8, 8]);
+    /// assert_eq!(nn::MaxPool3d::new([1, 2, 2]).forward(&x).dims(), [1, 3, 4, 4, 4]);
+    /// ```
+    MaxPool3d(PoolOptions) max_pool3d;
+    /// The mean under a window over one dimension.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let x = Device::cpu().ones([1, 3, 8]);
+    /// assert_eq!(nn::AvgPool1d::new(4).forward(&x).dims(), [1, 3, 2]);
+    /// ```
+    AvgPool1d(PoolOptions) avg_pool1d;
     /// The mean under a window.
     ///
     /// ```
@@ -45,5 +70,22 @@ pools! {
     /// assert_eq!(rows.forward(&x).to_vec::<f32>().await?, [1.5, 4.5]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    AvgPool2d avg_pool2d;
+    AvgPool2d(PoolOptions) avg_pool2d;
+    /// The mean under a window over three dimensions.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let x = Device::cpu().ones([1, 3, 4, 8, 8]);
+    /// assert_eq!(nn::AvgPool3d::new(4).forward(&x).dims(), [1, 3, 1, 2, 2]);
+    /// ```
+    AvgPool3d(PoolOptions) avg_pool3d;
+    /// The same at another size, as [`interpolate`](TensorFuture::interpolate).
+    ///
+    /// ```
+    /// use futensor::{Device, InterpolateMode, InterpolateOptions, nn, nn::Module};
+    /// let x = Device::cpu().ones([1, 3, 8, 8]);
+    /// let twice = InterpolateOptions::scale(2.0).mode(InterpolateMode::Linear);
+    /// assert_eq!(nn::Upsample::new(twice).forward(&x).dims(), [1, 3, 16, 16]);
+    /// ```
+    Upsample(InterpolateOptions) interpolate;
 }

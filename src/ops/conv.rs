@@ -1,5 +1,5 @@
-//! Convolution over two dimensions and the two products that its gradients need, which are one family:
-//! the gradient of each is made of the other two.
+//! Convolution over one, two or three dimensions and the two products that its gradients need, which are one
+//! family: the gradient of each is made of the other two.
 //!
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
@@ -7,16 +7,19 @@
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::conv::{self, Geometry};
-use crate::kernels::cpu::window::Window;
+use crate::kernels::cpu::window::{Window, places, triple};
 use crate::shape::Shape;
 use crate::{Backward, TensorFuture, custom};
 
-/// How a kernel walks over its input. Pairs are height and width.
+/// How a kernel walks over its input. Triples are depth, height and width, as a window's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Walk {
-    pub stride: [usize; 2],
-    pub padding: [usize; 2],
-    pub dilation: [usize; 2],
+    /// Dimensions that there are: one, two or three.
+    pub spatial: usize,
+    pub stride: [usize; 3],
+    /// Before the input and after it.
+    pub padding: [[usize; 2]; 3],
+    pub dilation: [usize; 3],
     pub groups: usize,
 }
 
@@ -25,13 +28,13 @@ pub(crate) struct Walk {
 pub(crate) enum Role {
     /// `(x, w)` or `(x, w, bias)` to the output.
     Output,
-    /// `(dy, w)` or `(dy, w, bias)` to what flows to an input of this height and width.
-    Input([usize; 2]),
-    /// `(dy, x)` to what flows to a weight of this height and width.
-    Weight([usize; 2]),
+    /// `(dy, w)` or `(dy, w, bias)` to what flows to an input of this depth, height and width.
+    Input([usize; 3]),
+    /// `(dy, x)` to what flows to a weight of this depth, height and width.
+    Weight([usize; 3]),
 }
 
-/// A convolution of `[n, c, h, w]`.
+/// A convolution of `[n, c, ..]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conv {
     pub walk: Walk,
@@ -41,42 +44,46 @@ pub(crate) struct Conv {
 impl Walk {
     /// How many places a window takes along an axis, where it fits.
     pub fn places(&self, axis: usize, input: usize, kernel: usize) -> Option<usize> {
-        let reach = self.dilation[axis].checked_mul(kernel.checked_sub(1)?)?.checked_add(1)?;
-        let room = input.checked_add(self.padding[axis].checked_mul(2)?)?.checked_sub(reach)?;
-        Some(room / self.stride[axis] + 1)
+        places(input, kernel, self.stride[axis], self.padding[axis], self.dilation[axis], false)
+    }
+
+    /// What there is of a triple.
+    pub fn own<'a, T>(&self, all: &'a [T; 3]) -> &'a [T] {
+        &all[3 - self.spatial..]
+    }
+
+    /// `[first, second, ..]`, with as many sizes as there are dimensions.
+    fn shape(&self, lead: [usize; 2], size: &[usize; 3]) -> Shape {
+        lead.into_iter().chain(self.own(size).iter().copied()).collect()
     }
 
     /// All sizes, from the shapes of the input and the weight.
     fn geometry(&self, x: &[usize], w: &[usize]) -> Result<Geometry, Refusal> {
-        let (&[batch, channels, ih, iw], &[outs, depth, kh, kw]) = (x, w) else {
-            return Err(Refusal::shape(format!("{x:?} and {w:?}: four dimensions are needed")));
-        };
+        let (batch, channels, input) = (x[0], x[1], triple(&x[2..], 1));
+        let (outs, depth, kernel) = (w[0], w[1], triple(&w[2..], 1));
         let groups = self.groups;
-        if groups == 0 || depth.checked_mul(groups) != Some(channels) || outs % groups != 0 {
+        if groups == 0 || Some(channels) != depth.checked_mul(groups) || outs % groups != 0 {
             let text = format!("a weight of {w:?} in {groups} groups does not fit an input of {x:?}");
             return Err(Refusal::shape(text));
         }
         // Without channels a kernel may have any size, and is walked over all the same.
-        if kh == 0 || kw == 0 || kh.max(kw) > i32::MAX as usize {
-            return Err(Refusal::shape(format!("a kernel of {kh} x {kw} has no elements, or too many")));
+        if kernel.iter().any(|&n| n == 0 || n > i32::MAX as usize) {
+            return Err(Refusal::shape(format!("a kernel of {:?} has no elements, or too many", &w[2..])));
         }
-        let places = |a: usize, input: usize, kernel: usize| {
-            self.places(a, input, kernel).ok_or_else(|| {
+        let mut output = [1; 3];
+        for a in 0..3 {
+            output[a] = self.places(a, input[a], kernel[a]).ok_or_else(|| {
                 Refusal::shape(format!(
-                    "a kernel of {kh} x {kw}, dilated by {:?}, is larger than the input {ih} x {iw} with its \
-                     padding {:?}",
-                    self.dilation, self.padding
+                    "a kernel of {:?}, dilated by {:?}, is larger than the input {:?} with its padding {:?}",
+                    &w[2..],
+                    self.own(&self.dilation),
+                    &x[2..],
+                    self.own(&self.padding)
                 ))
-            })
-        };
-        let window = Window {
-            input: [ih, iw],
-            kernel: [kh, kw],
-            output: [places(0, ih, kh)?, places(1, iw, kw)?],
-            stride: self.stride,
-            padding: self.padding,
-            dilation: self.dilation,
-        };
+            })?;
+        }
+        let Walk { spatial, stride, padding, dilation, .. } = *self;
+        let window = Window { spatial, input, kernel, output, stride, padding, dilation };
         Ok(Geometry { batch, groups, channels: [depth, outs / groups], window })
     }
 }
@@ -84,33 +91,40 @@ impl Walk {
 impl Conv {
     /// Sizes of the whole, and the shapes of input, weight and output.
     fn sizes(&self, a: &[usize], b: &[usize]) -> Result<(Geometry, [Shape; 3]), Refusal> {
-        let four = |s: &[usize]| match *s {
-            [n, c, h, w] => Ok([n, c, h, w]),
-            _ => Err(Refusal::shape(format!("a shape of four dimensions is needed, not {s:?}"))),
+        let (walk, rank) = (&self.walk, self.walk.spatial + 2);
+        if let Some(other) = [a, b].into_iter().find(|s| s.len() != rank) {
+            return Err(Refusal::shape(format!("a shape of {rank} dimensions is needed, not {other:?}")));
+        }
+        let groups = walk.groups;
+        let channels = || b[1].checked_mul(groups).ok_or_else(|| Refusal::shape(format!("{groups} groups")));
+        let (x, w) = match &self.role {
+            Role::Output => (Shape::from(a), Shape::from(b)),
+            Role::Input(size) => (walk.shape([a[0], channels()?], size), Shape::from(b)),
+            Role::Weight(size) => {
+                (Shape::from(b), walk.shape([a[1], b[1].checked_div(groups).unwrap_or(0)], size))
+            }
         };
-        let (a, b) = (four(a)?, four(b)?);
-        let groups = self.walk.groups;
-        let (x, w) = match self.role {
-            Role::Output => (a, b),
-            Role::Input([h, wide]) => ([a[0], b[1].saturating_mul(groups), h, wide], b),
-            Role::Weight([h, wide]) => (b, [a[1], b[1].checked_div(groups).unwrap_or(0), h, wide]),
-        };
-        let geometry = self.walk.geometry(&x, &w)?;
-        let y = [x[0], w[0], geometry.window.output[0], geometry.window.output[1]];
-        if self.role != Role::Output && a != y {
+        let geometry = walk.geometry(&x, &w)?;
+        let y = walk.shape([x[0], w[0]], &geometry.window.output);
+        if self.role != Role::Output && a[..] != y[..] {
             let text = format!("{a:?} is no output of {x:?} under {w:?}, which is {y:?}");
             return Err(Refusal::shape(text));
         }
-        Ok((geometry, [x.into(), w.into(), y.into()]))
+        Ok((geometry, [x, w, y]))
     }
 }
 
 impl Operation for Conv {
     fn name(&self) -> &str {
-        match self.role {
-            Role::Output => "conv2d",
-            Role::Input(_) => "conv_transpose2d",
-            Role::Weight(_) => "conv2d_weight",
+        let [one, two, three] = match self.role {
+            Role::Output => ["conv1d", "conv2d", "conv3d"],
+            Role::Input(_) => ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"],
+            Role::Weight(_) => ["conv1d_weight", "conv2d_weight", "conv3d_weight"],
+        };
+        match self.walk.spatial {
+            1 => one,
+            2 => two,
+            _ => three,
         }
     }
 
@@ -188,26 +202,23 @@ impl Operation for Conv {
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let walk = self.walk;
         let asked = |role: Role, a: &TensorFuture, b: &TensorFuture| custom(Conv { walk, role }, &[a, b]);
-        let plane = |call: &Backward<'_>, i: usize| {
-            let shape = &call.meta(i).shape;
-            [shape[2], shape[3]]
-        };
+        let size = |call: &Backward<'_>, i: usize| triple(&call.meta(i).shape[2..], 1);
         match self.role {
             Role::Output => {
-                call.give(0, |call| asked(Role::Input(plane(call, 0)), call.upstream(), call.input(1)));
-                call.give(1, |call| asked(Role::Weight(plane(call, 1)), call.upstream(), call.input(0)));
+                call.give(0, |call| asked(Role::Input(size(call, 0)), call.upstream(), call.input(1)));
+                call.give(1, |call| asked(Role::Weight(size(call, 1)), call.upstream(), call.input(0)));
             }
             Role::Input(_) => {
                 call.give(0, |call| asked(Role::Output, call.upstream(), call.input(1)));
-                call.give(1, |call| asked(Role::Weight(plane(call, 1)), call.input(0), call.upstream()));
+                call.give(1, |call| asked(Role::Weight(size(call, 1)), call.input(0), call.upstream()));
             }
             Role::Weight(_) => {
                 call.give(0, |call| asked(Role::Output, call.input(1), call.upstream()));
-                call.give(1, |call| asked(Role::Input(plane(call, 1)), call.input(0), call.upstream()));
+                call.give(1, |call| asked(Role::Input(size(call, 1)), call.input(0), call.upstream()));
             }
         }
         if call.operands() > 2 {
-            call.give(2, |call| call.upstream().sum([0, 2, 3]));
+            call.give(2, |call| call.upstream().sum(&[0, 2, 3, 4][..walk.spatial + 1]));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Pooling over the last two dimensions: the largest element or its position, the mean, and the mean's way
+//! Pooling over the last one, two or three dimensions: the largest element or its position, the mean, and the mean's way
 //! back. The way back of the largest is a `scatter_add` at its position.
 
 use crate::dtype::DType;
@@ -13,7 +13,7 @@ use crate::{Backward, TensorFuture, custom};
 pub(crate) enum Pooled {
     /// Its largest element.
     Max,
-    /// Where that is in its plane, as int64.
+    /// Where that is in its line, plane or volume, as int64.
     MaxPosition,
     /// Its mean.
     Mean(Divisor),
@@ -30,11 +30,16 @@ pub(crate) struct Pool {
 
 impl Operation for Pool {
     fn name(&self) -> &str {
-        match self.what {
-            Pooled::Max => "max_pool2d",
-            Pooled::MaxPosition => "max_pool2d_positions",
-            Pooled::Mean(_) => "avg_pool2d",
-            Pooled::Spread(_) => "avg_pool2d_spread",
+        let [one, two, three] = match self.what {
+            Pooled::Max => ["max_pool1d", "max_pool2d", "max_pool3d"],
+            Pooled::MaxPosition => ["max_pool1d_positions", "max_pool2d_positions", "max_pool3d_positions"],
+            Pooled::Mean(_) => ["avg_pool1d", "avg_pool2d", "avg_pool3d"],
+            Pooled::Spread(_) => ["avg_pool1d_spread", "avg_pool2d_spread", "avg_pool3d_spread"],
+        };
+        match self.window.spatial {
+            1 => one,
+            2 => two,
+            _ => three,
         }
     }
 
@@ -48,11 +53,12 @@ impl Operation for Pool {
             Pooled::Spread(_) => (self.window.output, self.window.input),
             _ => (self.window.input, self.window.output),
         };
-        let rank = x.shape.rank();
-        if rank < 2 || x.shape[rank - 2..] != from {
+        let spatial = self.window.spatial;
+        let (from, to) = (&from[3 - spatial..], &to[3 - spatial..]);
+        let Some(lead) = x.shape.strip_suffix(from) else {
             return Err(Refusal::shape(format!("{} does not end in {from:?}", x.shape)));
-        }
-        let shape = x.shape[..rank - 2].iter().copied().chain(to).collect();
+        };
+        let shape = lead.iter().chain(to).copied().collect();
         let dtype = if self.what == Pooled::MaxPosition { DType::I64 } else { x.dtype };
         Ok(Meta { shape, dtype })
     }
@@ -96,7 +102,7 @@ impl Operation for Pool {
         let pool = |what: Pooled, x: &TensorFuture| custom(Pool { window, what }, &[x]);
         match self.what {
             Pooled::Max => call.give(0, |call| {
-                let planes = |x: &TensorFuture| x.flatten(-2, -1);
+                let planes = |x: &TensorFuture| x.flatten(-(window.spatial as isize), -1);
                 let from = planes(&pool(Pooled::MaxPosition, call.input(0)));
                 let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(call.upstream()));
                 sums.reshape(call.meta(0).shape.dims())

@@ -1,10 +1,12 @@
-//! Convolutions: their options, and the methods that bring one dimension to two.
+//! Convolutions: their options and methods.
 
 use super::build::{self, At};
 use super::dims::Dims;
 use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
+use crate::kernels::cpu::window::triple;
 use crate::ops::conv::{Conv, Role, Walk};
+use crate::shape::Shape;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ pub(super) type Sizes = SmallVec<[isize; 8]>;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConvOptions {
     stride: Sizes,
-    padding: Sizes,
+    padding: [Sizes; 2],
     dilation: Sizes,
     output_padding: Sizes,
     groups: usize,
@@ -34,7 +36,7 @@ impl Default for ConvOptions {
     fn default() -> ConvOptions {
         let [zero, one]: [Sizes; 2] = [smallvec![0], smallvec![1]];
         let (stride, dilation, output_padding) = (one.clone(), one, zero.clone());
-        ConvOptions { stride, padding: zero, dilation, output_padding, groups: 1 }
+        ConvOptions { stride, padding: [zero.clone(), zero], dilation, output_padding, groups: 1 }
     }
 }
 
@@ -53,7 +55,22 @@ impl ConvOptions {
 
     /// Zeros around the input, on both sides.
     pub fn padding(mut self, padding: impl Dims) -> ConvOptions {
-        self.padding = padding.dims();
+        self.padding = [padding.dims(), padding.dims()];
+        self
+    }
+
+    /// Zeros before the input and after it, where the two differ: each one number, or one for each spatial
+    /// dimension.
+    ///
+    /// ```
+    /// use futensor::{ConvOptions, Device};
+    /// let device = Device::cpu();
+    /// let (x, w) = (device.ones([1, 1, 9]), device.ones([1, 1, 3]));
+    /// // A causal convolution sees what came before.
+    /// assert_eq!(x.conv1d(&w, None, ConvOptions::default().padding_sides(2, 0)).dims(), [1, 1, 9]);
+    /// ```
+    pub fn padding_sides(mut self, before: impl Dims, after: impl Dims) -> ConvOptions {
+        self.padding = [before.dims(), after.dims()];
         self
     }
 
@@ -76,56 +93,68 @@ impl ConvOptions {
         self
     }
 
-    /// The shape of a layer's weight, over two dimensions.
+    /// The shape of a layer's weight, over so many dimensions.
     pub(crate) fn weight_shape(
         &self,
+        spatial: usize,
         inputs: usize,
         outputs: usize,
         kernel: &[isize],
-    ) -> Result<[usize; 4], Refusal> {
-        let [height, width] = pair("a kernel", kernel, 2, 1, 1)?;
-        let groups = self.walk(2)?.0.groups;
+    ) -> Result<Shape, Refusal> {
+        let kernel = each("a kernel", kernel, spatial, 1, 1)?;
+        let groups = self.walk(spatial)?.0.groups;
         if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
             let text = format!("{inputs} channels to {outputs} do not divide into {groups} groups");
             return Err(Refusal::argument(text));
         }
-        Ok([outputs, inputs / groups, height, width])
+        Ok([outputs, inputs / groups].into_iter().chain(kernel[3 - spatial..].iter().copied()).collect())
     }
 
-    /// As pairs, for so many spatial dimensions; of one, the height is walked by the neutral element.
-    fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 2]), Refusal> {
+    /// As triples, and the output padding.
+    fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 3]), Refusal> {
         let walk = Walk {
-            stride: pair("a stride", &self.stride, spatial, 1, 1)?,
-            padding: pair("a padding", &self.padding, spatial, 0, 0)?,
-            dilation: pair("a dilation", &self.dilation, spatial, 1, 1)?,
+            spatial,
+            stride: each("a stride", &self.stride, spatial, 1, 1)?,
+            padding: sides(&self.padding, spatial)?,
+            dilation: each("a dilation", &self.dilation, spatial, 1, 1)?,
             groups: self.groups,
         };
         if self.groups == 0 {
             return Err(Refusal::argument("there is at least one group"));
         }
-        Ok((walk, pair("an output padding", &self.output_padding, spatial, 0, 0)?))
+        Ok((walk, each("an output padding", &self.output_padding, spatial, 0, 0)?))
     }
 }
 
-/// One number for all, or one each, of at least `least`; with one dimension the height has `neutral`.
-pub(super) fn pair(
+/// One number for all of so many dimensions, or one each, of at least `least`: as depth, height and width, of which
+/// those that are not there have `neutral`.
+pub(super) fn each(
     what: &str,
     given: &[isize],
     spatial: usize,
     least: isize,
     neutral: usize,
-) -> Result<[usize; 2], Refusal> {
-    let of = |d: isize| match usize::try_from(d) {
-        // Beyond any memory, and products of two of these do not overflow.
-        Ok(n) if d >= least && n <= i32::MAX as usize => Ok(n),
-        _ => Err(Refusal::argument(format!("{what} of {d}"))),
-    };
-    match (given, spatial) {
-        (&[d], 1) => Ok([neutral, of(d)?]),
-        (&[d], _) => Ok([of(d)?; 2]),
-        (&[a, b], 2) => Ok([of(a)?, of(b)?]),
-        _ => Err(Refusal::argument(format!("{what} of {given:?} for {spatial} dimensions"))),
+) -> Result<[usize; 3], Refusal> {
+    if given.len() != 1 && given.len() != spatial {
+        return Err(Refusal::argument(format!("{what} of {given:?} for {spatial} dimensions")));
     }
+    let mut all = [neutral; 3];
+    for (i, size) in all[3 - spatial..].iter_mut().enumerate() {
+        let d = given[if given.len() == 1 { 0 } else { i }];
+        *size = match usize::try_from(d) {
+            // Beyond any memory, and products of two of these do not overflow.
+            Ok(n) if d >= least && n <= i32::MAX as usize => n,
+            _ => return Err(Refusal::argument(format!("{what} of {d}"))),
+        };
+    }
+    Ok(all)
+}
+
+/// What lies before and after each of so many dimensions.
+pub(super) fn sides([before, after]: &[Sizes; 2], spatial: usize) -> Result<[[usize; 2]; 3], Refusal> {
+    let of = |given: &Sizes| each("a padding", given, spatial, 0, 0);
+    let (before, after) = (of(before)?, of(after)?);
+    Ok(std::array::from_fn(|a| [before[a], after[a]]))
 }
 
 /// Which op is asked for.
@@ -136,7 +165,7 @@ struct Asked {
     transposed: bool,
 }
 
-/// Brings operands to `[n, c, h, w]`, queues the op, and takes the result back.
+/// Queues the op, on a batch of one where there is none.
 #[track_caller]
 fn convolve(
     asked: Asked,
@@ -169,51 +198,55 @@ fn convolve(
         Ok(walk) => walk,
         Err(refusal) => return refuse(refusal),
     };
-    let lifted = |t: &TensorFuture| if spatial == 1 { t.unsqueeze(-2) } else { t.clone() };
-    let mut image = lifted(x);
-    if alone {
-        image = image.unsqueeze(0);
-    }
-    let kernel = lifted(w);
-    if image.rank() != 4 || kernel.rank() != 4 {
+    // Not in a closure, which would not know the caller.
+    let lifted;
+    let image = if alone {
+        lifted = x.unsqueeze(0);
+        &lifted
+    } else {
+        x
+    };
+    if image.rank() != spatial + 2 || w.rank() != spatial + 2 {
         // They had failed, and a view of such a value has its shape.
         return refuse(Refusal::shape(format!("an input of {} and a weight of {}", x.shape(), w.shape())));
     }
-    let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![&image, &kernel];
+    let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![image, w];
     operands.extend(bias);
     let role = match asked.transposed {
-        true => transposed(&walk, more, image.dims(), kernel.dims()),
+        true => transposed(&walk, more, image.dims(), w.dims()),
         false => Ok(Role::Output),
     };
     let y = match role {
         Ok(role) => build::custom(Arc::new(Conv { walk, role }), &operands, at),
         Err(refusal) => return refuse(refusal),
     };
-    if y.node.error().is_some() {
-        return y;
-    }
-    let y = if spatial == 1 { y.squeeze(-2) } else { y };
-    if alone { y.squeeze(0) } else { y }
+    if alone && y.node.error().is_none() { y.squeeze(0) } else { y }
 }
 
 /// The size that a transposed convolution has.
-fn transposed(walk: &Walk, more: [usize; 2], x: &[usize], w: &[usize]) -> Result<Role, Refusal> {
-    let mut size = [0; 2];
-    for a in 0..2 {
+fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result<Role, Refusal> {
+    let (input, kernel) = (triple(&x[2..], 1), triple(&w[2..], 1));
+    let mut size = [0; 3];
+    for a in 0..3 {
         if more[a] >= walk.stride[a].max(walk.dilation[a]) {
-            let text = format!("an output padding of {more:?} beside a stride of {:?}", walk.stride);
+            let text = format!(
+                "an output padding of {:?} beside a stride of {:?}",
+                walk.own(&more),
+                walk.own(&walk.stride)
+            );
             return Err(Refusal::argument(text));
         }
-        let span = |n: usize, step: usize| n.saturating_sub(1).checked_mul(step);
-        let all = || {
-            let reach = span(w[2 + a], walk.dilation[a])?.checked_add(1 + more[a])?;
-            span(x[2 + a], walk.stride[a])?.checked_add(reach)?.checked_sub(2 * walk.padding[a])
+        // `None` where nothing is left, or where it has no number.
+        let left = || {
+            let reach = kernel[a].saturating_sub(1).checked_mul(walk.dilation[a])?.checked_add(1)?;
+            let walked = input[a].checked_sub(1)?.checked_mul(walk.stride[a])?;
+            let all = walked.checked_add(reach)?.checked_add(more[a])?;
+            let left = all.checked_sub(walk.padding[a][0] + walk.padding[a][1])?;
+            (left > 0 && left < isize::MAX as usize).then_some(left)
         };
-        size[a] = all().filter(|&n| n > 0 && n < isize::MAX as usize && x[2 + a] > 0).ok_or_else(|| {
-            Refusal::shape(format!(
-                "nothing, or more than any memory, is left of {x:?} under {w:?} with a padding of {:?}",
-                walk.padding
-            ))
+        size[a] = left().ok_or_else(|| {
+            let padding = walk.own(&walk.padding);
+            Refusal::shape(format!("{x:?} under {w:?} with a padding of {padding:?} gives nothing that can be"))
         })?;
     }
     if x[1] != w[0] {
@@ -222,8 +255,8 @@ fn transposed(walk: &Walk, more: [usize; 2], x: &[usize], w: &[usize]) -> Result
     Ok(Role::Input(size))
 }
 
-/// Convolutions, in PyTorch's sense: cross-correlations of `[batch, channels, height, width]` (or without the
-/// batch) with a weight `[out, channels / groups, height, width]`. Floating point only, all operands of one
+/// Convolutions, in PyTorch's sense: cross-correlations of `[batch, channels, ..]` (or without the batch), over one,
+/// two or three dimensions that follow, with a weight `[out, channels / groups, ..]`. Floating point only, all operands of one
 /// type; halves are accumulated in float32. Nothing waits.
 impl TensorFuture {
     /// Convolution over one dimension: `[batch, channels, length]` with `[out, channels / groups, length]`.
@@ -271,6 +304,30 @@ impl TensorFuture {
         convolve(asked, self, weight.as_ref(), bias, &options.into())
     }
 
+    /// Convolution over three dimensions: `[batch, channels, depth, height, width]` with `[out, channels / groups,
+    /// depth, height, width]`.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{ConvOptions, Device};
+    /// let device = Device::cpu();
+    /// let (x, w) = (device.ones([1, 1, 3, 4, 5]), device.ones([2, 1, 2, 2, 2]));
+    /// let y = x.conv3d(&w, None, ConvOptions::default().stride([1, 2, 1]));
+    /// assert_eq!(y.dims(), [1, 2, 2, 2, 4]);
+    /// assert_eq!(y.max_all().item::<f32>().await?, 8.0);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn conv3d(
+        &self,
+        weight: impl AsRef<TensorFuture>,
+        bias: Option<&TensorFuture>,
+        options: impl Into<ConvOptions>,
+    ) -> TensorFuture {
+        let asked = Asked { name: "conv3d", spatial: 3, transposed: false };
+        convolve(asked, self, weight.as_ref(), bias, &options.into())
+    }
+
     /// Transposed convolution over one dimension, with a weight `[channels, out / groups, length]`.
     #[track_caller]
     pub fn conv_transpose1d(
@@ -303,6 +360,26 @@ impl TensorFuture {
         options: impl Into<ConvOptions>,
     ) -> TensorFuture {
         let asked = Asked { name: "conv_transpose2d", spatial: 2, transposed: true };
+        convolve(asked, self, weight.as_ref(), bias, &options.into())
+    }
+
+    /// Transposed convolution over three dimensions, with a weight `[channels, out / groups, depth, height, width]`.
+    ///
+    /// ```
+    /// use futensor::{ConvOptions, Device};
+    /// let device = Device::cpu();
+    /// let (x, w) = (device.ones([1, 2, 3, 3, 3]), device.ones([2, 4, 2, 2, 2]));
+    /// let y = x.conv_transpose3d(&w, None, ConvOptions::default().stride(2).output_padding([1, 0, 0]));
+    /// assert_eq!(y.dims(), [1, 4, 7, 6, 6]);
+    /// ```
+    #[track_caller]
+    pub fn conv_transpose3d(
+        &self,
+        weight: impl AsRef<TensorFuture>,
+        bias: Option<&TensorFuture>,
+        options: impl Into<ConvOptions>,
+    ) -> TensorFuture {
+        let asked = Asked { name: "conv_transpose3d", spatial: 3, transposed: true };
         convolve(asked, self, weight.as_ref(), bias, &options.into())
     }
 }

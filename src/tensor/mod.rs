@@ -23,6 +23,7 @@ pub(crate) mod generator;
 pub(crate) mod gpu;
 pub(crate) mod gradient;
 mod indexing;
+pub(crate) mod interpolate;
 pub(crate) mod losses;
 mod methods;
 mod more;

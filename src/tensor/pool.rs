@@ -1,12 +1,12 @@
 //! Pooling: its options and methods.
 
 use super::build::{self, At};
-use super::conv::{Sizes, pair};
+use super::conv::{Sizes, each, sides};
 use super::dims::Dims;
 use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::kernels::cpu::pool::Divisor;
-use crate::kernels::cpu::window::Window;
+use crate::kernels::cpu::window::{Window, places, triple};
 use crate::ops::pool::{Pool, Pooled};
 use smallvec::smallvec;
 use std::panic::Location;
@@ -25,19 +25,19 @@ use std::sync::Arc;
 pub struct PoolOptions {
     kernel: Sizes,
     stride: Sizes,
-    padding: Sizes,
+    padding: [Sizes; 2],
     dilation: Sizes,
     ceil: bool,
     divisor: Divisor,
 }
 
 impl PoolOptions {
-    /// A window of a size: one number, or height and width.
+    /// A window of a size: one number, or one for each spatial dimension.
     pub fn new(kernel: impl Dims) -> PoolOptions {
         let kernel = kernel.dims();
-        let (zero, one) = (smallvec![0], smallvec![1]);
+        let [zero, one]: [Sizes; 2] = [smallvec![0], smallvec![1]];
         let (stride, divisor) = (kernel.clone(), Divisor::Padded);
-        PoolOptions { kernel, stride, padding: zero, dilation: one, ceil: false, divisor }
+        PoolOptions { kernel, stride, padding: [zero.clone(), zero], dilation: one, ceil: false, divisor }
     }
 
     /// How far the window moves.
@@ -46,14 +46,28 @@ impl PoolOptions {
         self
     }
 
-    /// What lies around the input on both sides: nothing for a maximum, zeros for a mean. At most half of
-    /// the window.
+    /// What lies around the input on both sides: nothing for a maximum, zeros for a mean. Less than the window
+    /// reaches, so that each window meets the input.
     pub fn padding(mut self, padding: impl Dims) -> PoolOptions {
-        self.padding = padding.dims();
+        self.padding = [padding.dims(), padding.dims()];
         self
     }
 
-    /// Distance of the window's elements; for a maximum only.
+    /// What lies before the input and after it, where the two differ: each one number, or one for each spatial
+    /// dimension.
+    ///
+    /// ```
+    /// use futensor::{Device, PoolOptions};
+    /// let x = Device::cpu().ones([1, 3, 8]);
+    /// let same = PoolOptions::new(2).stride(1).padding_sides(0, 1);
+    /// assert_eq!(x.max_pool1d(same).dims(), [1, 3, 8]);
+    /// ```
+    pub fn padding_sides(mut self, before: impl Dims, after: impl Dims) -> PoolOptions {
+        self.padding = [before.dims(), after.dims()];
+        self
+    }
+
+    /// Distance of the window's elements.
     pub fn dilation(mut self, dilation: impl Dims) -> PoolOptions {
         self.dilation = dilation.dims();
         self
@@ -77,45 +91,43 @@ impl PoolOptions {
         self
     }
 
-    fn window(&self, x: &TensorFuture, mean: bool) -> Result<Window, Refusal> {
-        if x.rank() != 3 && x.rank() != 4 {
-            return Err(Refusal::shape(format!("three or four dimensions are needed, not {}", x.shape())));
+    fn window(&self, x: &TensorFuture, spatial: usize) -> Result<Window, Refusal> {
+        if x.rank() != spatial + 1 && x.rank() != spatial + 2 {
+            let (few, many) = (spatial + 1, spatial + 2);
+            return Err(Refusal::shape(format!("{few} or {many} dimensions are needed, not {}", x.shape())));
         }
-        let input = [x.dims()[x.rank() - 2], x.dims()[x.rank() - 1]];
-        let kernel = pair("a window", &self.kernel, 2, 1, 1)?;
-        let stride = pair("a stride", &self.stride, 2, 1, 1)?;
-        let padding = pair("a padding", &self.padding, 2, 0, 0)?;
-        let dilation = pair("a dilation", &self.dilation, 2, 1, 1)?;
-        if mean && dilation != [1, 1] {
-            return Err(Refusal::argument("a mean's window is not dilated"));
-        }
+        let last = &x.dims()[x.rank() - spatial..];
+        let (input, padding) = (triple(last, 1), sides(&self.padding, spatial)?);
+        let kernel = each("a window", &self.kernel, spatial, 1, 1)?;
+        let stride = each("a stride", &self.stride, spatial, 1, 1)?;
+        let dilation = each("a dilation", &self.dilation, spatial, 1, 1)?;
         if self.divisor == Divisor::Fixed(0) {
             return Err(Refusal::argument("a divisor of 0"));
         }
-        let mut output = [0; 2];
-        for a in 0..2 {
-            if padding[a] > kernel[a] / 2 {
-                let text = format!("a padding of {padding:?} is more than half of the window {kernel:?}");
+        let mut output = [1; 3];
+        for a in 0..3 {
+            let own = 3 - spatial;
+            let reach = dilation[a] * (kernel[a] - 1) + 1;
+            if padding[a].iter().any(|&side| side >= reach) {
+                let (padding, kernel) = (&padding[own..], &kernel[own..]);
+                let text = format!("a padding of {padding:?} is not less than the window {kernel:?} reaches");
                 return Err(Refusal::argument(text));
             }
-            let reach = dilation[a] * (kernel[a] - 1) + 1;
-            let over = if self.ceil { stride[a] - 1 } else { 0 };
-            // A failed value may have any sizes.
-            let padded = input[a].checked_add(2 * padding[a] + over).filter(|&n| n < isize::MAX as usize);
-            let room = padded.and_then(|padded| padded.checked_sub(reach));
-            let too_large = || {
-                Refusal::shape(format!("a window of {kernel:?} is larger than {input:?} padded by {padding:?}"))
-            };
-            output[a] = room.map(|room| room / stride[a] + 1).ok_or_else(too_large)?;
-            // The last window begins on the input or the padding before it.
-            if self.ceil && (output[a] - 1) * stride[a] >= input[a] + padding[a] {
-                output[a] -= 1;
-            }
-            if output[a] == 0 || input[a] == 0 {
-                return Err(too_large());
+            let found = places(input[a], kernel[a], stride[a], padding[a], dilation[a], self.ceil);
+            output[a] = found.filter(|&n| n > 0 && input[a] > 0).ok_or_else(|| {
+                let (padding, kernel) = (&padding[own..], &kernel[own..]);
+                Refusal::shape(format!("a window of {kernel:?} is larger than {last:?} padded by {padding:?}"))
+            })?;
+            // Taps further apart than the input is long may pass over it: nothing is the largest of nothing.
+            let (by, before) = (dilation[a], padding[a][0]);
+            let first = before.div_ceil(by) * by - before;
+            let passes = |o: usize| (o * stride[a] + first) % by >= input[a];
+            if by > input[a] && (0..output[a].min(by)).any(passes) {
+                let dilation = &dilation[own..];
+                return Err(Refusal::shape(format!("a window dilated by {dilation:?} passes over {last:?}")));
             }
         }
-        Ok(Window { input, kernel, output, stride, padding, dilation })
+        Ok(Window { spatial, input, kernel, output, stride, padding, dilation })
     }
 }
 
@@ -125,22 +137,58 @@ impl From<usize> for PoolOptions {
     }
 }
 
-impl From<[usize; 2]> for PoolOptions {
-    fn from(kernel: [usize; 2]) -> PoolOptions {
+impl<const N: usize> From<[usize; N]> for PoolOptions {
+    fn from(kernel: [usize; N]) -> PoolOptions {
         PoolOptions::new(kernel)
     }
 }
 
-fn pooled(name: &str, x: &TensorFuture, options: &PoolOptions, what: Pooled, at: At) -> TensorFuture {
-    match options.window(x, matches!(what, Pooled::Mean(_))) {
+/// Which op is asked for.
+#[derive(Clone, Copy)]
+struct Asked(&'static str, usize);
+
+fn pooled(asked: Asked, x: &TensorFuture, options: &PoolOptions, what: Pooled, at: At) -> TensorFuture {
+    let Asked(name, spatial) = asked;
+    match options.window(x, spatial) {
         Ok(window) => build::custom(Arc::new(Pool { window, what }), &[x], at),
         Err(refusal) => build::refused(name, x, refusal, at),
     }
 }
 
-/// Pooling of `[batch, channels, height, width]`, or without the batch. Nothing waits.
+#[track_caller]
+fn largest(asked: Asked, x: &TensorFuture, options: PoolOptions) -> TensorFuture {
+    pooled(asked, x, &options, Pooled::Max, Location::caller())
+}
+
+#[track_caller]
+fn with_positions(asked: Asked, x: &TensorFuture, options: PoolOptions) -> (TensorFuture, TensorFuture) {
+    let of = |what, at| pooled(asked, x, &options, what, at);
+    let at = Location::caller();
+    (of(Pooled::Max, at), of(Pooled::MaxPosition, at))
+}
+
+#[track_caller]
+fn mean(asked: Asked, x: &TensorFuture, options: PoolOptions) -> TensorFuture {
+    pooled(asked, x, &options, Pooled::Mean(options.divisor), Location::caller())
+}
+
+/// Pooling of `[batch, channels, ..]`, or without the batch, over one, two or three dimensions that follow. Nothing
+/// waits.
 impl TensorFuture {
-    /// The largest element under a window; NaN if one is NaN.
+    /// The largest element under a window over `[batch, channels, length]`; NaN if one is NaN.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0.0, 6.0, 1.0).reshape([1, 6]);
+    /// assert_eq!(x.max_pool1d(2).to_vec::<f32>().await?, [1.0, 3.0, 5.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn max_pool1d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
+        largest(Asked("max_pool1d", 1), self, options.into())
+    }
+
+    /// The largest element under a window over `[batch, channels, height, width]`; NaN if one is NaN.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -151,19 +199,66 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn max_pool2d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
-        pooled("max_pool2d", self, &options.into(), Pooled::Max, Location::caller())
+        largest(Asked("max_pool2d", 2), self, options.into())
+    }
+
+    /// The largest element under a window over `[batch, channels, depth, height, width]`; NaN if one is NaN.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0.0, 8.0, 1.0).reshape([1, 2, 2, 2]);
+    /// assert_eq!(x.max_pool3d([2, 1, 2]).to_vec::<f32>().await?, [5.0, 7.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn max_pool3d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
+        largest(Asked("max_pool3d", 3), self, options.into())
+    }
+
+    /// [`max_pool1d`](Self::max_pool1d) and where the largest elements are in their line, as int64.
+    #[track_caller]
+    pub fn max_pool1d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
+        with_positions(Asked("max_pool1d", 1), self, options.into())
     }
 
     /// [`max_pool2d`](Self::max_pool2d) and where the largest elements are: row times width plus column of
     /// their plane, as int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0.0, 16.0, 1.0).reshape([1, 4, 4]);
+    /// let (_, positions) = x.max_pool2d_with_positions(2);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [5, 7, 13, 15]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn max_pool2d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
-        let (options, at) = (options.into(), Location::caller());
-        let of = |what| pooled("max_pool2d", self, &options, what, at);
-        (of(Pooled::Max), of(Pooled::MaxPosition))
+        with_positions(Asked("max_pool2d", 2), self, options.into())
     }
 
-    /// The mean under a window, the zeros of the padding included unless the options say otherwise.
+    /// [`max_pool3d`](Self::max_pool3d) and where the largest elements are, counted row by row of their volume, as
+    /// int64.
+    #[track_caller]
+    pub fn max_pool3d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
+        with_positions(Asked("max_pool3d", 3), self, options.into())
+    }
+
+    /// The mean under a window over `[batch, channels, length]`, the zeros of the padding included unless the options
+    /// say otherwise.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0.0, 6.0, 1.0).reshape([1, 6]);
+    /// assert_eq!(x.avg_pool1d(3).to_vec::<f32>().await?, [1.0, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn avg_pool1d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
+        mean(Asked("avg_pool1d", 1), self, options.into())
+    }
+
+    /// The mean under a window over `[batch, channels, height, width]`, the zeros of the padding included unless the
+    /// options say otherwise.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -173,7 +268,20 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn avg_pool2d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
-        let options = options.into();
-        pooled("avg_pool2d", self, &options, Pooled::Mean(options.divisor), Location::caller())
+        mean(Asked("avg_pool2d", 2), self, options.into())
+    }
+
+    /// The mean under a window over `[batch, channels, depth, height, width]`, the zeros of the padding included unless
+    /// the options say otherwise.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0.0, 8.0, 1.0).reshape([1, 2, 2, 2]);
+    /// assert_eq!(x.avg_pool3d(2).to_vec::<f32>().await?, [3.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn avg_pool3d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
+        mean(Asked("avg_pool3d", 3), self, options.into())
     }
 }

@@ -2,9 +2,9 @@
 
 use super::{block_on, read, seed};
 use futensor::{
-    Backward, ConvOptions, CpuRun, DType, Device, Generator, GradOptions, Index, Meta, Needs, Operation,
-    PadMode, PoolOptions, Refusal, Scalar, TensorFuture, cat, checkpoint, custom, einsum, grad, grad_with,
-    stack,
+    Backward, ConvOptions, CpuRun, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode,
+    InterpolateOptions, Meta, Needs, Operation, PadMode, PoolOptions, Refusal, Scalar, TensorFuture, cat,
+    checkpoint, custom, einsum, grad, grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
@@ -220,6 +220,34 @@ fn cases() -> Vec<Case> {
             true,
         ),
         Case("avg_pool2d padded", &[&[1, 2, 3, 4]], Any, |x| x[0].avg_pool2d(padded()).exp(), true),
+        Case(
+            "conv1d, sides",
+            &[&[2, 2, 4], &[3, 2, 3]],
+            Any,
+            |x| x[0].conv1d(&x[1], None, causal()).exp(),
+            true,
+        ),
+        Case("conv3d", &[&[1, 2, 3, 2, 3], &[2, 2, 2, 2, 2], &[2]], Any, volume, true),
+        Case("conv_transpose3d", &[&[1, 2, 2, 1, 2], &[2, 1, 2, 2, 2]], Any, transposed3, true),
+        Case("max_pool1d", &[&[2, 5]], Apart, |x| x[0].max_pool1d(dilated(2)).square(), true),
+        Case("max_pool3d", &[&[1, 3, 3, 2]], Apart, |x| x[0].max_pool3d(dilated(2)).square(), true),
+        Case("avg_pool1d", &[&[2, 5]], Any, |x| x[0].avg_pool1d(dilated(2)).exp(), true),
+        Case("avg_pool3d", &[&[1, 3, 3, 2]], Any, |x| x[0].avg_pool3d(dilated(2)).exp(), true),
+        Case("interpolate", &[&[1, 1, 2, 3]], Any, |x| x[0].interpolate([3, 2]).exp(), true),
+        Case(
+            "interpolate, linear",
+            &[&[1, 1, 2, 3]],
+            Any,
+            |x| x[0].interpolate(InterpolateOptions::scale(1.6).mode(InterpolateMode::Linear)).exp(),
+            true,
+        ),
+        Case(
+            "interpolate, cubic",
+            &[&[1, 1, 2, 3]],
+            Any,
+            |x| x[0].interpolate(InterpolateOptions::size([3, 4]).mode(InterpolateMode::Cubic)).exp(),
+            true,
+        ),
     ]);
     all
 }
@@ -227,6 +255,24 @@ fn cases() -> Vec<Case> {
 fn transposed(x: &[TensorFuture]) -> TensorFuture {
     let options = ConvOptions::default().stride([2, 1]).output_padding([1, 0]).groups(2);
     x[0].conv_transpose2d(&x[1], Some(&x[2]), options).exp()
+}
+
+fn causal() -> ConvOptions {
+    ConvOptions::default().padding_sides(2, 0)
+}
+
+fn volume(x: &[TensorFuture]) -> TensorFuture {
+    let options = ConvOptions::default().stride([2, 1, 1]).padding_sides([1, 0, 0], [0, 1, 0]);
+    x[0].conv3d(&x[1], Some(&x[2]), options.dilation([1, 2, 1])).exp()
+}
+
+fn transposed3(x: &[TensorFuture]) -> TensorFuture {
+    let options = ConvOptions::default().stride([1, 2, 1]).output_padding([0, 1, 0]);
+    x[0].conv_transpose3d(&x[1], None, options.padding_sides([1, 0, 0], [0, 0, 1])).exp()
+}
+
+fn dilated(kernel: impl Dims) -> PoolOptions {
+    PoolOptions::new(kernel).stride(1).dilation(2).padding_sides(0, 1).count_padding(false)
 }
 
 fn padded() -> PoolOptions {

@@ -2,7 +2,10 @@
 
 use super::apply::{Arg, Made, futures};
 use super::case::ints;
-use futensor::{AttentionOptions, ConvOptions, LossOptions, PadMode, PoolOptions, Reduction, TensorFuture};
+use futensor::{
+    AttentionOptions, ConvOptions, InterpolateMode, InterpolateOptions, LossOptions, PadMode, PoolOptions,
+    Reduction, TensorFuture,
+};
 use serde_json::Value;
 
 /// Calls a case's op, if it is one of these.
@@ -15,14 +18,18 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     match op {
         "conv1d" => futures(x.conv1d(tensor(1)?, tensor(2), conv(attrs))),
         "conv2d" => futures(x.conv2d(tensor(1)?, tensor(2), conv(attrs))),
+        "conv3d" => futures(x.conv3d(tensor(1)?, tensor(2), conv(attrs))),
+        "conv_transpose3d" => futures(x.conv_transpose3d(tensor(1)?, tensor(2), conv(attrs))),
         "conv_transpose1d" => futures(x.conv_transpose1d(tensor(1)?, tensor(2), conv(attrs))),
         "conv_transpose2d" => futures(x.conv_transpose2d(tensor(1)?, tensor(2), conv(attrs))),
         "max_pool2d" => futures(x.max_pool2d(pool(attrs))),
-        "max_pool2d_with_positions" => {
-            let (values, positions) = x.max_pool2d_with_positions(pool(attrs));
-            Some(Made::Futures(vec![values, positions]))
-        }
+        "max_pool1d_with_positions" => both(x.max_pool1d_with_positions(pool(attrs))),
+        "max_pool2d_with_positions" => both(x.max_pool2d_with_positions(pool(attrs))),
+        "max_pool3d_with_positions" => both(x.max_pool3d_with_positions(pool(attrs))),
+        "avg_pool1d" => futures(x.avg_pool1d(pool(attrs))),
+        "avg_pool3d" => futures(x.avg_pool3d(pool(attrs))),
         "avg_pool2d" => futures(x.avg_pool2d(pool(attrs))),
+        "interpolate" => futures(x.interpolate(interpolation(attrs)?)),
         "batch_norm" => batch_norm(x, [tensor(1)?, tensor(2)?], tensor(3), tensor(4), attrs),
         "var" | "std" | "norm" => spread(op, x, attrs),
         "pad" => match args {
@@ -64,6 +71,10 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     }
 }
 
+fn both((values, positions): (TensorFuture, TensorFuture)) -> Option<Made> {
+    Some(Made::Futures(vec![values, positions]))
+}
+
 /// One number or a list of them.
 fn sizes(value: &Value) -> Vec<isize> {
     match value.as_i64() {
@@ -74,7 +85,11 @@ fn sizes(value: &Value) -> Vec<isize> {
 
 fn conv(attrs: &Value) -> ConvOptions {
     let groups = attrs["groups"].as_u64().expect("a number of groups") as usize;
-    let options = ConvOptions::default().stride(sizes(&attrs["stride"])).padding(sizes(&attrs["padding"]));
+    let options = ConvOptions::default().stride(sizes(&attrs["stride"]));
+    let options = match attrs.get("padding") {
+        Some(padding) => options.padding(sizes(padding)),
+        None => options.padding_sides(ints(&attrs["before"]), ints(&attrs["after"])),
+    };
     let options = options.dilation(sizes(&attrs["dilation"])).groups(groups);
     match attrs.get("output_padding") {
         Some(padding) => options.output_padding(sizes(padding)),
@@ -84,7 +99,11 @@ fn conv(attrs: &Value) -> ConvOptions {
 
 fn pool(attrs: &Value) -> PoolOptions {
     let options = PoolOptions::new(ints(&attrs["kernel_size"]));
-    let mut options = options.stride(ints(&attrs["stride"])).padding(ints(&attrs["padding"]));
+    let options = options.stride(ints(&attrs["stride"]));
+    let mut options = match attrs.get("padding") {
+        Some(padding) => options.padding(ints(padding)),
+        None => options.padding_sides(ints(&attrs["before"]), ints(&attrs["after"])),
+    };
     if let Some(dilation) = attrs.get("dilation") {
         options = options.dilation(ints(dilation));
     }
@@ -95,6 +114,24 @@ fn pool(attrs: &Value) -> PoolOptions {
         options = options.count_padding(false);
     }
     options.ceil(attrs["ceil_mode"] == true)
+}
+
+fn interpolation(attrs: &Value) -> Option<InterpolateOptions> {
+    let options = match (&attrs["size"], &attrs["scale_factor"]) {
+        (Value::Null, Value::Array(all)) => {
+            InterpolateOptions::scales(&all.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>()?)
+        }
+        (Value::Null, one) => InterpolateOptions::scale(one.as_f64()?),
+        (size, _) => InterpolateOptions::size(sizes(size)),
+    };
+    let mode = match attrs["mode"].as_str()? {
+        "nearest" => InterpolateMode::Nearest,
+        "nearest-exact" => InterpolateMode::NearestExact,
+        "linear" | "bilinear" | "trilinear" => InterpolateMode::Linear,
+        "bicubic" => InterpolateMode::Cubic,
+        _ => return None,
+    };
+    Some(options.mode(mode).align_corners(attrs["align_corners"] == true))
 }
 
 fn loss(attrs: &Value) -> LossOptions {

@@ -22,12 +22,13 @@ import store  # noqa: E402
 import training  # noqa: E402
 import views  # noqa: E402
 import vocabulary  # noqa: E402
+import windows  # noqa: E402
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, training, attention, display):
+    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, windows, training, attention, display):
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

@@ -196,24 +196,29 @@ fn windows_move_as_they_do_on_the_cpu() {
     let launcher = &mut rig.launcher(Fusion::Background);
     let r = &mut Rng(13);
     use DType::*;
-    // Stride, padding, dilation, groups; height and width of input and kernel; channels of a group.
+    // Dimensions; stride, padding, dilation, groups; sizes of input and kernel; channels of a group.
     let cases = [
-        ([1, 1], [0, 0], [1, 1], 1, [5, 6], [1, 1], [3, 4]),
-        ([1, 1], [1, 1], [1, 1], 1, [5, 6], [3, 3], [2, 5]),
-        ([2, 1], [0, 2], [2, 1], 1, [7, 5], [2, 3], [3, 4]),
-        ([2, 2], [1, 0], [1, 2], 2, [6, 7], [3, 2], [2, 3]),
-        ([1, 1], [1, 1], [1, 1], 4, [5, 5], [3, 3], [1, 1]),
+        (2, [1, 1, 1], [[0; 2], [0; 2], [0; 2]], [1, 1, 1], 1, [1, 5, 6], [1, 1, 1], [3, 4]),
+        (2, [1, 1, 1], [[0; 2], [1; 2], [1; 2]], [1, 1, 1], 1, [1, 5, 6], [1, 3, 3], [2, 5]),
+        (2, [1, 2, 1], [[0; 2], [0; 2], [2; 2]], [1, 2, 1], 1, [1, 7, 5], [1, 2, 3], [3, 4]),
+        (2, [1, 2, 2], [[0; 2], [1, 2], [0, 2]], [1, 1, 2], 2, [1, 6, 7], [1, 3, 2], [2, 3]),
+        (2, [1, 1, 1], [[0; 2], [1; 2], [1; 2]], [1, 1, 1], 4, [1, 5, 5], [1, 3, 3], [1, 1]),
+        (1, [1, 1, 2], [[0; 2], [0; 2], [2, 0]], [1, 1, 1], 1, [1, 1, 9], [1, 1, 3], [2, 4]),
+        (3, [1, 1, 1], [[0; 2], [0; 2], [0; 2]], [1, 1, 1], 1, [3, 2, 4], [1, 1, 1], [3, 4]),
+        (3, [2, 1, 1], [[1, 0], [0, 1], [1, 1]], [1, 2, 1], 1, [4, 5, 3], [2, 2, 3], [2, 4]),
+        (3, [1, 2, 1], [[1, 1], [1, 0], [0, 1]], [2, 1, 1], 2, [5, 4, 3], [2, 3, 2], [2, 1]),
     ];
     for dtype in [F32, F64, F16] {
         let tolerance = if dtype == F16 { 1e-2 } else { 2e-5 };
-        for (stride, padding, dilation, groups, size, kernel, [depth, outs]) in cases {
-            let walk = Walk { stride, padding, dilation, groups };
-            let places = |a: usize| walk.places(a, size[a], kernel[a]).unwrap();
-            let x = Value::drawn(r, dtype, &[2, groups * depth, size[0], size[1]]);
+        for (spatial, stride, padding, dilation, groups, size, kernel, [depth, outs]) in cases {
+            let walk = Walk { spatial, stride, padding, dilation, groups };
+            let output = [0, 1, 2].map(|a| walk.places(a, size[a], kernel[a]).unwrap());
+            let shape = |lead: &[usize], own: &[usize]| [lead, &own[3 - spatial..]].concat();
+            let x = Value::drawn(r, dtype, &shape(&[2, groups * depth], &size));
             let x = if groups == 2 { x.flipped(3) } else { x };
-            let w = Value::drawn(r, dtype, &[groups * outs, depth, kernel[0], kernel[1]]);
+            let w = Value::drawn(r, dtype, &shape(&[groups * outs, depth], &kernel));
             let bias = Value::drawn(r, dtype, &[groups * outs]);
-            let dy = Value::drawn(r, dtype, &[2, groups * outs, places(0), places(1)]);
+            let dy = Value::drawn(r, dtype, &shape(&[2, groups * outs], &output));
             let mut check = |role, inputs: &[&Value]| {
                 let what = format!("{role:?} {walk:?} {dtype}");
                 near(&what, both(&rig, launcher, Conv { walk, role }, inputs).unwrap(), tolerance);
@@ -222,10 +227,12 @@ fn windows_move_as_they_do_on_the_cpu() {
             check(Role::Output, &[&x, &w]);
             check(Role::Input(size), &[&dy, &w]);
             check(Role::Weight(kernel), &[&dy, &x]);
-            let window =
-                Window { input: size, kernel, output: [places(0), places(1)], stride, padding, dilation };
-            let plane = Value::drawn(r, dtype, &[3, size[1], size[0]]).permuted(&[0, 2, 1]);
-            let back = Value::drawn(r, dtype, &[2, places(0), places(1)]);
+            let window = Window { spatial, input: size, kernel, output, stride, padding, dilation };
+            // The plane lies turned: its last dimension is not the one with steps of 1.
+            let order: Vec<usize> = std::iter::once(0).chain((1..=spatial).rev()).collect();
+            let turned: Vec<usize> = order.iter().map(|&d| shape(&[3], &size)[d]).collect();
+            let plane = Value::drawn(r, dtype, &turned).permuted(&order);
+            let back = Value::drawn(r, dtype, &shape(&[2], &output));
             let mut check = |what, x: &Value| {
                 let exact = matches!(what, Pooled::Max | Pooled::MaxPosition);
                 let tolerance = if exact { 0.0 } else { tolerance };
@@ -238,11 +245,8 @@ fn windows_move_as_they_do_on_the_cpu() {
             check(Pooled::Max, &plane);
             check(Pooled::MaxPosition, &plane);
             for by in [Divisor::Met, Divisor::Padded, Divisor::Fixed(3)] {
-                // Of dilated windows there are no means.
-                if dilation == [1, 1] {
-                    check(Pooled::Mean(by), &plane);
-                    check(Pooled::Spread(by), &back);
-                }
+                check(Pooled::Mean(by), &plane);
+                check(Pooled::Spread(by), &back);
             }
         }
     }

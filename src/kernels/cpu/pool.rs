@@ -1,4 +1,5 @@
-//! Pooling: the largest element, its position, or the mean under a window that moves over planes.
+//! Pooling: the largest element, its position, or the mean under a window that moves over lines, planes or
+//! volumes (all of them "planes" below).
 //!
 //! Called by the CPU kernels of those ops, which have checked shapes, types, and that every window meets
 //! the input. A plane is worked on by one thread, a row of outputs at a time.
@@ -9,7 +10,7 @@ use super::load::Load;
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::Wide;
 use super::softmax::Float;
-use super::window::Window;
+use super::window::{Window, offset, triple};
 use crate::dtype::DType;
 use half::{bf16, f16};
 
@@ -21,16 +22,15 @@ const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 16 << 1
 struct Planes<T> {
     nest: Nest<1>,
     at: Shared<T>,
-    row: isize,
-    col: isize,
+    steps: [isize; 3],
 }
 
 impl<T> Planes<T> {
-    fn new(view: &View<'_>) -> Planes<T> {
-        let lead = view.shape.len() - 2;
+    fn new(view: &View<'_>, window: &Window) -> Planes<T> {
+        let lead = view.shape.len() - window.spatial;
         let nest = Nest::new(&view.shape[..lead], [&view.strides[..lead]]).merged();
-        let (row, col) = (view.strides[lead], view.strides[lead + 1]);
-        Planes { nest, at: Shared::new(view.ptr.cast_mut()), row, col }
+        let steps = triple(&view.strides[lead..], 0);
+        Planes { nest, at: Shared::new(view.ptr.cast_mut()), steps }
     }
 }
 
@@ -59,14 +59,14 @@ macro_rules! by_type {
 /// The largest element under each window; NaN if one is NaN.
 pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
     fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
-        let (planes, to, places) = (Planes::<T>::new(&x), Shared::<T>::new(out.ptr), window.places());
-        each_plane(&planes, places * window.taps(), par, &|i, from| {
-            let mut largest = vec![W::LEAST; places];
+        let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
+        each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
+            let (mut largest, wide) = (vec![W::LEAST; places], window.output[2]);
             vectorize!(|| {
-                window.each_row(|_, oy, span, iy, ix| {
-                    let row = from.at(iy as isize * planes.row + ix as isize * planes.col);
-                    let largest = &mut largest[oy * window.output[1]..][span];
-                    let step = window.stride[1] as isize * planes.col;
+                window.each_row(|met| {
+                    let row = from.at(offset(met.from, planes.steps));
+                    let largest = &mut largest[met.line * wide + met.out[2]..][..met.count];
+                    let step = window.stride[2] as isize * planes.steps[2];
                     for (i, m) in largest.iter_mut().enumerate() {
                         // SAFETY: the span of outputs meets this row of the plane.
                         *m = unsafe { *row.offset(i as isize * step) }.load().larger(*m);
@@ -83,20 +83,22 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
     }
 }
 
-/// Where the largest element under each window is, as row times width plus column of its plane; of
-/// equals the first, of NaNs the last.
+/// Where the largest element under each window is, counted row by row of its plane; of equals the first, of
+/// NaNs the last.
 pub(crate) fn max_positions(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
     fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
-        let (planes, to, places) = (Planes::<T>::new(&x), Shared::<i64>::new(out.ptr), window.places());
-        each_plane(&planes, places * window.taps(), par, &|i, from| {
-            let mut largest = vec![(W::LEAST, -1i64); places];
-            window.each_row(|_, oy, span, iy, ix| {
-                let row = from.at(iy as isize * planes.row + ix as isize * planes.col);
-                let first = (iy * window.input[1] + ix) as i64;
-                let step = window.stride[1];
-                for (i, m) in largest[oy * window.output[1]..][span].iter_mut().enumerate() {
+        let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<i64>::new(out.ptr), window.places());
+        each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
+            let (mut largest, wide) = (vec![(W::LEAST, -1i64); places], window.output[2]);
+            window.each_row(|met| {
+                let row = from.at(offset(met.from, planes.steps));
+                let [z, y, x] = met.from;
+                let first = ((z * window.input[1] + y) * window.input[2] + x) as i64;
+                let step = window.stride[2];
+                let largest = &mut largest[met.line * wide + met.out[2]..][..met.count];
+                for (i, m) in largest.iter_mut().enumerate() {
                     // SAFETY: the span of outputs meets this row of the plane.
-                    let x = unsafe { *row.offset((i * step) as isize * planes.col) }.load();
+                    let x = unsafe { *row.offset((i * step) as isize * planes.steps[2]) }.load();
                     // The least value there is may be all there is: the first of them counts.
                     if x > m.0 || x.is_nan() || m.1 < 0 {
                         *m = (x, first + (i * step) as i64);
@@ -125,26 +127,31 @@ pub(crate) enum Divisor {
 }
 
 impl Divisor {
-    fn of(self, window: &Window, oy: usize, ox: usize) -> f64 {
-        let sides = [oy, ox].into_iter().enumerate().map(|(a, o)| {
-            let start = (o * window.stride[a]) as isize - window.padding[a] as isize;
-            let size = window.input[a] as isize;
-            let end = (start + window.kernel[a] as isize).min(size + window.padding[a] as isize);
+    fn of(self, window: &Window, place: usize) -> f64 {
+        let [_, high, wide] = window.output;
+        let place = [place / wide / high, place / wide % high, place % wide];
+        let side = |a: usize| {
+            let start = (place[a] * window.stride[a]) as isize - window.padding[a][0] as isize;
+            // Taps that lie before a coordinate.
+            let taps = |end: usize| {
+                let room = (end as isize - start).max(0) as usize;
+                room.div_ceil(window.dilation[a]).min(window.kernel[a])
+            };
             match self {
-                Divisor::Padded => end - start,
-                _ => end.min(size) - start.max(0),
+                Divisor::Padded => taps(window.input[a] + window.padding[a][1]),
+                _ => taps(window.input[a]) - taps(0),
             }
-        });
+        };
         match self {
             Divisor::Fixed(n) => n as f64,
-            _ => sides.product::<isize>() as f64,
+            // Numbers that are as large as their padding may not have a product in 64 bits.
+            _ => (0..3).map(|a| side(a) as f64).product(),
         }
     }
 
     /// The divisor of each place of a plane.
     fn all<W: Float>(self, window: &Window) -> Vec<W> {
-        let at = |i: usize| self.of(window, i / window.output[1], i % window.output[1]);
-        (0..window.places()).map(|i| W::of(at(i))).collect()
+        (0..window.places()).map(|i| W::of(self.of(window, i))).collect()
     }
 }
 
@@ -169,15 +176,15 @@ pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut
         out: &ViewMut<'_>,
         par: &dyn Parallel,
     ) {
-        let (planes, to, places) = (Planes::<T>::new(&x), Shared::<T>::new(out.ptr), window.places());
+        let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
         let divisors = divisor.all::<W>(window);
-        each_plane(&planes, places * window.taps(), par, &|i, from| {
-            let mut sums = vec![W::ZERO; places];
+        each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
+            let (mut sums, wide) = (vec![W::ZERO; places], window.output[2]);
             vectorize!(|| {
-                window.each_row(|_, oy, span, iy, ix| {
-                    let row = from.at(iy as isize * planes.row + ix as isize * planes.col);
-                    let sums = &mut sums[oy * window.output[1]..][span];
-                    let step = window.stride[1] as isize * planes.col;
+                window.each_row(|met| {
+                    let row = from.at(offset(met.from, planes.steps));
+                    let sums = &mut sums[met.line * wide + met.out[2]..][..met.count];
+                    let step = window.stride[2] as isize * planes.steps[2];
                     for (i, sum) in sums.iter_mut().enumerate() {
                         // SAFETY: the span of outputs meets this row of the plane.
                         *sum = sum.add(unsafe { *row.offset(i as isize * step) }.load());
@@ -205,20 +212,21 @@ pub(crate) fn spread(window: &Window, divisor: Divisor, dy: View<'_>, out: &View
         out: &ViewMut<'_>,
         par: &dyn Parallel,
     ) {
-        let (planes, to) = (Planes::<T>::new(&dy), Shared::<T>::new(out.ptr));
-        let (wide, size) = (window.input[1], window.input[0] * window.input[1]);
+        let (planes, to) = (Planes::<T>::new(&dy, window), Shared::<T>::new(out.ptr));
+        let ([_, high, wide], size) = (window.input, window.room());
         let divisors = divisor.all::<W>(window);
-        each_plane(&planes, window.places() * window.taps(), par, &|i, from| {
+        each_plane(&planes, window.places().saturating_mul(window.taps()), par, &|i, from| {
             let mut sums = vec![W::ZERO; size];
             vectorize!(|| {
-                window.each_row(|_, oy, span, iy, ix| {
-                    let row = from.at(oy as isize * planes.row + span.start as isize * planes.col);
-                    let by = &divisors[oy * window.output[1]..][span];
-                    let sums = &mut sums[iy * wide + ix..];
+                window.each_row(|met| {
+                    let row = from.at(offset(met.out, planes.steps));
+                    let by = &divisors[met.line * window.output[2] + met.out[2]..][..met.count];
+                    let [z, y, x] = met.from;
+                    let sums = &mut sums[(z * high + y) * wide + x..];
                     for (i, by) in by.iter().enumerate() {
                         // SAFETY: the outputs of the span are the value's.
-                        let y = unsafe { *row.offset(i as isize * planes.col) }.load();
-                        let sum = &mut sums[i * window.stride[1]];
+                        let y = unsafe { *row.offset(i as isize * planes.steps[2]) }.load();
+                        let sum = &mut sums[i * window.stride[2]];
                         *sum = sum.add(y.div(*by));
                     }
                 });

@@ -1,33 +1,73 @@
-//! A window that moves over a plane: what convolutions and pooling share. Pure arithmetic.
+//! A window that moves over volumes, planes or lines: what convolutions and pooling share. Pure arithmetic.
 
 use std::ops::Range;
 
-/// Sizes of a moving window. Pairs are height and width; one dimension is a height of one.
+/// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first have a size,
+/// a stride and a dilation of 1, and no padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
-    pub input: [usize; 2],
-    pub kernel: [usize; 2],
-    pub output: [usize; 2],
-    pub stride: [usize; 2],
-    pub padding: [usize; 2],
-    pub dilation: [usize; 2],
+    /// Dimensions that there are: one, two or three.
+    pub spatial: usize,
+    pub input: [usize; 3],
+    pub kernel: [usize; 3],
+    pub output: [usize; 3],
+    pub stride: [usize; 3],
+    /// Before the input and after it.
+    pub padding: [[usize; 2]; 3],
+    pub dilation: [usize; 3],
+}
+
+/// The last dimensions of a value, as a triple: `neutral` stands for those that are not there.
+pub(crate) fn triple<T: Copy>(last: &[T], neutral: T) -> [T; 3] {
+    let mut all = [neutral; 3];
+    all[3 - last.len()..].copy_from_slice(last);
+    all
+}
+
+/// How far an element lies behind the first one.
+#[inline(always)]
+pub(crate) fn offset(at: [usize; 3], steps: [isize; 3]) -> isize {
+    at[0] as isize * steps[0] + at[1] as isize * steps[1] + at[2] as isize * steps[2]
+}
+
+/// Outputs side by side that a tap meets on a row of the input.
+pub(crate) struct Row {
+    pub tap: usize,
+    /// The row of outputs, of all rows.
+    pub line: usize,
+    /// Its first output that is met.
+    pub out: [usize; 3],
+    pub count: usize,
+    /// Where the tap meets that one on the input.
+    pub from: [usize; 3],
 }
 
 impl Window {
     /// Taps of the window.
     pub fn taps(&self) -> usize {
-        self.kernel[0] * self.kernel[1]
+        // Of a pool whose padding is as large as it these need no memory.
+        self.kernel.iter().fold(1, |n: usize, &k| n.saturating_mul(k))
     }
 
-    /// Places of an output plane.
+    /// Outputs, and elements of the input, of one channel.
     pub fn places(&self) -> usize {
-        self.output[0] * self.output[1]
+        self.output.iter().product()
+    }
+
+    pub fn room(&self) -> usize {
+        self.input.iter().product()
     }
 
     /// The input coordinate that output 0 meets under a tap; it may lie in the padding.
     #[inline(always)]
     pub fn shift(&self, axis: usize, tap: usize) -> isize {
-        (tap * self.dilation[axis]) as isize - self.padding[axis] as isize
+        (tap * self.dilation[axis]) as isize - self.padding[axis][0] as isize
+    }
+
+    /// The input coordinate that an output meets under a tap, where that lies on the input.
+    #[inline(always)]
+    pub fn met(&self, axis: usize, output: usize, tap: usize) -> usize {
+        ((output * self.stride[axis]) as isize + self.shift(axis, tap)) as usize
     }
 
     /// The outputs along an axis for which a tap lies on the input.
@@ -41,23 +81,59 @@ impl Window {
         start.min(end) as usize..end as usize
     }
 
-    /// Calls `f(tap, output row, outputs, input row, first input column)` for each row that a tap meets.
+    /// The taps along an axis that may lie on the input under some output: a pool may have far more than these.
     #[inline(always)]
-    pub fn each_row(&self, mut f: impl FnMut(usize, usize, Range<usize>, usize, usize)) {
-        for y in 0..self.kernel[0] {
-            for x in 0..self.kernel[1] {
-                let span = self.span(1, x);
-                if span.is_empty() {
-                    continue;
-                }
-                let ix = ((span.start * self.stride[1]) as isize + self.shift(1, x)) as usize;
-                for oy in self.span(0, y) {
-                    let iy = ((oy * self.stride[0]) as isize + self.shift(0, y)) as usize;
-                    f(y * self.kernel[1] + x, oy, span.clone(), iy, ix);
+    fn near(&self, axis: usize) -> Range<usize> {
+        let (before, dilation) = (self.padding[axis][0], self.dilation[axis]);
+        let walked = self.output[axis].saturating_sub(1) * self.stride[axis];
+        let end = (self.input[axis] + before).div_ceil(dilation).min(self.kernel[axis]);
+        before.saturating_sub(walked).div_ceil(dilation).min(end)..end
+    }
+
+    /// Calls `f` for each row that a tap meets: tap by tap, row by row.
+    #[inline(always)]
+    pub fn each_row(&self, mut f: impl FnMut(Row)) {
+        for z in self.near(0) {
+            for y in self.near(1) {
+                for x in self.near(2) {
+                    let span = self.span(2, x);
+                    if span.is_empty() {
+                        continue;
+                    }
+                    // A pool, which asks for no tap, may have more of them than there are numbers.
+                    let row = z.wrapping_mul(self.kernel[1]).wrapping_add(y);
+                    let (tap, ix) =
+                        (row.wrapping_mul(self.kernel[2]).wrapping_add(x), self.met(2, span.start, x));
+                    for oz in self.span(0, z) {
+                        let iz = self.met(0, oz, z);
+                        for oy in self.span(1, y) {
+                            let line = oz * self.output[1] + oy;
+                            let (out, from) = ([oz, oy, span.start], [iz, self.met(1, oy, y), ix]);
+                            f(Row { tap, line, out, count: span.len(), from });
+                        }
+                    }
                 }
             }
         }
     }
+}
+
+/// How many places a window takes along an axis, where it fits. With `ceil` a last one that begins on the input or
+/// before it counts, even where it ends beyond.
+pub(crate) fn places(
+    input: usize,
+    kernel: usize,
+    stride: usize,
+    padding: [usize; 2],
+    dilation: usize,
+    ceil: bool,
+) -> Option<usize> {
+    let reach = dilation.checked_mul(kernel.checked_sub(1)?)?.checked_add(1)?;
+    let begin = input.checked_add(padding[0])?;
+    let over = if ceil { stride - 1 } else { 0 };
+    let room = begin.checked_add(padding[1])?.checked_add(over)?.checked_sub(reach)?;
+    let last = room / stride;
+    Some(if ceil && last.checked_mul(stride)? >= begin { last } else { last + 1 })
 }
 
 #[cfg(test)]
@@ -68,31 +144,69 @@ mod tests {
     fn a_tap_is_met_exactly_where_it_lies_on_the_input() {
         for input in 1..9usize {
             for kernel in 1..4usize {
-                for (stride, padding, dilation) in [(1, 0, 1), (2, 1, 1), (1, 3, 2), (3, 2, 2), (4, 0, 3)] {
-                    let reach = dilation * (kernel - 1) + 1;
-                    if input + 2 * padding < reach {
+                for (stride, padding, dilation) in [
+                    (1, [0, 0], 1),
+                    (2, [1, 1], 1),
+                    (1, [3, 3], 2),
+                    (3, [2, 0], 2),
+                    (4, [0, 5], 3),
+                    (1, [0, 2], 1),
+                ] {
+                    let Some(output) = places(input, kernel, stride, padding, dilation, false) else {
                         continue;
-                    }
-                    let output = (input + 2 * padding - reach) / stride + 1;
-                    let both = |n| [1, n];
-                    let window = Window {
-                        input: both(input),
-                        kernel: both(kernel),
-                        output: both(output),
-                        stride: both(stride),
-                        padding: [0, padding],
-                        dilation: both(dilation),
                     };
+                    let last = |n| [1, 1, n];
+                    let window = Window {
+                        spatial: 1,
+                        input: last(input),
+                        kernel: last(kernel),
+                        output: last(output),
+                        stride: last(stride),
+                        padding: [[0, 0], [0, 0], padding],
+                        dilation: last(dilation),
+                    };
+                    let mut met = Vec::new();
+                    window.each_row(|row| {
+                        let at = |i| (row.tap, row.out[2] + i, row.from[2] + i * stride);
+                        met.extend((0..row.count).map(at));
+                    });
+                    let mut wanted = Vec::new();
                     for tap in 0..kernel {
-                        let on = |o: &usize| {
-                            let at = (o * stride + tap * dilation) as isize - padding as isize;
-                            (0..input as isize).contains(&at)
-                        };
+                        let at = |o: usize| (o * stride + tap * dilation) as isize - padding[0] as isize;
+                        let on = |o: &usize| (0..input as isize).contains(&at(*o));
                         let want: Vec<usize> = (0..output).filter(on).collect();
-                        assert_eq!(window.span(1, tap).collect::<Vec<_>>(), want, "{window:?} {tap}");
+                        assert_eq!(window.span(2, tap).collect::<Vec<_>>(), want, "{window:?} {tap}");
+                        wanted.extend(want.into_iter().map(|o| (tap, o, at(o) as usize)));
                     }
+                    assert_eq!(met, wanted, "{window:?}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_window_far_larger_than_its_input_is_walked_in_no_time() {
+        let huge = i32::MAX as usize;
+        let window = Window {
+            spatial: 3,
+            input: [2, 3, 4],
+            kernel: [huge; 3],
+            output: [1; 3],
+            stride: [1; 3],
+            padding: [[huge / 2; 2]; 3],
+            dilation: [1; 3],
+        };
+        let mut elements = 0;
+        window.each_row(|row| elements += row.count);
+        assert_eq!(elements, 24);
+    }
+
+    #[test]
+    fn places_of_any_size_do_not_overflow() {
+        assert_eq!(places(usize::MAX, 2, 1, [0, 0], 1, false), Some(usize::MAX - 1));
+        assert_eq!(places(usize::MAX, 2, 1, [1, 0], 1, false), None);
+        assert_eq!(places(4, usize::MAX, 1, [0, 0], 2, true), None);
+        assert_eq!(places(4, 3, 2, [0, 0], 1, true), Some(2));
+        assert_eq!(places(4, 0, 1, [0, 0], 1, false), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Windows that move over planes: pooling, and what turns a convolution into products of matrices.
+//! Windows that move over lines, planes and volumes: pooling, and what turns a convolution into products of matrices.
 //!
 //! `im2col` lays the elements under each output below each other, and a product with the weight does the
 //! rest; `col2im` is the way back. Convolutions in groups are done directly, a thread an element.
@@ -10,39 +10,51 @@ use super::{Arg, Kernel, Launch, Plan, Words};
 use crate::dtype::DType;
 use smallvec::{SmallVec, smallvec};
 
-/// Sizes of a moving window. Pairs are height and width.
+/// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first are of size 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
-    pub input: [usize; 2],
-    pub kernel: [usize; 2],
-    pub output: [usize; 2],
-    pub stride: [usize; 2],
-    pub padding: [usize; 2],
-    pub dilation: [usize; 2],
+    /// Dimensions that there are.
+    pub spatial: usize,
+    pub input: [usize; 3],
+    pub kernel: [usize; 3],
+    pub output: [usize; 3],
+    pub stride: [usize; 3],
+    /// Before the input and after it.
+    pub padding: [[usize; 2]; 3],
+    pub dilation: [usize; 3],
 }
 
 impl Window {
     pub fn places(&self) -> usize {
-        self.output[0] * self.output[1]
+        self.output.iter().product()
     }
 
     pub fn taps(&self) -> usize {
-        self.kernel[0] * self.kernel[1]
+        self.kernel.iter().product()
     }
 
-    /// True where kernels can count its coordinates in 32 bits.
+    pub fn room(&self) -> usize {
+        self.input.iter().product()
+    }
+
+    /// True where kernels can count its coordinates in 32 bits, and its taps in 64.
     fn fits(&self) -> bool {
-        (0..2).all(|a| {
-            let reach = self.kernel[a].saturating_mul(self.dilation[a]);
-            let walked = self.output[a].saturating_mul(self.stride[a]);
-            [self.input[a], 2 * self.padding[a], reach, walked].into_iter().all(|n| n < 1 << 28)
-        })
+        let small = |n: usize| n < 1 << 28;
+        let taps = self.kernel.iter().fold(1, |n: usize, &k| n.saturating_mul(k));
+        taps <= i64::MAX as usize
+            && (0..3).all(|a| {
+                let reach = self.kernel[a].saturating_mul(self.dilation[a]);
+                let walked = self.output[a].saturating_mul(self.stride[a]);
+                let [before, after] = self.padding[a];
+                small(self.input[a]) && small(2 * before) && small(2 * after) && small(reach) && small(walked)
+            })
     }
 
     fn arg(&self) -> Arg {
         let mut w = Words::default();
-        for pair in [self.input, self.kernel, self.output, self.stride, self.padding, self.dilation] {
-            pair.into_iter().for_each(|n| w.u32(n as u32));
+        let [before, after] = [0, 1].map(|side| self.padding.map(|sides| sides[side]));
+        for triple in [self.input, self.kernel, self.output, self.stride, before, after, self.dilation] {
+            triple.into_iter().for_each(|n| w.u32(n as u32));
         }
         Arg::Struct(w)
     }
@@ -78,10 +90,18 @@ pub(crate) enum Key {
     },
 }
 
+/// Steps between images, channels, and along depth, height and width, of which the first may not be there.
 fn steps(strides: &[isize]) -> Arg {
     let mut w = Words::default();
-    strides.iter().for_each(|&s| w.u64(s as u64));
+    let (planes, own) = strides.split_at(2);
+    planes.iter().chain(&triple(own)).for_each(|&s| w.u64(s as u64));
     Arg::Struct(w)
+}
+
+fn triple(own: &[isize]) -> [isize; 3] {
+    let mut all = [0; 3];
+    all[3 - own.len()..].copy_from_slice(own);
+    all
 }
 
 const X: Arg = Arg::In { index: 0, bytes: 0 };
@@ -106,7 +126,7 @@ fn count(n: usize) -> (bool, Arg) {
     (wide, if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) })
 }
 
-/// The columns of `x`, `[batch, channels, height, width]` with these strides: row r of batch b begins at
+/// The columns of `x`, `[batch, channels, ..]` with these strides: row r of batch b begins at
 /// `b * batch_step + r * row_step` of the output. `None` where sizes are beyond what kernels count.
 pub(crate) fn columns(
     dtype: DType,
@@ -131,7 +151,7 @@ pub(crate) fn columns(
     window.fits().then(|| launch(Key::Columns { dtype, wide }, n, args))
 }
 
-/// From columns `[batch, channels * taps, places]` back to `[batch, channels, height, width]`; with `adds`, sums
+/// From columns `[batch, channels * taps, places]` back to `[batch, channels, ..]`; with `adds`, sums
 /// begin with what the output holds.
 pub(crate) fn from_columns(
     columns: DType,
@@ -140,7 +160,7 @@ pub(crate) fn from_columns(
     window: &Window,
     adds: bool,
 ) -> Option<Plan> {
-    let n = batch * channels * window.input[0] * window.input[1];
+    let n = batch * channels * window.room();
     let (wide, number) = count(n);
     let args = smallvec![X, OUT, number, Arg::U32(channels as u32), Arg::U32(adds as u32), window.arg()];
     window.fits().then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
@@ -171,7 +191,7 @@ pub(crate) fn convolve(
         Way::Back { adds } => (true, adds),
     };
     let (planes, size) = if back { (depth, window.input) } else { (outs, window.output) };
-    let n = batch * groups * planes * size[0] * size[1];
+    let n = batch * groups * planes * size.iter().product::<usize>();
     let (wide, number) = count(n);
     let args = smallvec![
         X,
@@ -189,14 +209,16 @@ pub(crate) fn convolve(
     window.fits().then(|| launch(Key::Convolve { dtype, back, wide }, n, args))
 }
 
-/// Where the planes of a value begin, and the steps within one.
-fn planes(shape: &[usize], strides: &[isize]) -> Option<(Geometry, [isize; 2])> {
-    let lead = shape.len() - 2;
+/// Where the planes (lines, volumes) of a value begin, and the steps within one.
+fn planes(window: &Window, shape: &[usize], strides: &[isize]) -> Option<(Geometry, Arg)> {
+    let lead = shape.len() - window.spatial;
     let g = Geometry::new(&shape[..lead], &[&strides[..lead]]);
-    (g.rank() <= RANK_MAX).then(|| (g, [strides[lead], strides[lead + 1]]))
+    let mut w = Words::default();
+    triple(&strides[lead..]).iter().for_each(|&s| w.u64(s as u64));
+    (g.rank() <= RANK_MAX).then(|| (g, Arg::Struct(w)))
 }
 
-/// The largest element under each window over the last two dimensions of `shape`, or its position.
+/// The largest element under each window over the last dimensions of `shape`, or its position.
 pub(crate) fn max(
     dtype: DType,
     position: bool,
@@ -204,11 +226,10 @@ pub(crate) fn max(
     shape: &[usize],
     strides: &[isize],
 ) -> Option<Plan> {
-    let (g, [row, column]) = planes(shape, strides)?;
+    let (g, steps) = planes(window, shape, strides)?;
     let n = g.numel() * window.places();
     let (wide, number) = count(n);
-    let args =
-        smallvec![X, OUT, number, window.arg(), g.arg(true), Arg::U64(row as u64), Arg::U64(column as u64)];
+    let args = smallvec![X, OUT, number, window.arg(), g.arg(true), steps];
     window.fits().then(|| launch(Key::Max { dtype, position, wide }, n, args))
 }
 
@@ -223,8 +244,8 @@ pub(crate) fn mean(
     fixed: usize,
     padded: bool,
 ) -> Option<Plan> {
-    let (g, [row, column]) = planes(shape, strides)?;
-    let n = g.numel() * if back { window.input[0] * window.input[1] } else { window.places() };
+    let (g, steps) = planes(window, shape, strides)?;
+    let n = g.numel() * if back { window.room() } else { window.places() };
     let (wide, number) = count(n);
     let args = smallvec![
         X,
@@ -232,8 +253,7 @@ pub(crate) fn mean(
         number,
         window.arg(),
         g.arg(true),
-        Arg::U64(row as u64),
-        Arg::U64(column as u64),
+        steps,
         Arg::U64(fixed as u64),
         Arg::U32(padded as u32),
     ];
@@ -248,7 +268,7 @@ impl Key {
             Key::Columns { dtype, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, {t}* columns, {i} n, i32 channels, ft::Window w, ft::Steps4 step, u64 row_step, u64 \
+                    "const {t}* x, {t}* columns, {i} n, i32 channels, ft::Window w, ft::Steps5 step, u64 row_step, u64 \
                      batch_step"
                 );
                 let code = format!(
@@ -267,7 +287,7 @@ impl Key {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
                     "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 groups, i32 depth, i32 outs, u32 adds, \
-                     ft::Window w, ft::Steps4 xs, ft::Steps4 ws"
+                     ft::Window w, ft::Steps5 xs, ft::Steps5 ws"
                 );
                 let name = if back { "convolve_back" } else { "convolve" };
                 let code = format!(
@@ -279,23 +299,21 @@ impl Key {
                 let (t, i) = (storage(dtype), index(wide));
                 let o = if position { "i64" } else { t };
                 let params = format!(
-                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Geo64<1> planes, i64 row, i64 column"
+                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Geo64<1> planes, ft::Steps3 step"
                 );
-                let code = format!(
-                    "    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, planes, row, column);\n"
-                );
+                let code =
+                    format!("    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, planes, step);\n");
                 ("pool_max", params, code)
             }
             Key::Mean { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Geo64<1> planes, i64 row, i64 column, i64 fixed, \
+                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Geo64<1> planes, ft::Steps3 step, i64 fixed, \
                      u32 padded"
                 );
                 let name = if back { "pool_spread" } else { "pool_mean" };
-                let code = format!(
-                    "    ft::{name}<{t}, {i}>(x, out, n, w, planes, row, column, fixed, padded != 0);\n"
-                );
+                let code =
+                    format!("    ft::{name}<{t}, {i}>(x, out, n, w, planes, step, fixed, padded != 0);\n");
                 (name, params, code)
             }
         };

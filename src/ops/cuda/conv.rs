@@ -54,9 +54,22 @@ fn wide(dtype: DType) -> DType {
 fn begin(cuda: &mut CudaRun<'_>) -> Result<bool, Refusal> {
     let (out, bias) = (cuda.output(), cuda.inputs().get(2).copied());
     let Some(bias) = bias else { return Ok(false) };
-    let each = [0, bias.strides[0], 0, 0];
-    copy_to(cuda, CudaView { shape: out.shape, strides: &each, ..bias }, out)?;
+    let each = [0, bias.strides[0], 0, 0, 0];
+    copy_to(cuda, CudaView { shape: out.shape, strides: &each[..out.shape.len()], ..bias }, out)?;
     Ok(true)
+}
+
+/// The step between all elements of a plane, where there is one.
+fn even(x: &CudaView<'_>) -> Option<isize> {
+    let last = *x.strides.last()?;
+    let mut next = last;
+    for (&size, &step) in x.shape[2..].iter().zip(&x.strides[2..]).rev() {
+        if size != 1 && step != next {
+            return None;
+        }
+        next *= size as isize;
+    }
+    Some(last)
 }
 
 /// `y[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
@@ -88,9 +101,9 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
             adds,
         };
         // A kernel of one element on planes without gaps: the value is its own columns.
-        let plain = window.taps() == 1 && window.stride == [1, 1] && window.padding == [0, 0];
-        if plain && (x.shape[2] == 1 || x.strides[2] == x.strides[3] * x.shape[3] as isize) {
-            let b = numbers(&[x.strides[0], x.strides[1], x.strides[3]]);
+        let plain = window.taps() == 1 && window.stride == [1; 3] && window.padding == [[0; 2]; 3];
+        if let Some(step) = even(&x).filter(|_| plain) {
+            let b = numbers(&[x.strides[0], x.strides[1], step]);
             multiply(cuda, &product(geo.batch, b), [w.ptr, x.ptr], out.ptr)?;
         } else {
             let each = rows * places;
@@ -135,7 +148,7 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
     let each = rows * places;
     let most = images(geo.batch, each * size);
     let columns = cuda.scratch(most * each * size)?;
-    let plane = depth * window.input[0] * window.input[1] * out.dtype.size();
+    let plane = depth * window.room() * out.dtype.size();
     for start in (0..geo.batch).step_by(most) {
         let count = most.min(geo.batch - start);
         let product = Product {
@@ -190,8 +203,9 @@ pub(crate) fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Re
         let to = CudaViewMut { ptr: columns, dtype, shape: &[] };
         run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
         // The same order of places in `dy`: channels first.
-        let shape = [all, count, window.output[0], window.output[1]];
-        let strides = [dy.strides[1], dy.strides[0], dy.strides[2], dy.strides[3]];
+        let shape: Shape = [all, count].into_iter().chain(dy.shape[2..].iter().copied()).collect();
+        let mut strides = numbers(dy.strides);
+        strides.swap(0, 1);
         let view = CudaView { shape: &shape, strides: &strides, ..part(&dy, start, dy.shape) };
         copy_to(cuda, view, CudaViewMut { ptr: turned, dtype, shape: &shape })?;
         let deep = deep as isize;

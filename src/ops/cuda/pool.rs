@@ -9,14 +9,14 @@ use crate::kernels::cuda::window;
 
 /// A window in the kernels' terms.
 pub(super) fn sizes(w: &Window) -> window::Window {
-    let Window { input, kernel, output, stride, padding, dilation } = *w;
-    window::Window { input, kernel, output, stride, padding, dilation }
+    let Window { spatial, input, kernel, output, stride, padding, dilation } = *w;
+    window::Window { spatial, input, kernel, output, stride, padding, dilation }
 }
 
 /// The largest element under each window, or its position.
 pub(crate) fn max(cuda: &mut CudaRun<'_>, w: &Window, position: bool) -> Result<(), Refusal> {
     let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
-    walk(cuda, x, &[out], "max_pool2d", |x| window::max(x.dtype, position, &w, x.shape, x.strides))
+    walk(cuda, x, &[out], "max_pool", |x| window::max(x.dtype, position, &w, x.shape, x.strides))
 }
 
 /// The mean under each window, or its way back.
@@ -27,5 +27,5 @@ pub(crate) fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) 
         Divisor::Met => (0, false),
         Divisor::Padded => (0, true),
     };
-    walk(cuda, x, &[out], "avg_pool2d", |x| window::mean(x.dtype, back, &w, x.shape, x.strides, fixed, padded))
+    walk(cuda, x, &[out], "avg_pool", |x| window::mean(x.dtype, back, &w, x.shape, x.strides, fixed, padded))
 }

@@ -4,33 +4,41 @@
 use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::Shared;
-use super::{Geometry, Image, Real};
+use super::{Geometry, Image, Real, offset};
 use std::ops::Range;
 
-/// Calls `f(row of the columns, first place within the block, places, channel, input row, input column)`
-/// for each run of places that a tap meets on the input.
+/// Calls `f(row of the columns, first place within the block, places, channel, where on the input)` for each
+/// run of places that a tap meets on the input.
 #[inline(always)]
 fn each_run(
     geo: &Geometry,
     channels: usize,
     places: &Range<usize>,
-    mut f: impl FnMut(usize, usize, usize, usize, isize, isize),
+    mut f: impl FnMut(usize, usize, usize, usize, [usize; 3]),
 ) {
-    let wide = geo.output[1];
+    let [_, high, wide] = geo.output;
+    // All rows of the block, and the planes that they are part of.
     let rows = places.start / wide..places.end.div_ceil(wide);
+    let planes = rows.start / high..rows.end.div_ceil(high);
     for channel in 0..channels {
-        for y in 0..geo.kernel[0] {
-            let high = geo.span(0, y);
-            for x in 0..geo.kernel[1] {
-                let row = (channel * geo.kernel[0] + y) * geo.kernel[1] + x;
-                let span = geo.span(1, x);
-                for oy in rows.start.max(high.start)..rows.end.min(high.end) {
-                    let first = (oy * wide + span.start).max(places.start);
-                    let end = (oy * wide + span.end).min(places.end);
-                    if first < end {
-                        let iy = (oy * geo.stride[0]) as isize + geo.shift(0, y);
-                        let ix = ((first - oy * wide) * geo.stride[1]) as isize + geo.shift(1, x);
-                        f(row, first - places.start, end - first, channel, iy, ix);
+        for z in 0..geo.kernel[0] {
+            let deep = geo.span(0, z);
+            for y in 0..geo.kernel[1] {
+                let lines = geo.span(1, y);
+                for x in 0..geo.kernel[2] {
+                    let row = ((channel * geo.kernel[0] + z) * geo.kernel[1] + y) * geo.kernel[2] + x;
+                    let span = geo.span(2, x);
+                    for oz in planes.start.max(deep.start)..planes.end.min(deep.end) {
+                        let here = rows.start.saturating_sub(oz * high)..rows.end - oz * high;
+                        for oy in here.start.max(lines.start)..here.end.min(lines.end) {
+                            let line = (oz * high + oy) * wide;
+                            let first = (line + span.start).max(places.start);
+                            let end = (line + span.end).min(places.end);
+                            if first < end {
+                                let at = [geo.met(0, oz, z), geo.met(1, oy, y), geo.met(2, first - line, x)];
+                                f(row, first - places.start, end - first, channel, at);
+                            }
+                        }
                     }
                 }
             }
@@ -50,14 +58,14 @@ pub(super) fn gather<T: Load<W>, W: Real>(
     to: &mut [W],
 ) {
     let len = places.len();
-    let padded = geo.padding != [0, 0] || (0..2).any(|a| geo.span(a, geo.kernel[a] - 1).end < geo.output[a]);
+    let padded = geo.padding != [[0; 2]; 3];
     vectorize!(|| {
         if padded {
             to.fill(W::ZERO);
         }
-        let step = geo.stride[1] as isize * x.steps[3];
-        each_run(geo, channels, &places, |row, at, count, channel, iy, ix| {
-            let from = x.plane(n, first + channel).at(iy * x.steps[2] + ix * x.steps[3]);
+        let step = geo.stride[2] as isize * x.steps[2];
+        each_run(geo, channels, &places, |row, at, count, channel, met| {
+            let from = x.plane(n, first + channel).at(offset(met, x.steps));
             let to = &mut to[row * len + at..][..count];
             if step == 1 {
                 // SAFETY: the run lies on a row of the input, whose elements lie side by side.
@@ -87,11 +95,11 @@ pub(super) unsafe fn scatter<W: Real>(
     to: Shared<W>,
 ) {
     let len = places.len();
-    let [high, wide] = geo.input.map(|n| n as isize);
+    let [deep, high, wide] = geo.input;
     vectorize!(|| {
-        let step = geo.stride[1];
-        each_run(geo, channels, &places, |row, at, count, channel, iy, ix| {
-            let line = to.at((channel as isize * high + iy) * wide + ix);
+        let step = geo.stride[2];
+        each_run(geo, channels, &places, |row, at, count, channel, [z, y, x]| {
+            let line = to.at((((channel * deep + z) * high + y) * wide + x) as isize);
             let from = &from[row * len + at..][..count];
             // SAFETY: the run lies on a row of the plane.
             let line = unsafe { std::slice::from_raw_parts_mut(line, (count - 1) * step + 1) };
@@ -107,23 +115,24 @@ pub(super) unsafe fn scatter<W: Real>(
 /// Writes a block of places of some channels, row by row: `places.len()` a channel.
 pub(super) fn plain<T: Load<W>, W: Real>(
     image: Image<T>,
-    wide: usize,
+    size: [usize; 3],
     n: usize,
     channels: Range<usize>,
     places: Range<usize>,
     to: &mut [W],
 ) {
     let len = places.len();
-    let even = image.steps[2] == wide as isize * image.steps[3];
+    let ([_, high, wide], even) = (size, image.lies_even(size));
     for (channel, to) in channels.zip(to.chunks_mut(len)) {
         let plane = image.plane(n, channel);
         let mut done = 0;
         while done < len {
             let place = places.start + done;
             let (y, x) = (place / wide, place % wide);
+            let at = [y / high, y % high, x];
             let count = if even { len - done } else { (wide - x).min(len - done) };
-            let from = plane.at(y as isize * image.steps[2] + x as isize * image.steps[3]);
-            let step = image.steps[3];
+            let from = plane.at(offset(at, image.steps));
+            let step = image.steps[2];
             vectorize!(|| {
                 let to = &mut to[done..done + count];
                 if step == 1 {

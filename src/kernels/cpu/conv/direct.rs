@@ -4,7 +4,7 @@ use super::super::super::Parallel;
 use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::Shared;
-use super::{Geometry, Image, Real, in_parts, same, store};
+use super::{Geometry, Image, Real, Row, in_parts, offset, same, store};
 
 /// Room for a plane: the output's own memory, or scratch that is converted at the end.
 fn with_plane<T: Load<W>, W: Real>(to: *mut T, n: usize, f: impl FnOnce(&mut [W])) {
@@ -54,11 +54,11 @@ pub(super) fn forward<T: Load<W>, W: Real>(
                 for c in 0..geo.channels[0] {
                     let (from, w) =
                         (x.plane(n, first + c), &weights[(o * geo.channels[0] + c) * taps..][..taps]);
-                    let step = geo.stride[1] as isize * x.steps[3];
-                    geo.each_row(|tap, oy, span, iy, ix| {
-                        let row = from.at(iy as isize * x.steps[2] + ix as isize * x.steps[3]);
-                        let sums = &mut sums[oy * geo.output[1]..][span];
-                        line(row, step, sums.len(), |i, x: W| sums[i] = sums[i].add(x.mul(w[tap])));
+                    let step = geo.stride[2] as isize * x.steps[2];
+                    geo.each_row(|met: Row| {
+                        let row = from.at(offset(met.from, x.steps));
+                        let sums = &mut sums[met.line * geo.output[2] + met.out[2]..][..met.count];
+                        line(row, step, sums.len(), |i, x: W| sums[i] = sums[i].add(x.mul(w[met.tap])));
                     });
                 }
             });
@@ -75,7 +75,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
     par: &dyn Parallel,
 ) {
     let (taps, ins) = (geo.taps(), geo.groups * geo.channels[0]);
-    let size = geo.input[0] * geo.input[1];
+    let size = geo.room();
     in_parts(geo, geo.batch * ins, par, &|plane| {
         let (n, c) = (plane / ins, plane % ins);
         let (g, own) = (c / geo.channels[0], c % geo.channels[0]);
@@ -84,15 +84,15 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
                 sums.fill(bias[c]);
                 for o in g * geo.channels[1]..(g + 1) * geo.channels[1] {
                     let (from, w) = (dy.plane(n, o), &weights[(o * geo.channels[0] + own) * taps..][..taps]);
-                    geo.each_row(|tap, oy, span, iy, ix| {
-                        let row = from.at(oy as isize * dy.steps[2] + span.start as isize * dy.steps[3]);
-                        let sums = &mut sums[iy * geo.input[1] + ix..];
-                        let step = geo.stride[1];
+                    geo.each_row(|Row { tap, out, count, from: [z, y, x], .. }| {
+                        let row = from.at(offset(out, dy.steps));
+                        let sums = &mut sums[(z * geo.input[1] + y) * geo.input[2] + x..];
+                        let step = geo.stride[2];
                         if step == 1 {
-                            let sums = &mut sums[..span.len()];
-                            line(row, dy.steps[3], span.len(), |i, y: W| sums[i] = sums[i].add(y.mul(w[tap])));
+                            let sums = &mut sums[..count];
+                            line(row, dy.steps[2], count, |i, y: W| sums[i] = sums[i].add(y.mul(w[tap])));
                         } else {
-                            line(row, dy.steps[3], span.len(), |i, y: W| {
+                            line(row, dy.steps[2], count, |i, y: W| {
                                 sums[i * step] = sums[i * step].add(y.mul(w[tap]));
                             });
                         }
@@ -119,11 +119,11 @@ pub(super) fn to_weight<T: Load<W>, W: Real>(
                 sums.fill(W::ZERO);
                 for n in 0..geo.batch {
                     let (up, from) = (dy.plane(n, o), x.plane(n, c));
-                    let step = geo.stride[1] as isize * x.steps[3];
-                    geo.each_row(|tap, oy, span, iy, ix| {
-                        let row = from.at(iy as isize * x.steps[2] + ix as isize * x.steps[3]);
-                        let up = up.at(oy as isize * dy.steps[2] + span.start as isize * dy.steps[3]);
-                        sums[tap] = sums[tap].add(dot::<T, W>(row, step, up, dy.steps[3], span.len()));
+                    let step = geo.stride[2] as isize * x.steps[2];
+                    geo.each_row(|Row { tap, out, count, from: at, .. }| {
+                        let row = from.at(offset(at, x.steps));
+                        let up = up.at(offset(out, dy.steps));
+                        sums[tap] = sums[tap].add(dot::<T, W>(row, step, up, dy.steps[2], count));
                     });
                 }
             });

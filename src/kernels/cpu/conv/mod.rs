@@ -1,9 +1,9 @@
-//! Convolutions over two dimensions, and the two products that their gradients need.
+//! Convolutions over one, two or three dimensions, and the two products that their gradients need.
 //!
 //! Called by the CPU kernels of those ops, which have checked shapes and types. [`columns`] lays the
 //! elements that each output meets under each other, a block of outputs at a time, so that the work is a
 //! matrix product ([`products`]) and scratch memory stays bounded; where a group has few output channels
-//! a product is not worth it, and [`direct`] walks rows. One dimension is a height of one.
+//! a product is not worth it, and [`direct`] walks rows.
 //!
 //! **Results and threads.** Where the work is cut depends on the sizes alone, so the result does not
 //! depend on the number of threads. Halves are accumulated in float32 and rounded once.
@@ -17,7 +17,7 @@ mod tests;
 use super::super::{Parallel, View, ViewMut};
 use super::load::Load;
 use super::nest::{Nest, Shared};
-use super::window::Window;
+use super::window::{Row, Window, offset, triple};
 use super::{matmul, softmax};
 use crate::dtype::DType;
 use half::{bf16, f16};
@@ -65,23 +65,30 @@ pub(super) trait Real: softmax::Float + matmul::Float {}
 impl Real for f32 {}
 impl Real for f64 {}
 
-/// An operand of four dimensions: where it starts and its steps.
+/// An operand `[batch, channels, ..]`: where it starts and its steps, those between images and channels first.
 #[derive(Clone, Copy)]
 struct Image<T> {
     at: Shared<T>,
-    steps: [isize; 4],
+    planes: [isize; 2],
+    steps: [isize; 3],
 }
 
 impl<T: Copy> Image<T> {
     fn new(view: &View<'_>) -> Image<T> {
         let s = view.strides;
-        Image { at: Shared::new(view.ptr.cast_mut()), steps: [s[0], s[1], s[2], s[3]] }
+        Image { at: Shared::new(view.ptr.cast_mut()), planes: [s[0], s[1]], steps: triple(&s[2..], 0) }
     }
 
-    /// Where a plane starts.
+    /// True where all elements of a plane of this size are one step apart.
+    fn lies_even(self, [deep, high, wide]: [usize; 3]) -> bool {
+        let line = self.steps[2] * wide as isize;
+        (high == 1 || self.steps[1] == line) && (deep == 1 || self.steps[0] == line * high as isize)
+    }
+
+    /// Where a plane (a line, a volume) starts.
     #[inline(always)]
     fn plane(self, n: usize, channel: usize) -> Shared<T> {
-        Shared::new(self.at.at(n as isize * self.steps[0] + channel as isize * self.steps[1]))
+        Shared::new(self.at.at(n as isize * self.planes[0] + channel as isize * self.planes[1]))
     }
 }
 

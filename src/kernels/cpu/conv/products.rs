@@ -38,10 +38,10 @@ pub(super) fn forward<T: Load<W>, W: Real>(
     // One tap and no padding: the input is its own columns.
     let plain = own
         && geo.taps() == 1
-        && geo.stride == [1, 1]
-        && geo.padding == [0, 0]
-        && x.steps[3] == 1
-        && x.steps[2] == geo.input[1] as isize;
+        && geo.stride == [1; 3]
+        && geo.padding == [[0; 2]; 3]
+        && x.steps[2] == 1
+        && x.lies_even(geo.input);
     in_parts(geo, units * cuts, par, &|part| {
         let (unit, cut) = (part / cuts, part % cuts);
         let (n, g) = (unit / blocks / geo.groups, unit / blocks % geo.groups);
@@ -55,7 +55,7 @@ pub(super) fn forward<T: Load<W>, W: Real>(
             let first = g * geo.channels[0];
             let cols = if plain {
                 let from = x.plane(n, first).at(places_here.start as isize).cast::<W>();
-                Matrix { at: Shared::new(from), rows: x.steps[1], cols: 1 }
+                Matrix { at: Shared::new(from), rows: x.planes[1], cols: 1 }
             } else {
                 columns::gather(geo, x, n, first, geo.channels[0], places_here.clone(), cols);
                 matrix(cols.as_ptr(), len, 1)
@@ -102,7 +102,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
 ) {
     let (depth, places, own) = (geo.depth(), geo.places(), same::<T, W>());
     let (chunk, chunks) = chunks(geo);
-    let plane = geo.input[0] * geo.input[1];
+    let plane = geo.room();
     let size = block::<W>(chunk * geo.taps(), places);
     let outs = geo.channels[1];
     in_parts(geo, geo.batch * geo.groups * chunks, par, &|part| {
@@ -127,7 +127,7 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
                 let here = piece(places, size, i);
                 let len = here.len();
                 let from = g * outs..(g + 1) * outs;
-                columns::plain(dy, geo.output[1], n, from, here.clone(), &mut upstream[..outs * len]);
+                columns::plain(dy, geo.output, n, from, here.clone(), &mut upstream[..outs * len]);
                 // SAFETY: all three have the sizes that are named; the planes are this part's own.
                 unsafe {
                     // The weights of these channels, seen from the side: a row an input element.
@@ -178,7 +178,7 @@ pub(super) fn to_weight<T: Load<W>, W: Real>(
                     let here = piece(places, size, i);
                     let len = here.len();
                     let from = g * outs..(g + 1) * outs;
-                    columns::plain(dy, geo.output[1], n, from, here.clone(), &mut upstream[..outs * len]);
+                    columns::plain(dy, geo.output, n, from, here.clone(), &mut upstream[..outs * len]);
                     let channel = g * geo.channels[0] + channels.start;
                     columns::gather(geo, x, n, channel, channels.len(), here, &mut cols[..rows * len]);
                     let (a, b) = (matrix(upstream.as_ptr(), len, 1), matrix(cols.as_ptr(), 1, len));

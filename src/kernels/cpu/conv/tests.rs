@@ -9,43 +9,49 @@ fn geometry(rng: &mut Rng, turn: usize) -> Geometry {
     let groups = 1 + rng.below(3);
     // Few channels walk rows, many are products.
     let outs = if turn.is_multiple_of(2) { 1 + rng.below(3) } else { 4 + rng.below(9) };
+    let spatial = 1 + turn / 2 % 3;
     let mut window = Window {
-        input: [0; 2],
-        kernel: [0; 2],
-        output: [0; 2],
-        stride: [0; 2],
-        padding: [0; 2],
-        dilation: [0; 2],
+        spatial,
+        input: [1; 3],
+        kernel: [1; 3],
+        output: [1; 3],
+        stride: [1; 3],
+        padding: [[0; 2]; 3],
+        dilation: [1; 3],
     };
-    for a in 0..2 {
+    for a in 3 - spatial..3 {
         (window.kernel[a], window.stride[a]) = (1 + rng.below(3), 1 + rng.below(3));
-        (window.padding[a], window.dilation[a]) = (rng.below(4), 1 + rng.below(2));
+        (window.padding[a], window.dilation[a]) = ([rng.below(4), rng.below(4)], 1 + rng.below(2));
         let reach = window.dilation[a] * (window.kernel[a] - 1) + 1;
-        let least = reach.saturating_sub(2 * window.padding[a]).max(1);
-        window.input[a] = least + rng.below(if turn.is_multiple_of(7) { 30 } else { 9 });
-        window.output[a] = (window.input[a] + 2 * window.padding[a] - reach) / window.stride[a] + 1;
+        let around: usize = window.padding[a].iter().sum();
+        let least = reach.saturating_sub(around).max(1);
+        let more = if spatial == 3 { 4 } else { 9 };
+        window.input[a] = least + rng.below(if turn.is_multiple_of(7) && spatial < 3 { 30 } else { more });
+        window.output[a] = (window.input[a] + around - reach) / window.stride[a] + 1;
     }
     Geometry { batch: 1 + rng.below(3), groups, channels: [1 + rng.below(5), outs], window }
 }
 
-/// Calls `f(x, w, out)` with the index of each triple that meets.
-fn each(geo: &Geometry, mut f: impl FnMut([usize; 4], [usize; 4], [usize; 4])) {
+/// Calls `f(x, w, out)` with the index of each triple that meets, with no more dimensions than there are.
+fn each(geo: &Geometry, mut f: impl FnMut(&[usize], &[usize], &[usize])) {
     let w = &geo.window;
-    for i in indices(&[geo.batch, geo.groups * geo.channels[1], w.output[0], w.output[1]]) {
-        for t in indices(&[geo.channels[0], w.kernel[0], w.kernel[1]]) {
+    let own = 3 - w.spatial;
+    for i in indices(&[&[geo.batch, geo.groups * geo.channels[1]], &w.output[own..]].concat()) {
+        for t in indices(&[&[geo.channels[0]], &w.kernel[own..]].concat()) {
             let at = |a: usize| {
-                let at = (i[2 + a] * w.stride[a] + t[1 + a] * w.dilation[a]) as isize - w.padding[a] as isize;
+                let o = i[2 + a - own] * w.stride[a] + t[1 + a - own] * w.dilation[a];
+                let at = o as isize - w.padding[a][0] as isize;
                 (0..w.input[a] as isize).contains(&at).then_some(at as usize)
             };
-            if let (Some(y), Some(x)) = (at(0), at(1)) {
+            if let Some(at) = (own..3).map(at).collect::<Option<Vec<usize>>>() {
                 let channel = i[1] / geo.channels[1] * geo.channels[0] + t[0];
-                f([i[0], channel, y, x], [i[1], t[0], t[1], t[2]], [i[0], i[1], i[2], i[3]]);
+                f(&[&[i[0], channel], &at[..]].concat(), &[&[i[1]], &t[..]].concat(), &i);
             }
         }
     }
 }
 
-fn linear(shape: &[usize], index: [usize; 4]) -> usize {
+fn linear(shape: &[usize], index: &[usize]) -> usize {
     shape.iter().zip(index).fold(0, |at, (n, i)| at * n + i)
 }
 
@@ -61,9 +67,10 @@ fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
     let geo = geometry(rng, turn);
     let w = &geo.window;
     let (ins, outs) = (geo.groups * geo.channels[0], geo.groups * geo.channels[1]);
-    let sx = [geo.batch, ins, w.input[0], w.input[1]];
-    let sw = [outs, geo.channels[0], w.kernel[0], w.kernel[1]];
-    let so = [geo.batch, outs, w.output[0], w.output[1]];
+    let shape = |lead: [usize; 2], own: &[usize]| [&lead, &own[3 - w.spatial..]].concat();
+    let sx = shape([geo.batch, ins], &w.input);
+    let sw = shape([outs, geo.channels[0]], &w.kernel);
+    let so = shape([geo.batch, outs], &w.output);
     let x = Value::<T>::random(rng, &sx, small);
     let weight = Value::<T>::random(rng, &sw, small);
     let bias = Value::<T>::random(rng, &[outs], small);
@@ -83,7 +90,7 @@ fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
         of[at] = (of[at].0 + term, of[at].1 + term.abs());
     };
     each(&geo, |ix, iw, io| {
-        let (a, b, g) = (x.get(&ix).to_f64(), weight.get(&iw).to_f64(), dy.get(&io).to_f64());
+        let (a, b, g) = (x.get(ix).to_f64(), weight.get(iw).to_f64(), dy.get(io).to_f64());
         add(&mut y, linear(&so, io), a * b);
         add(&mut dx, linear(&sx, ix), g * b);
         add(&mut dw, linear(&sw, iw), g * a);
@@ -117,12 +124,13 @@ fn convolutions_of_any_layout_agree_with_plain_loops() {
 fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
     let mut rng = Rng::new(42);
     let window = Window {
-        input: [40, 41],
-        kernel: [3, 3],
-        output: [40, 21],
-        stride: [1, 2],
-        padding: [1, 1],
-        dilation: [1, 1],
+        spatial: 2,
+        input: [1, 40, 41],
+        kernel: [1, 3, 3],
+        output: [1, 40, 21],
+        stride: [1, 1, 2],
+        padding: [[0; 2], [1; 2], [1; 2]],
+        dilation: [1; 3],
     };
     // Deep enough that a plane takes several blocks of columns, and its channels several chunks.
     let geo = Geometry { batch: 1, groups: 1, channels: [120, 130], window };
@@ -142,7 +150,7 @@ fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
                     * w.get(&[i[1], t[0], t[1], t[2]]) as f64;
             }
         }
-        assert!((got[linear(&so, i)] as f64 - sum).abs() < 2e-2, "{i:?}");
+        assert!((got[linear(&so, &i)] as f64 - sum).abs() < 2e-2, "{i:?}");
     }
     // <conv(x), conv(x)> = <x, transposed(conv(x))>
     let left: f64 = got.iter().map(|&y| y as f64 * y as f64).sum();

@@ -222,12 +222,13 @@ fn sweep(par: &dyn Parallel) {
         copy::fill(1.5.into(), &into(to, pieces.start << 10, F32, &o), &Serial);
     });
     let pooled = Window {
-        input: [32, 32],
-        kernel: [2, 2],
-        output: [16, 16],
-        stride: [2, 2],
-        padding: [0, 0],
-        dilation: [1, 1],
+        spatial: 2,
+        input: [1, 32, 32],
+        kernel: [1, 2, 2],
+        output: [1, 16, 16],
+        stride: [1, 2, 2],
+        padding: [[0; 2]; 3],
+        dilation: [1; 3],
     };
     // A plane's work is its places times its taps.
     s.kernel("pool: largest of 2 x 2 of planes of 32 x 32", "elements", 1024, MAX >> 10, &|pieces| {
@@ -236,7 +237,8 @@ fn sweep(par: &dyn Parallel) {
         pool::max(&pooled, x, &into(to, pieces.start << 8, F32, &o), &Serial);
     });
     for channels in [1, 8, 32] {
-        let window = Window { kernel: [3, 3], output: [32, 32], stride: [1, 1], padding: [1, 1], ..pooled };
+        let (kernel, output, padding) = ([1, 3, 3], [1, 32, 32], [[0; 2], [1; 2], [1; 2]]);
+        let window = Window { kernel, output, stride: [1; 3], padding, ..pooled };
         let work = channels * channels * 9 * 1024;
         let name = format!("conv 3 x 3, {channels} channels of 32 x 32");
         s.kernel(&name, "multiply-adds", work, 256 / channels, &|pieces| {
