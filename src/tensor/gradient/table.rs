@@ -94,6 +94,11 @@ fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
     t.add(1).add(slope).mul(0.5)
 }
 
+/// `1 - x^2`, which keeps its digits near 1 and -1.
+fn one_less_square(x: &TensorFuture) -> TensorFuture {
+    (1.0 - x).mul(x.add(1))
+}
+
 /// `b * a^(b - 1)`, and 0 where `b` is 0.
 fn pow_slope(a: &TensorFuture, b: &TensorFuture) -> TensorFuture {
     b.eq(0).where_cond(0.0, b.mul(a.pow(b.sub(1))))

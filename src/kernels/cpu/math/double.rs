@@ -1,4 +1,4 @@
-//! Elementary functions of f64: the standard library's, and `libm`'s where it has none.
+//! Elementary functions of f64: the standard library's, and `libm`'s where it has none or loses digits near an edge.
 //!
 //! Called through [`Real`] only. Not vectorised: double precision is rarely what a CPU tensor is for.
 
@@ -55,7 +55,15 @@ real! {
     sin f64::sin;
     cos f64::cos;
     tan f64::tan;
+    asin f64::asin;
+    acos f64::acos;
+    atan f64::atan;
+    sinh f64::sinh;
+    cosh f64::cosh;
     tanh f64::tanh;
+    asinh libm::asinh;
+    acosh libm::acosh;
+    atanh libm::atanh;
     sigmoid sigmoid;
     softplus softplus;
     erf libm::erf;
