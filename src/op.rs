@@ -125,6 +125,28 @@ macro_rules! for_each_reduce {
 #[allow(unused_imports)] // Its one reader stands in this file; the other tables are read elsewhere.
 pub(crate) use for_each_reduce;
 
+/// What [`scatter_reduce`](crate::TensorFuture::scatter_reduce) makes of what is there and what comes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ScatterMode {
+    /// What comes takes the place; of several, the last in the order of the indices.
+    Assign,
+    /// The sum.
+    Sum,
+    /// The product.
+    Prod,
+    /// The larger; NaN if either is NaN. PyTorch's `"amax"`.
+    Max,
+    /// The smaller; NaN if either is NaN. PyTorch's `"amin"`.
+    Min,
+}
+
+impl ScatterMode {
+    /// Each of them.
+    #[allow(dead_code)] // Read by tests and catalogues.
+    pub(crate) const ALL: [ScatterMode; 5] =
+        [ScatterMode::Assign, ScatterMode::Sum, ScatterMode::Prod, ScatterMode::Max, ScatterMode::Min];
+}
+
 /// Which element types an op takes, and what it makes of them: see the table's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, non_camel_case_types)]

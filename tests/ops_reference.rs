@@ -29,7 +29,7 @@ use std::{
 };
 
 /// All files of cases, by what they need: `later` ones may name ops that are not there.
-const FILES: [&str; 18] = [
+const FILES: [&str; 20] = [
     "elementwise",
     "mixed",
     "reduce",
@@ -40,6 +40,7 @@ const FILES: [&str; 18] = [
     "later_index",
     "later_conv",
     "vocabulary",
+    "beyond",
     "grad_elementwise",
     "grad_reduce",
     "grad_matmul",
@@ -48,6 +49,7 @@ const FILES: [&str; 18] = [
     "grad_index",
     "grad_conv",
     "grad_vocabulary",
+    "grad_beyond",
 ];
 
 /// A case's tolerance; one ulp where futensor is exact and PyTorch takes another way: a number divided by

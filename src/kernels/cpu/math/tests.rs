@@ -31,7 +31,7 @@ fn logistic(x: f64) -> f64 {
 
 /// The promise is 2 units from the correctly rounded result; where less is reached, less is held, and finer
 /// steps show in the distance from the exact one.
-fn table() -> [Row; 18] {
+fn table() -> [Row; 26] {
     use UnaryOp::*;
     [
         (Sqrt, 0, 0.5, f64::sqrt),
@@ -46,6 +46,14 @@ fn table() -> [Row; 18] {
         (Sin, 1, 0.6, f64::sin),
         (Cos, 1, 0.6, f64::cos),
         (Tan, 1, 0.6, f64::tan),
+        (Asin, 1, 0.6, f64::asin),
+        (Acos, 1, 0.6, f64::acos),
+        (Atan, 1, 0.6, f64::atan),
+        (Sinh, 1, 0.6, f64::sinh),
+        (Cosh, 1, 0.6, f64::cosh),
+        (Asinh, 1, 0.6, libm::asinh),
+        (Acosh, 1, 0.6, libm::acosh),
+        (Atanh, 1, 0.6, libm::atanh),
         (Tanh, 2, 2.0, f64::tanh),
         (Sigmoid, 2, 2.5, logistic),
         (Softplus, 1, 0.6, |x| if x > 20.0 { x } else { x.exp().ln_1p() }),
@@ -191,7 +199,8 @@ fn elementary_functions_are_right_at_the_edges() {
     let edges = [
         0u32, 1, 0x7fffff, 0x800000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x7f7fffff, 0x7f800000, 0x7f800001,
         0x7fc00000, 0x41a00000, 0x41a00001, 0x4dc90fda, 0x4dc90fdb, 0x42b17217, 0x42b17218, 0x42cff1b4,
-        0x3f1fffff, 0x3f200000, 0x3f6b851f, 0x40800000,
+        0x3f1fffff, 0x3f200000, 0x3f6b851f, 0x40800000, 0x42b2d4fb, 0x42b2d4fc, 0x42b2d4fd, 0x3a83126e,
+        0x3a83126f,
     ];
     for row in table() {
         for level in Level::available() {
