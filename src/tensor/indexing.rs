@@ -69,7 +69,7 @@ impl TensorFuture {
                 None => return refuse(Refusal::shape(format!("cannot broadcast {shape} with {}", i.shape()))),
             }
         }
-        // From the end where they are negative; of one that is out of range, one that nothing has.
+        // From the end where they are negative; where one is out of range, a place that nothing has.
         let placed = |d: usize, i: &TensorFuture| {
             let (i, n) = (i.to_dtype(DType::I64), self.dims()[d] as i64);
             i.lt(0).where_cond(&i + n, &i)
@@ -88,7 +88,8 @@ impl TensorFuture {
                     });
                 }
                 let Some((sum, fits)) = sum else { return self.clone() };
-                (named[0].0, fits.where_cond(sum, -1))
+                let many: i64 = named.iter().map(|&(d, _)| self.dims()[d] as i64).fold(1, i64::saturating_mul);
+                (named[0].0, fits.where_cond(sum, many))
             }
         };
         let dims: Vec<usize> = named.iter().map(|(d, _)| *d).collect();

@@ -37,6 +37,7 @@ pub fn exact_unary(op: UnaryOp, x: f64) -> f64 {
         Sinh => x.sinh(),
         Cosh => x.cosh(),
         Asinh => libm::asinh(x),
+        Acosh if x < 1.0 => f64::NAN,
         Acosh => libm::acosh(x),
         Atanh => libm::atanh(x),
         Tanh => x.tanh(),

@@ -27,6 +27,11 @@ fn softplus(x: f64) -> f64 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
+fn acosh(x: f64) -> f64 {
+    // Below 1 `libm` makes numbers of some.
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
+}
+
 macro_rules! real {
     ($($name:ident $f:path;)*) => {
         impl<S: Simd> Real for Lane<S, f64> {
@@ -62,7 +67,7 @@ real! {
     cosh f64::cosh;
     tanh f64::tanh;
     asinh libm::asinh;
-    acosh libm::acosh;
+    acosh acosh;
     atanh libm::atanh;
     sigmoid sigmoid;
     softplus softplus;

@@ -124,7 +124,7 @@ pub(super) fn atanh<S: Simd>(x: f32) -> f32 {
     let small = fma64::<S>(t * (t * t), 1.0 / 3.0, t);
     let y = if t < 1e-3 { small } else { large };
     let y = if t == 1.0 { f64::INFINITY } else { y };
-    let y = if t > 1.0 { f64::NAN } else { y };
+    let y = if t <= 1.0 { y } else { f64::NAN };
     (y as f32).copysign(x)
 }
 

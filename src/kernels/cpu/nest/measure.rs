@@ -23,6 +23,7 @@ use crate::kernels::cpu::reduce::{Source, reduce};
 use crate::kernels::cpu::window::Window;
 use crate::kernels::cpu::{attention, copy, elementwise, pool, softmax};
 use crate::kernels::{Parallel, Serial, View, ViewMut};
+use crate::op::ScatterMode;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use std::marker::PhantomData;
 use std::ops::Range;
