@@ -69,12 +69,14 @@ def quotients(g, grad):
                 if dtype == torch.uint8 and s == -3:
                     continue
                 elementwise.elementwise(g, op, with_scalar(op, f), [noise(dtype, (12,), "s"), s], "bits")
+                elementwise.elementwise(g, op, with_scalar(op, f), [s, off(noise(dtype, (12,), "s"))], "bits")
         for a, b in (((), (3,)), ((2, 1), (1, 3)), ((0, 3), (3,)), ((4, 1, 3), (2, 1)), ((2,), (3,))):
             elementwise.elementwise(g, op, f, [noise(torch.float32, a, "a"), off(noise(torch.float32, b, "b"))], "bits")
         for a, b in ((torch.int32, torch.float32), (torch.uint8, torch.int64), (torch.float16, torch.float64)):
             elementwise.elementwise(g, op, f, [noise(a, (6,), "p"), off(noise(b, (6,), "q"))], "bits")
         ins = [noise(torch.float32, (6,), "a"), off(noise(torch.float32, (6,), "b"))]
-        numeric(Group("unused"), op, f, ins, grad=grad)
+        for ins in (ins, [ins[0], 2.5], [2.5, ins[1]]):
+            numeric(Group("unused"), op, f, ins, grad=grad)
 
 
 def off(x):

@@ -40,6 +40,11 @@ pub fn call(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Ma
                 _ => None,
             }
         }
+        [Arg::Scalar(a), Arg::Tensor(b)] => match op {
+            "floor_divide" => futures(a.floor_divide(b)),
+            "trunc_divide" => futures(a.trunc_divide(b)),
+            _ => None,
+        },
         [Arg::Tensor(a), Arg::Tensor(b)] => match op {
             "floor_divide" => futures(a.floor_divide(b)),
             "trunc_divide" => futures(a.trunc_divide(b)),

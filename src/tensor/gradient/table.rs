@@ -133,6 +133,7 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
             (Atan2, true) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())).neg(),
             (Fmod, true) => g.mul((s.as_f64() / x()).trunc()).neg(),
             (Remainder, true) => g.mul((s.as_f64() / x()).floor()).neg(),
+            (FloorDivide | TruncDivide, _) => call.zeros(0),
             _ => g.mul(0),
         }
     });
@@ -141,7 +142,7 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
 fn scalar_needs(op: BinaryOp, left: bool) -> Needs {
     use BinaryOp::*;
     match (op, left) {
-        (Add | Mul, _) | (Sub, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
+        (Add | Mul | Sub | FloorDivide | TruncDivide, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
         (Div, true) => Needs::inputs(&[0]).and_output(),
         (Pow, true) => Needs::OUTPUT,
         _ => Needs::inputs(&[0]),
