@@ -27,19 +27,19 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn max_initial(&self, dims: impl Dims, initial: impl Into<Scalar>) -> TensorFuture {
-        self.from_initial("max_initial", MAX, Some(&dims.dims()), false, initial.into())
+        self.beside_initial("max_initial", MAX, Some(&dims.dims()), false, initial.into())
     }
 
     /// As [`max_initial`](Self::max_initial), with the dimensions kept at size 1.
     #[track_caller]
     pub fn max_initial_keepdim(&self, dims: impl Dims, initial: impl Into<Scalar>) -> TensorFuture {
-        self.from_initial("max_initial_keepdim", MAX, Some(&dims.dims()), true, initial.into())
+        self.beside_initial("max_initial_keepdim", MAX, Some(&dims.dims()), true, initial.into())
     }
 
     /// As [`max_initial`](Self::max_initial) over everything: a 0-d result.
     #[track_caller]
     pub fn max_initial_all(&self, initial: impl Into<Scalar>) -> TensorFuture {
-        self.from_initial("max_initial_all", MAX, None, false, initial.into())
+        self.beside_initial("max_initial_all", MAX, None, false, initial.into())
     }
 
     /// The smallest of `initial` and the elements over dimensions; NaN if one is NaN. Where there is nothing it is `initial`,
@@ -56,23 +56,23 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn min_initial(&self, dims: impl Dims, initial: impl Into<Scalar>) -> TensorFuture {
-        self.from_initial("min_initial", MIN, Some(&dims.dims()), false, initial.into())
+        self.beside_initial("min_initial", MIN, Some(&dims.dims()), false, initial.into())
     }
 
     /// As [`min_initial`](Self::min_initial), with the dimensions kept at size 1.
     #[track_caller]
     pub fn min_initial_keepdim(&self, dims: impl Dims, initial: impl Into<Scalar>) -> TensorFuture {
-        self.from_initial("min_initial_keepdim", MIN, Some(&dims.dims()), true, initial.into())
+        self.beside_initial("min_initial_keepdim", MIN, Some(&dims.dims()), true, initial.into())
     }
 
     /// As [`min_initial`](Self::min_initial) over everything: a 0-d result.
     #[track_caller]
     pub fn min_initial_all(&self, initial: impl Into<Scalar>) -> TensorFuture {
-        self.from_initial("min_initial_all", MIN, None, false, initial.into())
+        self.beside_initial("min_initial_all", MIN, None, false, initial.into())
     }
 
     #[track_caller]
-    fn from_initial(
+    fn beside_initial(
         &self,
         name: &str,
         (op, join): (ReduceOp, BinaryOp),
