@@ -139,6 +139,17 @@ def picking(g, grad):
     numeric(g, "embedding", lambda w, i: words(i.long(), w), [x, torch.tensor([3, 0], dtype=torch.uint8)], {}, grad=grad)
 
 
+def classes(g, grad):
+    """No class has a negative number, whatever an index may mean elsewhere."""
+    logs, w = torch.log_softmax(noise(torch.float32, (2, 3), "logs"), 1), torch.ones(3)
+    for target in ([0, -1], [-3, 2], [1, 3]):
+        for weight in (None, w):
+            for reduction in ("none", "mean"):
+                a = {"reduction": reduction, "ignore_index": -100}
+                nll = lambda x, t, w, **a: torch.nn.functional.nll_loss(x, t, w, **a)  # noqa: E731
+                numeric(g, "nll_loss", nll, [logs, torch.tensor(target), weight], a)
+
+
 def scatters(g, grad):
     for dtype in DTYPES:
         gr = grad if dtype in (torch.float32, torch.float64) else None
@@ -266,7 +277,7 @@ def slices(g, grad):
 
 def make():
     g, grad = Group("beyond"), Group("grad_beyond")
-    for part in (functions, quotients, picking, scatters, runs, extrema, diagonals, slices):
+    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices):
         part(g, grad)
     g.write()
     grad.write()
