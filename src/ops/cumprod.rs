@@ -32,8 +32,9 @@ impl Operation for CumProd {
         Needs::inputs(&[0]).and_output()
     }
 
-    /// Of `x[k]` the sum over `j >= k` of `g[j]` times the product up to `j` without `x[k]`. That product is `y[j] / x[k]`;
-    /// at the first zero of a row it is the product in which this zero counts as 1, and at a later one it is 0.
+    /// Of `x[k]` the sum over `j >= k` of `g[j]` times the product up to `j` without `x[k]`. That
+    /// product is `y[j] / x[k]`; at the first zero of a row it is the product in which this zero
+    /// counts as 1, and at a later one it is 0.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let dim = self.dim;
         call.give(0, |call| {

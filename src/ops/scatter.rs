@@ -1,5 +1,5 @@
-//! `scatter` and `scatter_reduce`: a value with a source's elements put, or joined, where indices say. (Sums are
-//! `scatter_add`'s.)
+//! `scatter` and `scatter_reduce`: a value with a source's elements put, or joined, where indices
+//! say. (Sums are `scatter_add`'s.)
 
 use super::cuda;
 use super::pick::{dim_of, indices, out_of_range, with_zeros_beyond, within};
@@ -66,7 +66,8 @@ impl Operation for Scatter {
 }
 
 impl Scatter {
-    /// What flows to the value, and to the part of the source that was read. Only what is used of it is computed.
+    /// What flows to the value, and to the part of the source that was read. Only what is used of
+    /// it is computed.
     fn flow(&self, call: &Backward<'_>) -> (TensorFuture, TensorFuture) {
         let Scatter { dim, mode } = *self;
         let (g, index) = (call.upstream(), call.input(1));

@@ -13,9 +13,9 @@ const MIN: (ReduceOp, BinaryOp) = (ReduceOp::Min, BinaryOp::Minimum);
 
 /// Reductions that have a value where there is nothing.
 impl TensorFuture {
-    /// The largest of `initial` and the elements over dimensions; NaN if one is NaN. Where there is nothing it is `initial`,
-    /// so there is always a value: NumPy's `initial`, in this value's type. An integer type takes the nearest that it
-    /// can hold.
+    /// The largest of `initial` and the elements over dimensions; NaN if one is NaN. Where there is
+    /// nothing it is `initial`, so there is always a value: NumPy's `initial`, in this value's
+    /// type. An integer type takes the nearest that it can hold.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -42,9 +42,9 @@ impl TensorFuture {
         self.beside_initial("max_initial_all", MAX, None, false, initial.into())
     }
 
-    /// The smallest of `initial` and the elements over dimensions; NaN if one is NaN. Where there is nothing it is `initial`,
-    /// so there is always a value: NumPy's `initial`, in this value's type. An integer type takes the nearest that it
-    /// can hold.
+    /// The smallest of `initial` and the elements over dimensions; NaN if one is NaN. Where there
+    /// is nothing it is `initial`, so there is always a value: NumPy's `initial`, in this value's
+    /// type. An integer type takes the nearest that it can hold.
     ///
     /// ```
     /// # tokio_test::block_on(async {

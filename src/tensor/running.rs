@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// Running sums and products.
 impl TensorFuture {
-    /// [`cumsum`](Self::cumsum) without the own element where it is `exclusive`, and from the other end where it is in
-    /// `reverse`.
+    /// [`cumsum`](Self::cumsum) without the own element where it is `exclusive`, and from the other
+    /// end where it is in `reverse`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -39,8 +39,8 @@ impl TensorFuture {
         build::custom(Arc::new(CumProd { dim }), &[self], Location::caller())
     }
 
-    /// [`cumprod`](Self::cumprod) without the own element where it is `exclusive`, and from the other end where it is
-    /// in `reverse`.
+    /// [`cumprod`](Self::cumprod) without the own element where it is `exclusive`, and from the
+    /// other end where it is in `reverse`.
     ///
     /// ```
     /// # tokio_test::block_on(async {

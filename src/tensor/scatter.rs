@@ -7,10 +7,12 @@ use crate::ops::scatter::Scatter;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Putting by index: see [`scatter_add`](TensorFuture::scatter_add), whose rules for shapes and indices these share.
+/// Putting by index: see [`scatter_add`](TensorFuture::scatter_add), whose rules for shapes and
+/// indices these share.
 impl TensorFuture {
-    /// This with `source`'s elements at `index` along `dim`: `out[index[i][j]][j] = source[i][j]` for `dim` 0. Of
-    /// several that go to one place, the last in the order of the indices stays, on every device; the gradient is its.
+    /// This with `source`'s elements at `index` along `dim`: `out[index[i][j]][j] = source[i][j]`
+    /// for `dim` 0. Of several that go to one place, the last in the order of the indices stays, on
+    /// every device; the gradient is its.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -30,8 +32,8 @@ impl TensorFuture {
         self.scatter_reduce(dim, index, source, ScatterMode::Assign)
     }
 
-    /// This with `source`'s elements joined to what is at `index` along `dim`, in the order of the indices. PyTorch's
-    /// `scatter_reduce` with `include_self`.
+    /// This with `source`'s elements joined to what is at `index` along `dim`, in the order of the
+    /// indices. PyTorch's `scatter_reduce` with `include_self`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -44,6 +46,11 @@ impl TensorFuture {
     /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Prod).to_vec::<f32>().await?, [3.0, 84.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// The value fails where an index names no place, where the three have not as many dimensions, where
+    /// `index` is larger than `source`, or than this in another dimension than `dim`, and where the
+    /// types of this and `source` differ.
     #[track_caller]
     pub fn scatter_reduce(
         &self,
