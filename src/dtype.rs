@@ -25,8 +25,8 @@ use std::fmt;
 ///
 /// A number, and a 0-d tensor beside one with dimensions, counts only where it is of a higher *category* (bool,
 /// then integers, then floats): it makes of a bool an i64 or an f32, and of an integer an f32. Ops that need floats
-/// (`exp`, `div`...) compute integers and bool in f32; `sum`, `prod` and `cumsum` add them in i64. `matmul` and what
-/// is made of it, convolutions and losses take operands of one type.
+/// (`exp`, `div`...) compute integers and bool in f32; `sum`, `prod`, `cumsum` and `cumprod` compute them in i64.
+/// `matmul` and what is made of it, convolutions and losses take operands of one type.
 ///
 /// ```
 /// use futensor::DType;

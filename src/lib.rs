@@ -124,6 +124,7 @@ pub use engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Trace};
 pub use error::{Error, Result};
 pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
 pub use graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+pub use op::ScatterMode;
 pub use shape::Shape;
 pub use tensor::attention::AttentionOptions;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};

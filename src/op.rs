@@ -42,7 +42,15 @@ macro_rules! for_each_unary {
             "Sine of radians.", sin, Sin, float, |x| x.sin(), "sin(x)", [(g x) g.mul(x.cos())];
             "Cosine of radians.", cos, Cos, float, |x| x.cos(), "cos(x)", [(g x) g.mul(x.sin()).neg()];
             "Tangent of radians.", tan, Tan, float, |x| x.tan(), "tan(x)", [(g y) g.mul(y.square().add(1))];
+            "Inverse sine in radians; NaN outside -1 to 1.", asin, Asin, float, |x| x.asin(), "asin(x)", [(g x) g.div(one_less_square(&x).sqrt())];
+            "Inverse cosine in radians, from 0 to pi; NaN outside -1 to 1.", acos, Acos, float, |x| x.acos(), "acos(x)", [(g x) g.div(one_less_square(&x).sqrt()).neg()];
+            "Inverse tangent in radians.", atan, Atan, float, |x| x.atan(), "atan(x)", [(g x) g.div(x.square().add(1))];
+            "Hyperbolic sine.", sinh, Sinh, float, |x| x.sinh(), "sinh(x)", [(g x) g.mul(x.cosh())];
+            "Hyperbolic cosine.", cosh, Cosh, float, |x| x.cosh(), "cosh(x)", [(g x) g.mul(x.sinh())];
             "Hyperbolic tangent.", tanh, Tanh, float, |x| x.tanh(), "tanh(x)", [(g y) g.mul(1.0 - y.square())];
+            "Inverse hyperbolic sine.", asinh, Asinh, float, |x| x.asinh(), "asinh(x)", [(g x) g.div(x.square().add(1).sqrt())];
+            "Inverse hyperbolic cosine; NaN below 1.", acosh, Acosh, float, |x| x.acosh(), "acosh(x)", [(g x) g.div(x.sub(1).mul(x.add(1)).sqrt())];
+            "Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond.", atanh, Atanh, float, |x| x.atanh(), "atanh(x)", [(g x) g.div(one_less_square(&x))];
             "`1 / (1 + e^-x)`.", sigmoid, Sigmoid, float, |x| x.sigmoid(), "sigmoid(x)", [(g y) g.mul(1.0 - &y).mul(&y)];
             "`x * sigmoid(x)`, also called swish.", silu, Silu, float, |x| x.mul(x.sigmoid()), "x * sigmoid(x)", [(g x) { let s = x.sigmoid(); g.mul(&s).mul(x.mul(1.0 - &s).add(1)) }];
             "`log(1 + e^x)`; `x` itself above 20, as PyTorch's default.", softplus, Softplus, float, |x| x.softplus(), "softplus(x)", [(g x) x.gt(20).where_cond(&g, g.mul(x.sigmoid()))];
@@ -78,6 +86,8 @@ macro_rules! for_each_binary {
             "Angle of the point `(b, a)` in radians.", atan2, Atan2, float, |a, b| a.atan2(b), "atan2(a, b)", [(g a b) g.mul(&b).div(a.square().add(b.square())); (g a b) g.mul(&a).div(a.square().add(b.square())).neg()];
             "Remainder with the sign of `a`, as C's `fmod`; of an integer division by zero, 0.", fmod, Fmod, number, |a, b| a.fmod(b), "fmod(a, b)", [(g) g; (g a b) g.mul(a.div(b).trunc()).neg()];
             "Remainder with the sign of `b`, as Python's `%`; of an integer division by zero, 0.", remainder, Remainder, number, |a, b| a.remainder(b), "remainder(a, b)", [(g) g; (g a b) g.mul(a.div(b).floor()).neg()];
+            "The whole number at or below `a / b`, PyTorch's `div` with `rounding_mode=\"floor\"`; integers stay integers, and divided by zero are 0. Of floats it is what belongs to `remainder`.", floor_divide, FloorDivide, number, |a, b| a.floor_divide(b), "floor_divide(a, b)", [];
+            "The whole part of `a / b`, PyTorch's `div` with `rounding_mode=\"trunc\"`; integers stay integers, and divided by zero are 0.", trunc_divide, TruncDivide, number, |a, b| a.trunc_divide(b), "trunc_divide(a, b)", [];
             "`a == b`.", eq, Eq, compare, |a, b| a.eq(b), "a == b", [];
             "`a != b`.", ne, Ne, compare, |a, b| a.ne(b), "a != b", [];
             "`a < b`.", lt, Lt, compare, |a, b| a.lt(b), "a < b", [];
@@ -114,6 +124,28 @@ macro_rules! for_each_reduce {
 }
 #[allow(unused_imports)] // Its one reader stands in this file; the other tables are read elsewhere.
 pub(crate) use for_each_reduce;
+
+/// What [`scatter_reduce`](crate::TensorFuture::scatter_reduce) makes of what is there and what comes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ScatterMode {
+    /// What comes takes the place; of several, the last in the order of the indices.
+    Assign,
+    /// The sum.
+    Sum,
+    /// The product.
+    Prod,
+    /// The larger; NaN if either is NaN. PyTorch's `"amax"`.
+    Max,
+    /// The smaller; NaN if either is NaN. PyTorch's `"amin"`.
+    Min,
+}
+
+impl ScatterMode {
+    /// Each of them.
+    #[allow(dead_code)] // Read by tests and catalogues.
+    pub(crate) const ALL: [ScatterMode; 5] =
+        [ScatterMode::Assign, ScatterMode::Sum, ScatterMode::Prod, ScatterMode::Max, ScatterMode::Min];
+}
 
 /// Which element types an op takes, and what it makes of them: see the table's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -29,7 +29,7 @@ use std::{
 };
 
 /// All files of cases, by what they need: `later` ones may name ops that are not there.
-const FILES: [&str; 20] = [
+const FILES: [&str; 22] = [
     "elementwise",
     "mixed",
     "reduce",
@@ -41,6 +41,7 @@ const FILES: [&str; 20] = [
     "later_conv",
     "vocabulary",
     "windows",
+    "beyond",
     "grad_elementwise",
     "grad_reduce",
     "grad_matmul",
@@ -50,6 +51,7 @@ const FILES: [&str; 20] = [
     "grad_conv",
     "grad_vocabulary",
     "grad_windows",
+    "grad_beyond",
 ];
 
 /// A case's tolerance; one ulp where futensor is exact and PyTorch takes another way: a number divided by

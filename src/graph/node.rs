@@ -183,7 +183,8 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: u
     let heavy = match op {
         Op::Unary(op) => op.class() == Class::float,
         Op::Binary(op) | Op::WithScalar { op, .. } => {
-            matches!(op, BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::Fmod | BinaryOp::Remainder)
+            use BinaryOp::*;
+            matches!(op, Pow | Atan2 | Fmod | Remainder | FloorDivide | TruncDivide)
         }
         Op::Random { .. } => true,
         Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,

@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::index;
+use crate::kernels::cuda::scan::Fold;
 use crate::shape::Shape;
 
 /// What is done.
@@ -156,7 +157,7 @@ impl Operation for Arrange {
             Arrange::TopK { dim, k, largest, positions } => {
                 cuda::arrange::sorted(run, at(dim), k, largest, positions)
             }
-            Arrange::CumSum { dim } => cuda::arrange::cumsum(run, at(dim)),
+            Arrange::CumSum { dim } => cuda::arrange::running(run, Fold::Sum, at(dim)),
             Arrange::Triangle { diagonal, upper } => cuda::arrange::triangle(run, diagonal, upper),
             Arrange::Roll { ref shifts } => {
                 let shifts: Vec<(usize, i64)> = shifts.iter().map(|&(d, by)| (at(d), by)).collect();

@@ -3,8 +3,10 @@
 pub(crate) mod arrange;
 pub(crate) mod attention;
 pub(crate) mod cat;
+pub(crate) mod classes;
 pub(crate) mod conv;
 pub(crate) mod cuda;
+pub(crate) mod cumprod;
 pub(crate) mod custom;
 pub(crate) mod matmul;
 pub(crate) mod nll;
@@ -12,6 +14,7 @@ pub(crate) mod nonzero;
 pub(crate) mod pick;
 pub(crate) mod pool;
 pub(crate) mod rows;
+pub(crate) mod scatter;
 pub(crate) mod slice_assign;
 pub(crate) mod turned;
 

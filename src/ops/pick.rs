@@ -1,28 +1,29 @@
 //! Ops that pick elements by index: gather, index_select, embedding, scatter_add, one_hot.
 //!
-//! An index that is out of range fails the value, and nothing outside is touched.
+//! Negative indices count from the end, but where they are numbers of words and classes. An index that is out of range fails the value, and nothing outside is touched.
 
 use super::cuda;
 use super::rows::checked;
-use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::index;
+use crate::op::ScatterMode;
 use crate::shape::Shape;
+use crate::{Backward, TensorFuture};
 
-fn dim_of(shape: &Shape, dim: isize) -> Result<usize, Refusal> {
+pub(super) fn dim_of(shape: &Shape, dim: isize) -> Result<usize, Refusal> {
     shape.dim(dim).ok_or_else(|| Refusal::index(format!("dimension {dim} is out of range for shape {shape}")))
 }
 
-fn indices(meta: &Meta) -> Result<(), Refusal> {
+pub(super) fn indices(meta: &Meta) -> Result<(), Refusal> {
     match meta.dtype {
-        DType::I64 | DType::I32 => Ok(()),
-        other => Err(Refusal::dtype(format!("indices are int64 or int32, not {other}"))),
+        DType::I64 | DType::I32 | DType::U8 => Ok(()),
+        other => Err(Refusal::dtype(format!("indices are int64, int32 or uint8, not {other}"))),
     }
 }
 
-fn out_of_range(error: index::OutOfRange) -> Refusal {
+pub(super) fn out_of_range(error: index::OutOfRange) -> Refusal {
     Refusal::index(error.to_string())
 }
 
@@ -135,22 +136,7 @@ impl Operation for Pick {
                 call.give(0, |call| call.upstream().clone());
                 call.give(2, |call| {
                     let picked = call.upstream().gather(dim, call.input(1));
-                    let (read, shape) = (&call.meta(1).shape, &call.meta(2).shape);
-                    if read == shape {
-                        return picked;
-                    }
-                    // Beyond the indices, the source was not read.
-                    let mut full = picked;
-                    for d in 0..shape.rank() {
-                        let missing = shape[d] - read[d];
-                        if missing > 0 {
-                            let mut sizes = full.shape().clone();
-                            sizes.dims_mut()[d] = missing;
-                            let nothing = full.device().zeros_dtype(sizes, full.dtype());
-                            full = crate::cat(&[full, nothing], d as isize);
-                        }
-                    }
-                    full
+                    with_zeros_beyond(picked, &call.meta(2).shape)
                 });
             }
             Pick::OneHot { .. } => {}
@@ -162,10 +148,12 @@ impl Operation for Pick {
         let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
         let at = |dim: isize| checked(dim, x.shape.len());
         match *self {
-            Pick::Gather { dim, .. } => index::gather(x, at(dim), run.inputs[1], out, par),
-            Pick::IndexSelect { dim, .. } => index::index_select(x, at(dim), run.inputs[1], out, par),
+            Pick::Gather { dim, .. } => index::gather(x, at(dim), run.inputs[1], true, out, par),
+            Pick::IndexSelect { dim, .. } => index::index_select(x, at(dim), run.inputs[1], true, out, par),
             Pick::Embedding => index::embedding(x, run.inputs[1], out, par),
-            Pick::ScatterAdd { dim } => index::scatter_add(x, at(dim), run.inputs[1], run.inputs[2], out, par),
+            Pick::ScatterAdd { dim } => {
+                index::scatter(x, at(dim), ScatterMode::Sum, run.inputs[1], run.inputs[2], out, par)
+            }
             Pick::OneHot { .. } => index::one_hot(x, out, par),
         }
         .map_err(out_of_range)
@@ -174,17 +162,32 @@ impl Operation for Pick {
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
         match *self {
-            Pick::Gather { dim, .. } => cuda::pick::each(run, checked(dim, rank)),
+            Pick::Gather { dim, .. } => cuda::pick::each(run, checked(dim, rank), true),
             Pick::IndexSelect { dim, .. } => cuda::pick::slices(run, checked(dim, rank)),
             Pick::Embedding => cuda::pick::embedding(run),
-            Pick::ScatterAdd { dim } => cuda::pick::scatter_add(run, checked(dim, rank)),
+            Pick::ScatterAdd { dim } => cuda::pick::scatter(run, checked(dim, rank), ScatterMode::Sum),
             Pick::OneHot { classes } => cuda::pick::one_hot(run, classes),
         }
     }
 }
 
 /// PyTorch's rule: as many dimensions, and none larger, but for the one that is indexed.
-fn within(index: &Shape, of: &Shape, but: usize) -> Result<(), Refusal> {
+pub(super) fn within(index: &Shape, of: &Shape, but: usize) -> Result<(), Refusal> {
     let fits = index.rank() == of.rank() && (0..index.rank()).all(|d| d == but || index[d] <= of[d]);
     if fits { Ok(()) } else { Err(Refusal::shape(format!("indices of shape {index} for shape {of}"))) }
+}
+
+/// What flows to a source from its part that was read: nothing beyond the indices.
+pub(super) fn with_zeros_beyond(part: TensorFuture, shape: &Shape) -> TensorFuture {
+    let mut full = part;
+    for d in 0..shape.rank() {
+        let missing = shape[d] - full.dims()[d];
+        if missing > 0 {
+            let mut sizes = full.shape().clone();
+            sizes.dims_mut()[d] = missing;
+            let nothing = full.device().zeros_dtype(sizes, full.dtype());
+            full = crate::cat(&[full, nothing], d as isize);
+        }
+    }
+    full
 }

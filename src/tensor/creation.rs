@@ -168,23 +168,57 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn eye(&self, shape: impl Into<Shape>) -> TensorFuture {
-        let (shape, at) = (shape.into(), Location::caller());
-        let _within = build::within("eye", at);
+        self.diagonal("eye", shape.into(), 0, DType::F32, Location::caller())
+    }
+
+    /// [`eye`](Self::eye) of another element type.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{DType, Device};
+    /// assert_eq!(Device::cpu().eye_dtype(2, DType::U8).to_vec::<u8>().await?, [1, 0, 0, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn eye_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
+        self.diagonal("eye_dtype", shape.into(), 0, dtype, Location::caller())
+    }
+
+    /// [`eye`](Self::eye) with its ones on another diagonal: so many columns to the right, or below zero so many rows
+    /// down. NumPy's `eye` with `k`.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{DType, Device};
+    /// let x = Device::cpu().eye_diagonal([2, 3], 1, DType::I64);
+    /// assert_eq!(x.to_vec::<i64>().await?, [0, 1, 0, 0, 0, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn eye_diagonal(&self, shape: impl Into<Shape>, diagonal: i64, dtype: DType) -> TensorFuture {
+        self.diagonal("eye_diagonal", shape.into(), diagonal, dtype, Location::caller())
+    }
+
+    fn diagonal(&self, op: &'static str, shape: Shape, diagonal: i64, dtype: DType, at: At) -> TensorFuture {
+        let _within = build::within(op, at);
         let (rows, columns) = match shape[..] {
             [n] => (n, n),
             [n, m] => (n, m),
             _ => {
                 let text = format!("a matrix has one size or two, not {shape}");
-                return self.refused("eye", ErrorKind::Shape, text, DType::F32, at);
+                return self.refused(op, ErrorKind::Shape, text, dtype, at);
             }
         };
-        let count = |n: usize| {
-            let numbers = Op::Arange { start: Scalar::Int(0), step: Scalar::Int(1) };
+        // Beyond the corners there is nothing either, and nothing overflows.
+        let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let diagonal = diagonal.clamp(-size(rows), size(columns));
+        let count = |n: usize, first: i64| {
+            let numbers = Op::Arange { start: Scalar::Int(first), step: Scalar::Int(1) };
             build::create(self.port, numbers, n.into(), DType::I64, at)
         };
-        let row = count(columns);
-        let column = if rows == columns { row.unsqueeze(1) } else { count(rows).unsqueeze(1) };
-        build::binary(crate::op::BinaryOp::Eq, &column, &row, at).to_dtype(DType::F32)
+        let row = count(columns, 0);
+        let column = if rows == columns && diagonal == 0 { row.clone() } else { count(rows, diagonal) };
+        build::binary(crate::op::BinaryOp::Eq, &column.unsqueeze(1), &row, at).to_dtype(dtype)
     }
 
     /// Uniform numbers in [0, 1), float32, from the device's generator. Their positions in its sequence are

@@ -55,22 +55,33 @@ impl Dims for () {
 pub enum Index {
     /// One position; the dimension goes. Negative ones count from the end.
     At(isize),
-    /// From start to end (exclusive), negative ones from the end, limited to what is there.
+    /// From start to end (exclusive), negative ones from the end, limited to what is there: Python's
+    /// `start:end:step`.
     Span {
-        /// First position.
-        start: isize,
-        /// Position after the last, or the end.
+        /// First position, or the end that the steps lead away from.
+        start: Option<isize>,
+        /// Position after the last, or the end that the steps lead to.
         end: Option<isize>,
-        /// Distance; not 0. Negative walks backwards from the last position of the span.
+        /// Distance; not 0. With a negative one a span that is not empty starts above its end.
         step: isize,
     },
 }
 
 impl Index {
     /// Everything.
-    pub const ALL: Index = Index::Span { start: 0, end: None, step: 1 };
+    pub const ALL: Index = Index::Span { start: None, end: None, step: 1 };
 
-    /// Each `step`th of these.
+    /// This span in steps of `by`, as Python's `start:end:by`: `Index::ALL.step(-1)` is all in reverse, and
+    /// `Index::from(3..1).step(-1)` are positions 3 and 2.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::Index;
+    /// let x = futensor::Device::cpu().arange(0, 5, 1);
+    /// assert_eq!(x.i(Index::from(3..0).step(-2)).to_vec::<i64>().await?, [3, 1]);
+    /// assert_eq!(x.i(Index::from(-2..).step(-1)).to_vec::<i64>().await?, [3, 2, 1, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn step(self, by: isize) -> Index {
         match self {
             Index::Span { start, end, .. } => Index::Span { start, end, step: by },
@@ -85,7 +96,7 @@ impl fmt::Debug for Index {
         match *self {
             Index::At(i) => write!(f, "{i}"),
             Index::Span { start, end, step } => {
-                if start != 0 {
+                if let Some(start) = start {
                     write!(f, "{start}")?;
                 }
                 f.write_str("..")?;
@@ -105,26 +116,28 @@ macro_rules! index_from {
         }
         impl From<Range<$t>> for Index {
             fn from(r: Range<$t>) -> Index {
-                Index::Span { start: nearest(r.start), end: Some(nearest(r.end)), step: 1 }
+                Index::Span { start: Some(nearest(r.start)), end: Some(nearest(r.end)), step: 1 }
             }
         }
         impl From<RangeFrom<$t>> for Index {
-            fn from(r: RangeFrom<$t>) -> Index { Index::Span { start: nearest(r.start), end: None, step: 1 } }
+            fn from(r: RangeFrom<$t>) -> Index {
+                Index::Span { start: Some(nearest(r.start)), end: None, step: 1 }
+            }
         }
         impl From<RangeTo<$t>> for Index {
-            fn from(r: RangeTo<$t>) -> Index { Index::Span { start: 0, end: Some(nearest(r.end)), step: 1 } }
+            fn from(r: RangeTo<$t>) -> Index { Index::Span { start: None, end: Some(nearest(r.end)), step: 1 } }
         }
         impl From<RangeInclusive<$t>> for Index {
-            fn from(r: RangeInclusive<$t>) -> Index { inclusive(nearest(*r.start()), nearest(*r.end())) }
+            fn from(r: RangeInclusive<$t>) -> Index { inclusive(Some(nearest(*r.start())), nearest(*r.end())) }
         }
         impl From<RangeToInclusive<$t>> for Index {
-            fn from(r: RangeToInclusive<$t>) -> Index { inclusive(0, nearest(r.end)) }
+            fn from(r: RangeToInclusive<$t>) -> Index { inclusive(None, nearest(r.end)) }
         }
     )*};
 }
 index_from!(i32, i64, isize, usize);
 
-fn inclusive(start: isize, last: isize) -> Index {
+fn inclusive(start: Option<isize>, last: isize) -> Index {
     // -1 is the last position: nothing comes after it.
     Index::Span { start, end: if last == -1 { None } else { last.checked_add(1) }, step: 1 }
 }
@@ -135,7 +148,8 @@ impl From<RangeFull> for Index {
     }
 }
 
-/// Indices of the first dimensions: one, or a tuple of up to six: `x.i(0)`, `x.i((.., 1..3, -1))`.
+/// Indices of the first dimensions: one, a tuple of up to six, or a list of [`Index`] that is made at run time:
+/// `x.i(0)`, `x.i((.., 1..3, -1))`, `x.i(vec![Index::ALL; n])`.
 pub trait Indices {
     /// One a dimension.
     fn indices(self) -> SmallVec<[Index; 6]>;
@@ -144,6 +158,36 @@ pub trait Indices {
 impl<T: Into<Index>> Indices for T {
     fn indices(self) -> SmallVec<[Index; 6]> {
         SmallVec::from_slice(&[self.into()])
+    }
+}
+
+impl Indices for &[Index] {
+    fn indices(self) -> SmallVec<[Index; 6]> {
+        SmallVec::from_slice(self)
+    }
+}
+
+impl<const N: usize> Indices for [Index; N] {
+    fn indices(self) -> SmallVec<[Index; 6]> {
+        SmallVec::from_slice(&self)
+    }
+}
+
+impl<const N: usize> Indices for &[Index; N] {
+    fn indices(self) -> SmallVec<[Index; 6]> {
+        SmallVec::from_slice(self)
+    }
+}
+
+impl Indices for Vec<Index> {
+    fn indices(self) -> SmallVec<[Index; 6]> {
+        SmallVec::from_vec(self)
+    }
+}
+
+impl Indices for &Vec<Index> {
+    fn indices(self) -> SmallVec<[Index; 6]> {
+        SmallVec::from_slice(self)
     }
 }
 
@@ -176,12 +220,14 @@ pub(crate) fn resolve(index: Index, n: usize) -> Option<(usize, usize, isize)> {
         }
         Index::Span { step: 0, .. } => None,
         Index::Span { start, end, step } => {
-            let place = |i: isize| (if i < 0 { i + size } else { i }).clamp(0, size);
-            let (start, end) = (place(start), place(end.unwrap_or(size)));
-            let span = (end - start).max(0) as usize;
-            let len = span.div_ceil(step.unsigned_abs());
-            let first = if step > 0 || len == 0 { start } else { end - 1 };
-            Some((first as usize, len, step))
+            // Backwards all is one lower: from the last position to before the first.
+            let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
+            let place = |i: isize| (if i < 0 { i + size } else { i }).clamp(low, high);
+            let (from, to) = if step > 0 { (low, high) } else { (high, low) };
+            let (from, to) = (start.map_or(from, place), end.map_or(to, place));
+            let span = if step > 0 { to - from } else { from - to };
+            let len = (span.max(0) as usize).div_ceil(step.unsigned_abs());
+            Some((from.max(0) as usize, len, step))
         }
     }
 }
@@ -219,5 +265,47 @@ mod tests {
         let shown = |index: Index| format!("{index:?}");
         assert_eq!([shown(5.into()), shown((1..3).into()), shown((..).into())], ["5", "1..3", ".."]);
         assert_eq!([shown((-2..).into()), shown(Index::ALL.step(-2))], ["-2..", ".. in steps of -2"]);
+    }
+
+    #[test]
+    #[allow(clippy::reversed_empty_ranges)]
+    fn spans_are_those_of_python_for_every_start_end_and_step() {
+        let ends: Vec<Option<isize>> =
+            (-7..=7).map(Some).chain([None, Some(isize::MIN), Some(isize::MAX)]).collect();
+        for n in 0..5usize {
+            let positions: Vec<isize> = (0..n as isize).collect();
+            for (&start, &end) in ends.iter().flat_map(|a| ends.iter().map(move |b| (a, b))) {
+                for step in [1, 2, 3, isize::MAX, -1, -2, -3, isize::MIN] {
+                    // The definition: i = start, start + step, ... as long as i lies before the end.
+                    let counted = |i: isize| if i < 0 { i.saturating_add(n as isize) } else { i };
+                    let (mut i, stop) = match step > 0 {
+                        true => (start.map_or(0, |i| counted(i).max(0)), end.map_or(n as isize, counted)),
+                        false => {
+                            let last = n as isize - 1;
+                            (
+                                start.map_or(last, |i| counted(i).min(last)),
+                                end.map_or(-1, |i| counted(i).max(-1)),
+                            )
+                        }
+                    };
+                    let mut want = Vec::new();
+                    while (0..n as isize).contains(&i) && if step > 0 { i < stop } else { i > stop } {
+                        want.push(positions[i as usize]);
+                        i = i.saturating_add(step);
+                    }
+                    let (first, len, by) = resolve(Index::Span { start, end, step }, n).unwrap();
+                    let got: Vec<isize> = (0..len as isize).map(|k| first as isize + k * by).collect();
+                    assert_eq!(got, want, "{start:?}:{end:?}:{step} of {n}");
+                    assert!(first <= n && by == step);
+                }
+            }
+        }
+        // As Python writes them.
+        let python = |i: Index, n| resolve(i, n).unwrap();
+        assert_eq!(python(Index::from(3..1).step(-1), 4), (3, 2, -1));
+        assert_eq!(python(Index::from(1..3).step(-1), 4).1, 0);
+        assert_eq!(python(Index::from(..1).step(-1), 4), (3, 2, -1));
+        assert_eq!(python(Index::from(1..).step(-1), 4), (1, 2, -1));
+        assert_eq!(python(Index::from(-2..-4).step(-1), 4), (2, 2, -1));
     }
 }

@@ -168,7 +168,7 @@ impl Named {
             shape.push(n.saturating_mul(n));
             x = x.permute(&order[..]).reshape(&shape[..]);
             // Each element of the diagonal is one row and one column after the last.
-            let span = Index::Span { start: 0, end: None, step: (n as isize).saturating_add(1) };
+            let span = Index::ALL.step((n as isize).saturating_add(1));
             x = x.index_dim(lead, span);
             labels = order[..lead + 1].iter().map(|&d| labels[d]).collect();
         }

@@ -12,7 +12,7 @@ use std::panic::Location;
 /// Picking by tensors of indices. Nothing waits; an index that is out of range fails the value.
 impl TensorFuture {
     /// The elements at these positions of all of them in row-major order; the result has the shape of the
-    /// indices.
+    /// indices. Negative ones count from the end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -71,14 +71,14 @@ impl TensorFuture {
                 None => return refuse(Refusal::shape(format!("cannot broadcast {shape} with {}", i.shape()))),
             }
         }
-        // From the end where they are negative; of one that is out of range, one that nothing has.
+        // From the end where they are negative; where one is out of range, a place that nothing has.
         let placed = |d: usize, i: &TensorFuture| {
             let (i, n) = (i.to_dtype(DType::I64), self.dims()[d] as i64);
             i.lt(0).where_cond(&i + n, &i)
         };
         let (first, rest) = match &named[..] {
             [] => return self.clone(),
-            &[(d, i)] => (d, placed(d, i)),
+            &[(d, i)] => (d, i.clone()),
             [.., _] => {
                 let mut sum: Option<(TensorFuture, TensorFuture)> = None;
                 for &(d, i) in &named {
@@ -90,7 +90,8 @@ impl TensorFuture {
                     });
                 }
                 let Some((sum, fits)) = sum else { return self.clone() };
-                (named[0].0, fits.where_cond(sum, -1))
+                let many: i64 = named.iter().map(|&(d, _)| self.dims()[d] as i64).fold(1, i64::saturating_mul);
+                (named[0].0, fits.where_cond(sum, many))
             }
         };
         let dims: Vec<usize> = named.iter().map(|(d, _)| *d).collect();
@@ -110,26 +111,9 @@ impl TensorFuture {
     /// One dimension by one index.
     #[track_caller]
     pub(crate) fn index_dim(&self, dim: usize, index: Index) -> TensorFuture {
-        let mut all: [Index; 6] = [Index::ALL; 6];
-        match dim {
-            0..6 => {
-                all[dim] = index;
-                let [a, b, c, d, e, f] = all;
-                match dim {
-                    0 => self.i(a),
-                    1 => self.i((a, b)),
-                    2 => self.i((a, b, c)),
-                    3 => self.i((a, b, c, d)),
-                    4 => self.i((a, b, c, d, e)),
-                    _ => self.i((a, b, c, d, e, f)),
-                }
-            }
-            // Beyond a tuple: in front, and back.
-            _ => {
-                let dim = dim as isize;
-                self.transpose(0, dim).i(index).transpose(0, dim)
-            }
-        }
+        let mut all = vec![Index::ALL; dim];
+        all.push(index);
+        self.i(all)
     }
 
     /// As [`argmax`](Self::argmax), with the dimension kept at size 1.

@@ -5,6 +5,7 @@ use super::future::TensorFuture;
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::ops::classes::Classes;
 use crate::ops::nll::Nll;
 use crate::shape::Shape;
 use std::panic::Location;
@@ -169,7 +170,8 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
         }
     };
     let dim = dim as isize;
-    let picked = logs.gather(dim, safe.unsqueeze(dim)).squeeze(dim);
+    let classes = Arc::new(Classes { dim });
+    let picked = build::custom(classes, &[logs, &safe.unsqueeze(dim)], Location::caller()).squeeze(dim);
     let loss = match &options.weight {
         None => -picked,
         Some(_) => -picked * &weight,

@@ -173,8 +173,9 @@ impl TensorFuture {
     }
 }
 
-/// Picking by index. Indices are int64 or int32 and not negative; one that is out of range fails the
-/// value, never the device.
+/// Picking by index. Indices are int64, int32 or uint8; negative ones count from the end (but not numbers of words and
+/// classes, in [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot)). One that is out of range
+/// fails the value, never the device.
 impl TensorFuture {
     /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or index counts as a row of one.
     ///
@@ -184,6 +185,7 @@ impl TensorFuture {
     /// let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
     /// let index = device.from_vec(vec![0i64, 0, 1, 0], [2, 2]);
     /// assert_eq!(x.gather(1, &index).to_vec::<i32>().await?, [1, 1, 4, 3]);
+    /// assert_eq!(x.gather(1, &index - 1).to_vec::<i32>().await?, [2, 2, 3, 4]);    // -1 is the last
     /// let error = x.gather(1, device.full([2, 2], 2)).await.unwrap_err();
     /// assert_eq!(error.message(), "index 2 at position 0 is out of range for size 2");
     /// # Ok::<(), futensor::Error>(()) }).unwrap();

@@ -92,6 +92,8 @@ fn ask(op: BinaryOp, a: &TensorFuture, b: &impl Operand, at: build::At) -> build
 /// let x = Device::cpu().from_vec(vec![1.0f32, 2.0, 3.0], [3]);
 /// assert_eq!(Scalar::from(2).pow(&x).to_vec::<f32>().await?, [2.0, 4.0, 8.0]);
 /// assert_eq!(Scalar::from(7.5).fmod(&x).to_vec::<f32>().await?, [0.5, 1.5, 1.5]);
+/// assert_eq!(Scalar::from(-7).floor_divide(&x).to_vec::<f32>().await?, [-7.0, -4.0, -3.0]);
+/// assert_eq!(Scalar::from(-7).trunc_divide(&x).to_vec::<f32>().await?, [-7.0, -3.0, -2.0]);
 /// assert_eq!(Scalar::from(0).atan2(&x).to_vec::<f32>().await?, [0.0; 3]);
 /// assert_eq!((Scalar::from(true) + &x).to_vec::<f32>().await?, [2.0, 3.0, 4.0]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -107,6 +109,18 @@ impl Scalar {
     #[track_caller]
     pub fn fmod(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         build::ask_with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller()).without(x)
+    }
+
+    /// The whole number at or below this number over each element; see [`TensorFuture::floor_divide`].
+    #[track_caller]
+    pub fn floor_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::ask_with_scalar(BinaryOp::FloorDivide, x.as_ref(), self, true, Location::caller()).without(x)
+    }
+
+    /// The whole part of this number over each element; see [`TensorFuture::trunc_divide`].
+    #[track_caller]
+    pub fn trunc_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::ask_with_scalar(BinaryOp::TruncDivide, x.as_ref(), self, true, Location::caller()).without(x)
     }
 
     /// The angle of the point `(x, self)` for each element, in radians; see [`TensorFuture::atan2`].

@@ -265,8 +265,8 @@ impl TensorFuture {
         x
     }
 
-    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple of them for
-    /// the first dimensions. [`Index::step`] takes every nth; negative steps walk backwards.
+    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple or a list of them for
+    /// the first dimensions. [`Index::step`] takes every nth; negative steps walk backwards, as Python's.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -275,6 +275,8 @@ impl TensorFuture {
     /// assert_eq!(x.i((1, 1..3)).to_vec::<i64>().await?, [5, 6]);
     /// assert_eq!(x.i((.., -1)).to_vec::<i64>().await?, [3, 7, 11]);
     /// assert_eq!(x.i((0, Index::ALL.step(-2))).to_vec::<i64>().await?, [3, 1]);
+    /// let rows = [0, 2].map(|row| x.i(vec![Index::At(row), Index::from(..2)]));      // made at run time
+    /// assert_eq!(rows[1].to_vec::<i64>().await?, [8, 9]);
     /// assert!(x.i(3).error().unwrap().is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```

@@ -3,8 +3,8 @@
 use super::{block_on, read, seed};
 use futensor::{
     Backward, ConvOptions, CpuRun, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode,
-    InterpolateOptions, Meta, Needs, Operation, PadMode, PoolOptions, Refusal, Scalar, TensorFuture, cat,
-    checkpoint, custom, einsum, grad, grad_with, stack,
+    InterpolateOptions, Meta, Needs, Operation, PadMode, PoolOptions, Refusal, Scalar, ScatterMode, TensorFuture,
+    cat, checkpoint, custom, einsum, grad, grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
@@ -32,6 +32,25 @@ fn index(x: &TensorFuture, values: &[i64], shape: &[usize]) -> TensorFuture {
 const ONE: &[&[usize]] = &[&[2, 3]];
 const TWO: &[&[usize]] = &[&[2, 3], &[2, 3]];
 const SPREAD: &[&[usize]] = &[&[2, 1, 3], &[4, 1]];
+const SCATTERED: &[&[usize]] = &[&[3, 2], &[4, 3]];
+
+/// Places that are named more than once, and from the end; of the second operand a part is read.
+fn put(x: &[TensorFuture], mode: ScatterMode) -> TensorFuture {
+    x[0].scatter_reduce(0, index(&x[0], &[0, 2, -1, -1, 2, 0, -1, 1], &[4, 2]), &x[1], mode)
+}
+
+fn from_end(x: &TensorFuture) -> TensorFuture {
+    index(x, &[-1, 2, -3, 1], &[2, 2])
+}
+
+/// A zero in one row, two in the other.
+fn zeros(x: &TensorFuture) -> TensorFuture {
+    x.device().from_vec(vec![1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0], [2, 4])
+}
+
+fn backwards() -> Index {
+    Index::from(3..0).step(-2)
+}
 
 macro_rules! unary {
     ($($name:ident $kind:ident;)*) => { [$(Case(stringify!($name), ONE, $kind, |x| x[0].$name(), true)),*] };
@@ -48,12 +67,18 @@ fn cases() -> Vec<Case> {
     all.extend(unary! {
         neg Any; abs Off; square Any; relu Off; sqrt Positive; rsqrt Positive; recip Off; exp Any; exp2 Any;
         expm1 Any; log Positive; log2 Positive; log10 Positive; log1p Positive; sin Any; cos Any; tan Any; tanh Any;
-        sigmoid Any; silu Any; softplus Any; gelu Any; gelu_tanh Any; erf Any;
+        sigmoid Any; silu Any; softplus Any; gelu Any; gelu_tanh Any; erf Any; atan Any; sinh Any; cosh Any; asinh Any;
     });
     all.extend(binary! {
         add Any; sub Any; mul Any; div Off; pow Positive; maximum Apart; minimum Apart; atan2 Off;
     });
     all.extend([
+        Case("asin", ONE, Any, |x| x[0].tanh().asin(), true),
+        Case("acos", ONE, Any, |x| (&x[0] * 0.7).acos(), true),
+        Case("acosh", ONE, Any, |x| (x[0].square() + 1.3).acosh(), true),
+        Case("atanh", ONE, Any, |x| (&x[0] * 0.7).atanh(), true),
+        Case("floor_divide", TWO, Apart, |x| x[0].floor_divide(&x[1] + 40.0) + &x[0], false),
+        Case("trunc_divide", ONE, Off, |x| x[0].trunc_divide(0.1234) * &x[0], false),
         Case("x + 2", ONE, Any, |x| &x[0] + 2.0, true),
         Case("2 - x", ONE, Any, |x| 2.0 - &x[0], true),
         Case("3 x", ONE, Any, |x| 3.0 * &x[0], true),
@@ -167,6 +192,19 @@ fn cases() -> Vec<Case> {
             |x| x[0].scatter_add(0, index(&x[0], &[0, 2, 2, 2], &[2, 2]), &x[1]).exp(),
             true,
         ),
+        Case("scatter", SCATTERED, Any, |x| put(x, ScatterMode::Assign).exp(), true),
+        Case("scatter_reduce sum", SCATTERED, Any, |x| put(x, ScatterMode::Sum).exp(), true),
+        Case("scatter_reduce prod", SCATTERED, Off, |x| put(x, ScatterMode::Prod).sin(), true),
+        Case("scatter_reduce max", SCATTERED, Apart, |x| put(x, ScatterMode::Max).exp(), true),
+        Case("scatter_reduce min", SCATTERED, Apart, |x| put(x, ScatterMode::Min).exp(), true),
+        Case("gather from the end", &[&[3, 2]], Any, |x| x[0].gather(0, from_end(&x[0])).exp(), true),
+        Case("cumprod", &[&[2, 4]], Off, |x| x[0].cumprod(1).sin(), true),
+        Case("cumprod_with", &[&[4, 2]], Off, |x| x[0].cumprod_with(0, true, true).sin(), true),
+        Case("cumprod beside a zero", &[&[2, 4]], Off, |x| (&x[0] * zeros(&x[0])).cumprod(1).sin(), false),
+        Case("cumsum_with", &[&[2, 4]], Any, |x| x[0].cumsum_with(1, true, true).exp(), true),
+        Case("max_initial", &[&[2, 4]], Apart, |x| x[0].max_initial(1, 0.1).exp(), true),
+        Case("min_initial", &[&[2, 4]], Apart, |x| x[0].min_initial_all(-0.2).exp(), true),
+        Case("a list of indices", &[&[3, 4]], Any, |x| x[0].i(vec![Index::At(-1), backwards()]).exp(), true),
         Case("sort", ONE, Apart, |x| x[0].sort(1, true) * &x[0], true),
         Case("topk", ONE, Apart, |x| x[0].topk(2, 1, false).0.exp(), true),
         Case("casts", ONE, Any, |x| x[0].to_dtype(DType::F64).exp().to_dtype(DType::F64), true),
@@ -436,4 +474,13 @@ fn every_second_derivative_agrees_with_differences_of_the_first() {
         let got = grad_with(first(&x, true), &x, GradOptions::default().zeros(true));
         agree(case.0, &got, &want, 2e-5);
     }
+}
+
+#[test]
+fn nothing_flows_through_a_window_that_meets_nothing() {
+    let x = Device::cpu().ones([1, 1, 2, 2]).requires_grad();
+    let y = x.max_pool2d(PoolOptions::new(2).stride(1).padding(1).dilation(3));
+    assert_eq!(read(&y.to_dtype(DType::F64)), [f64::NEG_INFINITY]);
+    let g = grad(y.sum_all(), &[&x]).remove(0);
+    assert_eq!(read(&g.to_dtype(DType::F64)), [0.0; 4]);
 }

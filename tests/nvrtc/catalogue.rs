@@ -7,7 +7,7 @@ use crate::kernels::cuda::generate::Form;
 use crate::kernels::cuda::index::{self, Indexed};
 use crate::kernels::cuda::softmax::{self, RowOp};
 use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
-use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
+use crate::op::{BinaryOp, Class, ReduceOp, ScatterMode, UnaryOp};
 use crate::shape::contiguous_strides;
 
 use DType::*;
@@ -230,10 +230,12 @@ fn copies() -> Vec<Kernel> {
 
 fn indices() -> Vec<Kernel> {
     let mut out = Vec::new();
-    for index in [I32, I64] {
+    for index in [I32, I64, U8] {
         for wide in [false, true] {
             out.extend([1, 2, 4, 8, 16].map(|size| index::Key::Gather { size, index, wide }));
-            out.extend(DType::ALL.map(|dtype| index::Key::ScatterAdd { dtype, index, wide }));
+            for mode in ScatterMode::ALL {
+                out.extend(DType::ALL.map(|dtype| index::Key::Scatter { mode, dtype, index, wide }));
+            }
             out.push(index::Key::OneHot { index, wide });
         }
     }
@@ -242,8 +244,9 @@ fn indices() -> Vec<Kernel> {
 
 fn scans() -> Vec<Kernel> {
     use scan::Key::*;
-    let each = |d| [ChunkSums(d), Sums(d), Chunks(d, false), Chunks(d, true), Columns(d)];
-    DType::ALL.into_iter().flat_map(each).map(Kernel::Scan).collect()
+    let each = |f, d| [ChunkSums(f, d), Sums(f, d), Chunks(f, d, false), Chunks(f, d, true), Columns(f, d)];
+    let folds = [scan::Fold::Sum, scan::Fold::Product];
+    folds.into_iter().flat_map(|f| DType::ALL.map(|d| each(f, d))).flatten().map(Kernel::Scan).collect()
 }
 
 fn sorts() -> Vec<Kernel> {

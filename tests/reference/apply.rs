@@ -2,7 +2,7 @@
 //! have, and the harness says so.
 
 use super::case::{Case, Gradient, Host, Operand, Step, dtype_named, ints};
-use super::later;
+use super::{beyond, later};
 use futensor::{DType, Device, Element, GradOptions, Index, NonZero, Scalar, Tensor, TensorFuture};
 use half::{bf16, f16};
 use serde_json::Value;
@@ -154,6 +154,9 @@ pub fn call(device: &Device, case: &Case, args: &[Arg]) -> Made {
     if let Some(made) = later::call(&case.op, args, attrs) {
         return made;
     }
+    if let Some(made) = beyond::call(device, &case.op, args, attrs) {
+        return made;
+    }
     match args {
         [Arg::Tensor(x)] => one(&case.op, x, attrs),
         [] | [Arg::Scalar(_)] => create(device, &case.op, args, attrs),
@@ -222,7 +225,8 @@ fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
         // A start from the end is an index; a length below zero cannot be said.
         ("narrow", Some(0)) if int("start")? < 0 => {
             let (start, length) = (int("start")?, int("length")?);
-            futures(x.i(Index::Span { start, end: Some(start + length).filter(|&end| end != 0), step: 1 }))
+            let end = Some(start + length).filter(|&end| end != 0);
+            futures(x.i(Index::Span { start: Some(start), end, step: 1 }))
         }
         ("narrow", Some(d)) => {
             futures(x.narrow(d, int("start")?.try_into().ok()?, int("length")?.try_into().ok()?))
@@ -335,7 +339,7 @@ fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
 
 fn slice_assign(x: &TensorFuture, source: &TensorFuture, attrs: &Value) -> Option<Made> {
     let ranges: Vec<Vec<isize>> = attrs["ranges"].as_array()?.iter().map(ints).collect();
-    let span = |r: &Vec<isize>| Index::Span { start: r[0], end: Some(r[1]), step: 1 };
+    let span = |r: &Vec<isize>| Index::Span { start: Some(r[0]), end: Some(r[1]), step: 1 };
     match &ranges[..] {
         [a] => futures(x.clone().slice_assign(span(a), source)),
         [a, b] => futures(x.clone().slice_assign((span(a), span(b)), source)),

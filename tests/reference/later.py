@@ -125,7 +125,7 @@ def indexing(g, grad):
     numeric(g, "gather", take, [x, torch.tensor([[5]])], {"dim": 1})
     numeric(g, "gather", take, [x, torch.tensor([0])], {"dim": 0})
     numeric(g, "index_select", select, [x, torch.tensor([0, 4])], {"dim": 0})
-    numeric(g, "index_select", select, [x, torch.tensor([-1])], {"dim": 0})
+    numeric(g, "index_select", select, [x, torch.tensor([-5])], {"dim": 0})
     numeric(g, "embedding", lambda w, i: F.embedding(i, w), [x, torch.tensor([4])], {})
     numeric(g, "embedding", lambda w, i: F.embedding(i, w), [x, torch.tensor([-1])], {})
     numeric(g, "scatter_add", put, [x, torch.tensor([[4]]), x], {"dim": 0})

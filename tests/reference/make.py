@@ -11,6 +11,7 @@ import torch
 
 sys.dont_write_bytecode = True
 import attention  # noqa: E402
+import beyond  # noqa: E402
 import display  # noqa: E402
 import elementwise  # noqa: E402
 import gradients  # noqa: E402
@@ -28,7 +29,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, windows, training, attention, display):
+    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows, training, attention, display):
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

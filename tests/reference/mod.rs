@@ -4,6 +4,7 @@
 //! a case; `README.md` beside this file describes the format.
 
 pub mod apply;
+mod beyond;
 pub mod case;
 pub mod compare;
 mod later;

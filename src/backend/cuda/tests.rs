@@ -22,14 +22,17 @@ use crate::kernels::cpu::elementwise;
 use crate::kernels::cpu::pool::Divisor;
 use crate::kernels::cpu::reduce;
 use crate::kernels::cpu::window::Window;
-use crate::op::{BinaryOp, ReduceOp, UnaryOp};
+
+use crate::op::{BinaryOp, ReduceOp, ScatterMode, UnaryOp};
 use crate::ops::arrange::Arrange;
 use crate::ops::cat::Cat;
 use crate::ops::conv::{Conv, Role, Walk};
+use crate::ops::cumprod::CumProd;
 use crate::ops::matmul::MatMul;
 use crate::ops::pick::Pick;
 use crate::ops::pool::{Pool, Pooled};
 use crate::ops::rows::{LogSumExp, Norm, Softmax};
+use crate::ops::scatter::Scatter;
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::view::{Serial, View, ViewMut};
@@ -60,10 +63,11 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         }
         if !dtype.is_float() {
             same("cumsum", both(&rig, launcher, Arrange::CumSum { dim: 0 }, &[&x]).unwrap());
+            same("cumprod", both(&rig, launcher, CumProd { dim: 0 }, &[&x]).unwrap());
         }
         let y = Value::drawn(r, dtype, &[2, 5]).flipped(1);
         same("cat", both(&rig, launcher, Cat { dim: 0 }, &[&x, &y, &x]).unwrap());
-        let index = Value::of(&[3, 5], &(0..15).map(|_| r.below(6) as i64).collect::<Vec<_>>());
+        let index = Value::of(&[3, 5], &(0..15).map(|_| r.below(12) as i64 - 6).collect::<Vec<_>>());
         same("gather", both(&rig, launcher, Pick::Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap());
         let row = Value::of(&[4], &[3i32, 0, 5, 3]).flipped(0);
         same(
@@ -77,6 +81,10 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             let source = Value::drawn(r, dtype, &[3, 5]);
             let scattered = both(&rig, launcher, Pick::ScatterAdd { dim: 0 }, &[&x, &index, &source]).unwrap();
             same("scatter_add", scattered);
+        }
+        for mode in ScatterMode::ALL {
+            let source = Value::drawn(r, dtype, &[3, 5]);
+            same("scatter", both(&rig, launcher, Scatter { dim: 0, mode }, &[&x, &index, &source]).unwrap());
         }
         let part = SliceAssign::new(&[6, 5], &[1usize, 2], |start, _| Some((start, 3, 1, true)));
         let source = Value::drawn(r, dtype, &[3, 1]);
@@ -171,19 +179,17 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
         rig.bad_index()
     };
     let index = Value::of(&[3], &[0i64, -1, 9]);
-    assert_eq!(
-        run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&x, &index]),
-        Some((1, -1, 4))
-    );
+    // From the end -1 is the last, but no word has the number -1.
+    let select = || Pick::IndexSelect { dim: 0, name: "index_select" };
+    assert_eq!(run(launcher, select(), &[&x, &index]), Some((2, 9, 4)));
     assert_eq!(run(launcher, Pick::Embedding, &[&x, &index]), Some((1, -1, 4)));
     assert_eq!(run(launcher, Pick::OneHot { classes: 9 }, &[&index]), Some((1, -1, 9)));
     assert_eq!(run(launcher, Pick::OneHot { classes: 0 }, &[&index]), Some((0, 0, 0)));
     // Where the result has no elements, the indices are looked at all the same.
     let none = Value::of::<f32>(&[4, 0], &[]);
-    assert_eq!(
-        run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&none, &index]),
-        Some((1, -1, 4))
-    );
+    assert_eq!(run(launcher, select(), &[&none, &index]), Some((2, 9, 4)));
+    let low = Value::of(&[3], &[0i64, -5, 9]);
+    assert_eq!(run(launcher, select(), &[&none, &low]), Some((1, -5, 4)));
     let fine = Value::of(&[3], &[0i64, 3, 2]);
     assert_eq!(run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]), None);
     launcher.clear();

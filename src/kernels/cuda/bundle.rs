@@ -72,13 +72,15 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Index(index::Key::Gather { index, wide, .. }) => [1, 2, 4, 8, 16]
             .map(|size| Kernel::Index(index::Key::Gather { size, index: *index, wide: *wide }))
             .to_vec(),
-        Kernel::Index(index::Key::ScatterAdd { index, wide, .. }) => DType::ALL
-            .map(|dtype| Kernel::Index(index::Key::ScatterAdd { dtype, index: *index, wide: *wide }))
+        Kernel::Index(index::Key::Scatter { mode, index, wide, .. }) => DType::ALL
+            .map(|dtype| Kernel::Index(index::Key::Scatter { mode: *mode, dtype, index: *index, wide: *wide }))
             .to_vec(),
         Kernel::Scan(key) => {
             use scan::Key::*;
-            let (ChunkSums(d) | Sums(d) | Chunks(d, _) | Columns(d)) = *key;
-            [ChunkSums(d), Sums(d), Chunks(d, false), Chunks(d, true), Columns(d)].map(Kernel::Scan).to_vec()
+            let (ChunkSums(f, d) | Sums(f, d) | Chunks(f, d, _) | Columns(f, d)) = *key;
+            [ChunkSums(f, d), Sums(f, d), Chunks(f, d, false), Chunks(f, d, true), Columns(f, d)]
+                .map(Kernel::Scan)
+                .to_vec()
         }
         Kernel::Sort(sort::Key::Tiles(d) | sort::Key::Merge(d) | sort::Key::Write(d)) => {
             [sort::Key::Tiles(*d), sort::Key::Merge(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()

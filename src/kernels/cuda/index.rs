@@ -1,8 +1,8 @@
-//! Reads and writes at places that are data: gather, index_select, embedding, scatter_add, one_hot.
+//! Reads and writes at places that are data: gather, index_select, embedding, scatter, one_hot.
 //!
 //! An index out of range touches nothing and is written to the step's index error
 //! ([`super::source::INDEX_ERROR_BYTES`]): of several, the one that comes first in the index. Indices
-//! are i64 or i32; a negative one is out of range.
+//! are i64, i32 or u8; a negative one counts from the end where that is asked for, or is out of range.
 
 use super::copy::{pack, packed, unit};
 use super::generate::storage;
@@ -10,14 +10,15 @@ use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan};
 use crate::dtype::DType;
+use crate::op::ScatterMode;
 use crate::shape::contiguous_strides;
 use smallvec::smallvec;
 
-/// Names a compiled kernel. `index` is `I64` or `I32`; sizes are in bytes.
+/// Names a compiled kernel. `index` is `I64`, `I32` or `U8`; sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
     Gather { size: u8, index: DType, wide: bool },
-    ScatterAdd { dtype: DType, index: DType, wide: bool },
+    Scatter { mode: ScatterMode, dtype: DType, index: DType, wide: bool },
     OneHot { index: DType, wide: bool },
 }
 
@@ -29,6 +30,15 @@ pub(crate) struct Indexed<'a> {
     pub strides: &'a [isize],
     /// The same of a contiguous index of that shape: what a position is counted in.
     pub positions: &'a [isize],
+    /// Negative indices count from the end.
+    pub from_end: bool,
+}
+
+impl Indexed<'_> {
+    /// What a kernel adds to a negative index.
+    fn lift(&self, size: usize) -> Arg {
+        Arg::U64(if self.from_end { size as u64 } else { 0 })
+    }
 }
 
 /// `out[i] = x[.., index[i], ..]` along `dim`, over `shape`, the contiguous result's. Inputs: the value,
@@ -85,6 +95,7 @@ pub(crate) fn gather(
             low.arg(wide),
             Arg::U64((step / f as isize) as u64),
             Arg::U64(size as u64),
+            index.lift(size),
         ],
     });
     Some(plan)
@@ -101,10 +112,11 @@ fn contiguous_inner(dims: &[usize]) -> Vec<isize> {
         .collect()
 }
 
-/// `out[.., index[j], ..] += source[.., j, ..]` along `dim`, for every j of the index's `shape`. The output
+/// `out[.., index[j], ..]` joined with `source[.., j, ..]` along `dim`, for every j of the index's `shape`. The output
 /// holds the value already and is contiguous over `out_shape`; input 0 is the source, 1 the index.
-/// Additions to one place happen in order of j, whatever the device. `None` as in [`gather`].
-pub(crate) fn scatter_add(
+/// What comes to one place comes in order of j, whatever the device. `None` as in [`gather`].
+pub(crate) fn scatter(
+    mode: ScatterMode,
     dtype: DType,
     shape: &[usize],
     dim: usize,
@@ -131,7 +143,7 @@ pub(crate) fn scatter_add(
     // Few lines are shared by more threads; each still reads the whole index.
     let owners = (16_384 / lines).clamp(1, size.clamp(1, GRID_YZ_MAX));
     plan.launches.push(Launch {
-        kernel: Kernel::Index(Key::ScatterAdd { dtype, index: index.dtype, wide }),
+        kernel: Kernel::Index(Key::Scatter { mode, dtype, index: index.dtype, wide }),
         grid: [lines.div_ceil(256) as u32, owners as u32, 1],
         block: [256, 1, 1],
         shared: 0,
@@ -144,6 +156,7 @@ pub(crate) fn scatter_add(
             g.arg(wide),
             Arg::U64(shape[dim] as u64),
             Arg::U64(size as u64),
+            index.lift(size),
             Arg::U32(owners as u32),
             Arg::U64(out[dim] as u64),
             Arg::U64(source[dim] as u64),
@@ -200,12 +213,14 @@ impl Key {
                     format!("ft::{geo}<3> geo"),
                     "i64 step".into(),
                     "u64 size".into(),
+                    "i64 lift".into(),
                 ];
-                let code =
-                    format!("    ft::gather<{t}, {j}, ft::{geo}>(x, index, out, error, n, geo, step, size);\n");
+                let code = format!(
+                    "    ft::gather<{t}, {j}, ft::{geo}>(x, index, out, error, n, geo, step, size, lift);\n"
+                );
                 KernelSource::new("gather", &[Part::Base, Part::Copy, Part::Index], 256, &params, &code)
             }
-            Key::ScatterAdd { dtype, index, wide } => {
+            Key::Scatter { mode, dtype, index, wide } => {
                 let (t, j, (i, geo)) = (storage(dtype), storage(index), geo(wide));
                 let params = [
                     format!("const {t}* source"),
@@ -216,18 +231,26 @@ impl Key {
                     format!("ft::{geo}<4> geo"),
                     "i64 length".into(),
                     "u64 size".into(),
+                    "i64 lift".into(),
                     "u32 owners".into(),
                     "i64 out_step".into(),
                     "i64 source_step".into(),
                     "i64 index_step".into(),
                     "i64 position_step".into(),
                 ];
+                let how = match mode {
+                    ScatterMode::Assign => 0,
+                    ScatterMode::Sum => 1,
+                    ScatterMode::Prod => 2,
+                    ScatterMode::Max => 3,
+                    ScatterMode::Min => 4,
+                };
                 let code = format!(
-                    "    ft::scatter_add<{t}, {j}, ft::{geo}>(source, index, out, error, lines, geo, length, size, \
+                    "    ft::scatter<{how}, {t}, {j}, ft::{geo}>(source, index, out, error, lines, geo, length, size, lift, \
                      owners, out_step, source_step, index_step, position_step);\n"
                 );
                 KernelSource::new(
-                    "scatter_add",
+                    "scatter",
                     &[Part::Base, Part::Ops, Part::Copy, Part::Index],
                     256,
                     &params,

@@ -1,7 +1,7 @@
-//! Running sums along a dimension.
+//! Running sums and products along a dimension.
 //!
-//! A row is cut into chunks of 2048; their sums are scanned in between, so that one long row fills the
-//! device too. Integers and bool are added in i64, halves in float. Knows no dtypes beyond that.
+//! A row is cut into chunks of 2048; what these come to is scanned in between, so that one long row fills the
+//! device too. Integers and bool are computed in i64, halves in float. Knows no dtypes beyond that.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -13,24 +13,31 @@ use smallvec::smallvec;
 /// Elements of a chunk; `CHUNK` in `device/scan.cuh`.
 const CHUNK: usize = 2048;
 
+/// What runs along the dimension.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Fold {
+    Sum,
+    Product,
+}
+
 /// Names a compiled kernel; the type is that of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    ChunkSums(DType),
+    ChunkSums(Fold, DType),
     /// Scans the sums in place.
-    Sums(DType),
+    Sums(Fold, DType),
     /// With the sums before each chunk, or for rows of one chunk.
-    Chunks(DType, bool),
-    Columns(DType),
+    Chunks(Fold, DType, bool),
+    Columns(Fold, DType),
 }
 
 fn carried(dtype: DType) -> (&'static str, usize) {
     if dtype.is_float() { (computed(dtype), dtype.size().max(4)) } else { ("i64", 8) }
 }
 
-/// The launches of `cumsum` along `dim`. The output is contiguous, i64 for integers and bool. `None` where
+/// The launches of `cumsum` or `cumprod` along `dim`. The output is contiguous, i64 for integers and bool. `None` where
 /// more than eight dimensions are left after merging, or a row has more than 2^27 elements.
-pub(crate) fn cumsum(dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) -> Option<Plan> {
+pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) -> Option<Plan> {
     let mut plan = Plan::default();
     if shape.contains(&0) {
         return Some(plan);
@@ -62,15 +69,15 @@ pub(crate) fn cumsum(dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) 
     if (inner > 1 || n <= 64) && rows >= 256 {
         let mut args = smallvec![input, out];
         tail(&mut args);
-        push(Key::Columns(dtype), [rows.div_ceil(256) as u32, 1, 1], args);
+        push(Key::Columns(fold, dtype), [rows.div_ceil(256) as u32, 1, 1], args);
         return Some(plan);
     }
     let grid = [rows as u32, chunks as u32, 1];
     if chunks > 1 {
         let mut args = smallvec![input.clone(), Arg::Scratch(0)];
         tail(&mut args);
-        push(Key::ChunkSums(dtype), grid, args);
-        push(Key::Sums(dtype), [rows as u32, 1, 1], smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)]);
+        push(Key::ChunkSums(fold, dtype), grid, args);
+        push(Key::Sums(fold, dtype), [rows as u32, 1, 1], smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)]);
     }
     let mut args = smallvec![input];
     if chunks > 1 {
@@ -78,7 +85,7 @@ pub(crate) fn cumsum(dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) 
     }
     args.push(out);
     tail(&mut args);
-    push(Key::Chunks(dtype, chunks > 1), grid, args);
+    push(Key::Chunks(fold, dtype, chunks > 1), grid, args);
     if chunks > 1 {
         plan.scratch = rows * chunks * carried(dtype).1;
     }
@@ -97,20 +104,24 @@ impl Key {
         };
         let to = "    const u64 to = r / inner * n * inner + r % inner;\n";
         let block = place("blockIdx.x");
+        let (Key::ChunkSums(fold, _) | Key::Sums(fold, _) | Key::Chunks(fold, ..) | Key::Columns(fold, _)) =
+            *self;
+        // What there is of nothing, which also tells the kernels what to do.
+        let nothing = if fold == Fold::Sum { 0 } else { 1 };
         let (name, params, code) = match *self {
-            Key::ChunkSums(d) => {
+            Key::ChunkSums(_, d) => {
                 let (t, a) = (storage(d), carried(d).0);
                 let code = format!(
-                    "{block}    ft::chunk_sum<{a}>(x + off[0], step, (i64)n, sums + r * gridDim.y + blockIdx.y);\n"
+                    "{block}    ft::chunk_sum<{nothing}, {a}>(x + off[0], step, (i64)n, sums + r * gridDim.y + blockIdx.y);\n"
                 );
                 ("chunk_sums", vec![format!("const {t}* x"), format!("{a}* sums"), walk], code)
             }
-            Key::Sums(d) => {
+            Key::Sums(_, d) => {
                 let a = carried(d).0;
-                let code = format!("    ft::scan_sums<{a}>(sums + (u64)blockIdx.x * n, (i64)n);\n");
+                let code = format!("    ft::scan_sums<{nothing}, {a}>(sums + (u64)blockIdx.x * n, (i64)n);\n");
                 ("scan_sums", vec![format!("{a}* sums"), "u64 n".into()], code)
             }
-            Key::Chunks(d, several) => {
+            Key::Chunks(_, d, several) => {
                 let (t, a) = (storage(d), carried(d).0);
                 let s = if d.is_float() { t } else { "i64" };
                 let mut params = vec![format!("const {t}* x")];
@@ -118,17 +129,18 @@ impl Key {
                     params.push(format!("const {a}* sums"));
                 }
                 params.extend([format!("{s}* out"), walk]);
-                let run = if several { "sums[r * gridDim.y + blockIdx.y]" } else { "0" };
+                let run =
+                    if several { "sums[r * gridDim.y + blockIdx.y]".to_string() } else { nothing.to_string() };
                 let code = format!(
-                    "{block}{to}    ft::chunk_scan<{a}>(x + off[0], step, (i64)n, ({a}){run}, out + to, (i64)inner);\n"
+                    "{block}{to}    ft::chunk_scan<{nothing}, {a}>(x + off[0], step, (i64)n, ({a}){run}, out + to, (i64)inner);\n"
                 );
                 ("cumsum", params, code)
             }
-            Key::Columns(d) => {
+            Key::Columns(_, d) => {
                 let (t, a) = (storage(d), carried(d).0);
                 let s = if d.is_float() { t } else { "i64" };
                 let code = format!(
-                    "{}{to}    ft::column_scan<{a}>(x + off[0], step, (i64)n, out + to, (i64)inner);\n",
+                    "{}{to}    ft::column_scan<{nothing}, {a}>(x + off[0], step, (i64)n, out + to, (i64)inner);\n",
                     place("(u64)blockIdx.x * 256 + threadIdx.x")
                 );
                 ("cumsum_columns", vec![format!("const {t}* x"), format!("{s}* out"), walk], code)

@@ -26,10 +26,11 @@ pub(crate) fn sorted(
     walk(cuda, x, &outs, "sort", |x| sort::plan(x.dtype, x.shape, dim, operand(x), k, descending))
 }
 
-/// Running sums along a dimension.
-pub(crate) fn cumsum(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
+/// Running sums or products along a dimension.
+pub(crate) fn running(cuda: &mut CudaRun<'_>, fold: scan::Fold, dim: usize) -> Result<(), Refusal> {
     let (x, out) = (cuda.inputs()[0], cuda.output());
-    walk(cuda, x, &[out], "cumsum", |x| scan::cumsum(x.dtype, x.shape, dim, operand(x)))
+    let name = if fold == scan::Fold::Sum { "cumsum" } else { "cumprod" };
+    walk(cuda, x, &[out], name, |x| scan::plan(fold, x.dtype, x.shape, dim, operand(x)))
 }
 
 /// One side of a diagonal of the last two dimensions.

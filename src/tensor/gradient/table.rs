@@ -94,6 +94,11 @@ fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
     t.add(1).add(slope).mul(0.5)
 }
 
+/// `1 - x^2`, which keeps its digits near 1 and -1.
+fn one_less_square(x: &TensorFuture) -> TensorFuture {
+    (1.0 - x).mul(x.add(1))
+}
+
 /// `b * a^(b - 1)`, and 0 where `b` is 0.
 fn pow_slope(a: &TensorFuture, b: &TensorFuture) -> TensorFuture {
     b.eq(0).where_cond(0.0, b.mul(a.pow(b.sub(1))))
@@ -128,6 +133,7 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
             (Atan2, true) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())).neg(),
             (Fmod, true) => g.mul((s.as_f64() / x()).trunc()).neg(),
             (Remainder, true) => g.mul((s.as_f64() / x()).floor()).neg(),
+            (FloorDivide | TruncDivide, _) => call.zeros(0),
             _ => g.mul(0),
         }
     });
@@ -136,7 +142,7 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
 fn scalar_needs(op: BinaryOp, left: bool) -> Needs {
     use BinaryOp::*;
     match (op, left) {
-        (Add | Mul, _) | (Sub, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
+        (Add | Mul | Sub | FloorDivide | TruncDivide, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
         (Div, true) => Needs::inputs(&[0]).and_output(),
         (Pow, true) => Needs::OUTPUT,
         _ => Needs::inputs(&[0]),

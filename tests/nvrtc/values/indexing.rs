@@ -5,6 +5,7 @@ use crate::dtype::{DType, Element};
 use crate::host::{Batch, Buffer, run};
 use crate::kernels::cuda::index::{self, Indexed};
 use crate::kernels::cuda::{Operand, copy, matmul, scan, sort};
+use crate::op::ScatterMode;
 use crate::shape::contiguous_strides;
 use std::cmp::Ordering;
 
@@ -94,16 +95,16 @@ pub fn gather() {
         wide[dim] = 1 + r.below(12);
         let x = Strided::random(&mut r, &wide, |r| r.float() as f32);
         let size = wide[dim];
-        let i = Strided::random(&mut r, &shape, |r| r.below(size) as i64);
+        let i = Strided::random(&mut r, &shape, |r| r.below(2 * size) as i64 - size as i64);
         let positions = contiguous_strides(&shape);
-        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions };
+        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions, from_end: true };
         let plan = index::gather(4, &shape, dim, x.operand(), size, indexed, 16).unwrap();
         let mut out = [Buffer::new(4 * shape.iter().product::<usize>())];
         assert_eq!(run(&plan, &mut [x.buffer(), i.buffer()], &mut out), None);
         let got = out[0].get::<f32>();
         for (p, at) in indices(&shape).iter().enumerate() {
             let mut from = at.clone();
-            from[dim] = i.at(at) as usize;
+            from[dim] = i.at(at).rem_euclid(size as i64) as usize;
             assert_eq!(got[p], x.at(&from), "{shape:?} from {wide:?} dim {dim}");
         }
     }
@@ -115,7 +116,7 @@ pub fn embedding() {
         let x = Strided::contiguous(&[50, width], |i| i as i32);
         let i = Strided::contiguous(&[17], |_| r.below(50) as i32);
         let strides = along(2, 0, 1);
-        let indexed = Indexed { dtype: DType::I32, strides: &strides, positions: &strides };
+        let indexed = Indexed { dtype: DType::I32, strides: &strides, positions: &strides, from_end: false };
         let plan = index::gather(4, &[17, width], 0, x.operand(), 50, indexed, 16).unwrap();
         let wide = matches!(
             plan.launches[0].kernel,
@@ -139,20 +140,29 @@ pub fn scatter_add() {
         wide[dim] = 1 + r.below(12);
         let source = Strided::random(&mut r, &shape, |r| r.float() as f32);
         let size = wide[dim];
-        let i = Strided::random(&mut r, &shape, |r| r.below(size) as i64);
+        let i = Strided::random(&mut r, &shape, |r| r.below(2 * size) as i64 - size as i64);
         let x = Strided::contiguous(&wide, |_| r.float() as f32);
         let positions = contiguous_strides(&shape);
-        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions };
-        let plan = index::scatter_add(DType::F32, &shape, dim, &source.strides, indexed, &wide).unwrap();
-        let mut out = [Buffer::of(&x.data)];
-        assert_eq!(run(&plan, &mut [source.buffer(), i.buffer()], &mut out), None);
-        let mut want = x.data.clone();
-        for at in indices(&shape) {
-            let mut to = at.clone();
-            to[dim] = i.at(&at) as usize;
-            want[linear(&wide, &to)] += source.at(&at);
+        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions, from_end: true };
+        for mode in ScatterMode::ALL {
+            let plan = index::scatter(mode, DType::F32, &shape, dim, &source.strides, indexed, &wide).unwrap();
+            let mut out = [Buffer::of(&x.data)];
+            assert_eq!(run(&plan, &mut [source.buffer(), i.buffer()], &mut out), None);
+            let mut want = x.data.clone();
+            for at in indices(&shape) {
+                let mut to = at.clone();
+                to[dim] = i.at(&at).rem_euclid(size as i64) as usize;
+                let (there, comes) = (&mut want[linear(&wide, &to)], source.at(&at));
+                *there = match mode {
+                    ScatterMode::Assign => comes,
+                    ScatterMode::Sum => *there + comes,
+                    ScatterMode::Prod => *there * comes,
+                    ScatterMode::Max => there.max(comes),
+                    ScatterMode::Min => there.min(comes),
+                };
+            }
+            assert_eq!(out[0].get::<f32>(), want, "{mode:?} of {shape:?} into {wide:?} dim {dim}");
         }
-        assert_eq!(out[0].get::<f32>(), want, "{shape:?} into {wide:?} dim {dim}");
     }
 }
 
@@ -161,7 +171,7 @@ pub fn bad_index() {
     let mut i = Strided::contiguous(&[600], |i| (i % 10) as i64);
     (i.data[77], i.data[400], i.data[401]) = (10, -1, 1 << 40);
     let strides = along(2, 0, 1);
-    let indexed = Indexed { dtype: DType::I64, strides: &strides, positions: &strides };
+    let indexed = Indexed { dtype: DType::I64, strides: &strides, positions: &strides, from_end: false };
     let plan = index::gather(4, &[600, 4], 0, x.operand(), 10, indexed, 16).unwrap();
     let mut out = [Buffer::new(4 * 2400)];
     assert_eq!(run(&plan, &mut [x.buffer(), i.buffer()], &mut out), Some((77, 10, 10)));
@@ -169,9 +179,11 @@ pub fn bad_index() {
 
     let source = Strided::contiguous(&[600], |_| 1f32);
     let strides = [1];
-    let indexed = Indexed { dtype: DType::I64, strides: &strides, positions: &strides };
+    let indexed = Indexed { dtype: DType::I64, strides: &strides, positions: &strides, from_end: false };
     i.data[77] = 7;
-    let plan = index::scatter_add(DType::F32, &[600], 0, &source.strides, indexed, &[10]).unwrap();
+    // (From the end -1 is the last, where that is asked for.)
+    let plan =
+        index::scatter(ScatterMode::Sum, DType::F32, &[600], 0, &source.strides, indexed, &[10]).unwrap();
     let mut out = [Buffer::of(&[0f32; 10])];
     assert_eq!(run(&plan, &mut [source.buffer(), i.buffer()], &mut out), Some((400, -1, 10)));
     assert_eq!(out[0].get::<f32>().iter().sum::<f32>(), 598.0);
@@ -213,11 +225,11 @@ pub fn cumsum() {
                 want[p] = last.map_or(0, |l| want[l]) + x.at(&at) as i64;
                 sums[p] = last.map_or(0.0, |l| sums[l]) + f.at(&at); // exact: multiples of 1/64
             }
-            let plan = scan::cumsum(DType::I32, shape, dim, x.operand()).unwrap();
+            let plan = scan::plan(scan::Fold::Sum, DType::I32, shape, dim, x.operand()).unwrap();
             b.add(plan, [x.buffer()], [Buffer::new(8 * n)], move |out, _| {
                 assert_eq!(out[0].get::<i64>(), want, "{shape:?} {dim}");
             });
-            let plan = scan::cumsum(DType::F32, shape, dim, f.operand()).unwrap();
+            let plan = scan::plan(scan::Fold::Sum, DType::F32, shape, dim, f.operand()).unwrap();
             b.add(plan, [f.buffer()], [Buffer::new(4 * n)], move |out, _| {
                 assert_eq!(out[0].get::<f32>(), sums, "{shape:?} {dim}");
             });

@@ -3,7 +3,7 @@
 //! What is one IEEE operation is compared bit by bit; elementary functions with f64 ones. The host's
 //! library stands in for the device's there, so this proves the expressions, not the device's functions.
 
-use super::reference::{bound, exact_binary, exact_unary, ulps, whole_binary, whole_unary};
+use super::reference::{bound, exact_binary, exact_unary, ulps, whole_binary, whole_quotient, whole_unary};
 use super::{Random, Strided};
 use crate::catalogue::{binary, cast, source, types, unary};
 use crate::dtype::{DType, Element, with_dtype};
@@ -147,7 +147,11 @@ fn run_binary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: BinaryOp) {
             let args = [x.to_f64(), y.to_f64()];
             if T::DTYPE.is_float() {
                 // The remainder of single precision is that of its own two steps.
-                check_float::<T>(op.name(), got, exact_binary(op, args[0], args[1]), &args);
+                let want = match op {
+                    FloorDivide | TruncDivide => whole_quotient(op, T::DTYPE != DType::F64, args[0], args[1]),
+                    _ => exact_binary(op, args[0], args[1]),
+                };
+                check_float::<T>(op.name(), got, want, &args);
             } else {
                 let wrap = |x: i128| T::from_i64(x as i64).to_i64() as i128;
                 let want = whole_binary(op, x.to_i64() as i128, y.to_i64() as i128, wrap);

@@ -31,6 +31,15 @@ pub fn exact_unary(op: UnaryOp, x: f64) -> f64 {
         Sin => x.sin(),
         Cos => x.cos(),
         Tan => x.tan(),
+        Asin => x.asin(),
+        Acos => x.acos(),
+        Atan => x.atan(),
+        Sinh => x.sinh(),
+        Cosh => x.cosh(),
+        Asinh => libm::asinh(x),
+        Acosh if x < 1.0 => f64::NAN,
+        Acosh => libm::acosh(x),
+        Atanh => libm::atanh(x),
         Tanh => x.tanh(),
         Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Silu => x / (1.0 + (-x).exp()),
@@ -52,6 +61,25 @@ pub fn exact_unary(op: UnaryOp, x: f64) -> f64 {
         IsInf => x.is_infinite() as u8 as f64,
         IsFinite => x.is_finite() as u8 as f64,
         LogicalNot => (x == 0.0) as u8 as f64,
+    }
+}
+
+/// `floor_divide` and `trunc_divide` of floats, which are what their own steps make of them, in single precision or
+/// double.
+pub fn whole_quotient(op: BinaryOp, single: bool, a: f64, b: f64) -> f64 {
+    let round = |x: f64| if single { x as f32 as f64 } else { x };
+    let (q, r) = (round(a / b), a % b);
+    match op {
+        BinaryOp::TruncDivide => q.trunc(),
+        _ if b == 0.0 => q,
+        _ => {
+            let whole = round(round(a - r) / b);
+            let whole = if r != 0.0 && (r < 0.0) != (b < 0.0) { round(whole - 1.0) } else { whole };
+            match whole - whole.floor() > 0.5 {
+                _ if whole == 0.0 => 0f64.copysign(q),
+                above => round(whole.floor() + above as u8 as f64),
+            }
+        }
     }
 }
 
@@ -83,6 +111,7 @@ pub fn exact_binary(op: BinaryOp, a: f64, b: f64) -> f64 {
             let r = a % b;
             if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
         }
+        FloorDivide | TruncDivide => unreachable!("see `whole_quotient`"),
         Eq => truth(a == b),
         Ne => truth(a != b),
         Lt => truth(a < b),
@@ -148,6 +177,20 @@ pub fn whole_binary(op: BinaryOp, a: i128, b: i128, wrap: impl Fn(i128) -> i128)
                 ((a % b) + b) % b
             }
         }
+        FloorDivide => {
+            if b == 0 {
+                0
+            } else {
+                a / b - (a % b != 0 && (a < 0) != (b < 0)) as i128
+            }
+        }
+        TruncDivide => {
+            if b == 0 {
+                0
+            } else {
+                a / b
+            }
+        }
         Eq => (a == b) as i128,
         Ne => (a != b) as i128,
         Lt => (a < b) as i128,
@@ -189,8 +232,26 @@ pub fn ulps<T: Element>(got: f64, want: f64) -> f64 {
 /// How far an op may be off, in ulp of what it is computed in.
 pub fn bound(name: &str, dtype: DType) -> f64 {
     let exact = [
-        "neg", "abs", "sign", "square", "relu", "sqrt", "recip", "floor", "ceil", "round", "trunc", "add",
-        "sub", "mul", "div", "maximum", "minimum", "fmod",
+        "neg",
+        "abs",
+        "sign",
+        "square",
+        "relu",
+        "sqrt",
+        "recip",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "maximum",
+        "minimum",
+        "fmod",
+        "floor_divide",
+        "trunc_divide",
     ];
     match name {
         _ if exact.contains(&name) => 0.5,
@@ -199,6 +260,8 @@ pub fn bound(name: &str, dtype: DType) -> f64 {
         "gelu" => 6.0,
         "gelu_tanh" | "silu" | "sigmoid" => 4.0,
         _ if dtype == DType::F64 => 4.0,
+        "acosh" => 4.0,
+        "sinh" | "asinh" | "atanh" => 3.0,
         _ => 2.0,
     }
 }

@@ -53,7 +53,7 @@ pub fn far_apart() {
 
     // Row 1 twice.
     let i = Strided::contiguous(&[2], |_| 1i64);
-    let indexed = Indexed { dtype: DType::I64, strides: &[1, 0], positions: &[1, 0] };
+    let indexed = Indexed { dtype: DType::I64, strides: &[1, 0], positions: &[1, 0], from_end: false };
     let plan = index::gather(1, &[2, 4], 0, x, 2, indexed, 16).unwrap();
     assert!(matches!(&plan.launches[0].kernel, Kernel::Index(index::Key::Gather { wide: true, .. })));
     b.add(plan, [rows(), i.buffer()], [Buffer::new(8)], |out, bad| {

@@ -31,13 +31,17 @@ fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
             U::Sqrt | U::Rsqrt | U::Recip => 100 * bytes,
             _ if on == DType::F64 => 8_000,
             // In double precision inside.
+            U::Asin | U::Acos | U::Asinh | U::Acosh => 3_000,
+            U::Atan | U::Sinh | U::Cosh | U::Atanh => 1_300,
             U::Log2 | U::Log10 | U::Log1p | U::Tan | U::Softplus | U::Gelu | U::GeluTanh => 1_300,
             _ => 500,
         },
         Code::Binary(op, ..) => match op {
             B::Pow | B::Atan2 if on != DType::F64 => 3_000,
             B::Pow | B::Atan2 => 20_000,
-            B::Fmod | B::Remainder => 8_000,
+            B::Fmod | B::Remainder | B::FloorDivide => 8_000,
+            B::TruncDivide if !on.is_float() => 2_000,
+            B::TruncDivide => 50 * bytes,
             B::Div => 50 * bytes,
             _ => simple,
         },

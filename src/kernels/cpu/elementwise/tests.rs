@@ -229,6 +229,15 @@ fn unary_f64(op: UnaryOp, x: f64) -> f64 {
         Sin => x.sin(),
         Cos => x.cos(),
         Tan => x.tan(),
+        Asin => x.asin(),
+        Acos => x.acos(),
+        Atan => x.atan(),
+        Sinh => x.sinh(),
+        Cosh => x.cosh(),
+        Asinh => libm::asinh(x),
+        Acosh if x < 1.0 => f64::NAN,
+        Acosh => libm::acosh(x),
+        Atanh => libm::atanh(x),
         Tanh => x.tanh(),
         Sigmoid => sigmoid(x),
         Silu => x * sigmoid(x),
@@ -269,6 +278,25 @@ fn unary_i128(op: UnaryOp, x: i128) -> i128 {
     }
 }
 
+/// `floor_divide` and `trunc_divide` of floats, which are what their own steps make of them, in single precision or
+/// double.
+fn whole_quotient(op: BinaryOp, single: bool, a: f64, b: f64) -> f64 {
+    let round = |x: f64| if single { x as f32 as f64 } else { x };
+    let (q, r) = (round(a / b), a % b);
+    match op {
+        BinaryOp::TruncDivide => q.trunc(),
+        _ if b == 0.0 => q,
+        _ => {
+            let whole = round(round(a - r) / b);
+            let whole = if r != 0.0 && (r < 0.0) != (b < 0.0) { round(whole - 1.0) } else { whole };
+            match whole - whole.floor() > 0.5 {
+                _ if whole == 0.0 => 0f64.copysign(q),
+                above => round(whole.floor() + above as u8 as f64),
+            }
+        }
+    }
+}
+
 fn binary_f64(op: BinaryOp, a: f64, b: f64) -> f64 {
     use BinaryOp::*;
     let truth = |t: bool| t as u8 as f64;
@@ -302,6 +330,7 @@ fn binary_f64(op: BinaryOp, a: f64, b: f64) -> f64 {
             let r = a % b;
             if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
         }
+        FloorDivide | TruncDivide => unreachable!("see `whole_quotient`"),
         Eq => truth(a == b),
         Ne => truth(a != b),
         Lt => truth(a < b),
@@ -354,6 +383,20 @@ fn binary_i128(op: BinaryOp, a: i128, b: i128) -> i128 {
                 0
             } else {
                 ((a % b) + b) % b
+            }
+        }
+        FloorDivide => {
+            if b == 0 {
+                0
+            } else {
+                a / b - (a % b != 0 && (a < 0) != (b < 0)) as i128
+            }
+        }
+        TruncDivide => {
+            if b == 0 {
+                0
+            } else {
+                a / b
             }
         }
         Eq => (a == b) as i128,
@@ -477,7 +520,9 @@ fn every_binary_op_of_every_type_agrees_with_the_naive_evaluator_at_every_level(
                 let both = single(&[dtype; 2], |x| Code::Binary(op, x[0], x[1]), dtype, out);
                 let (left, right) = (Buffer::of(&a), Buffer::of(&b));
                 let of = |a: T, b: T| {
-                    if dtype.is_float() { (binary_f64(op, a.to_f64(), b.to_f64()), 0) }
+                    if matches!(op, BinaryOp::FloorDivide | BinaryOp::TruncDivide) && dtype.is_float() {
+                        (whole_quotient(op, dtype != F64, a.to_f64(), b.to_f64()), 0)
+                    } else if dtype.is_float() { (binary_f64(op, a.to_f64(), b.to_f64()), 0) }
                     else { (0.0, binary_i128(op, a.to_i64() as i128, b.to_i64() as i128)) }
                 };
                 for level in Level::available() {

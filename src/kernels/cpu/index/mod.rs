@@ -14,13 +14,13 @@ mod tests;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
-pub(crate) use pick::{embedding, gather, index_select, one_hot, scatter_add};
+pub(crate) use pick::{embedding, gather, index_select, one_hot, scatter};
 pub(crate) use place::{roll, tril, triu};
-pub(crate) use scan::cumsum;
+pub(crate) use scan::{cumprod, cumsum};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An index that names no element. Negative ones never do.
+/// An index that names no element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OutOfRange {
     /// The index.
@@ -58,9 +58,10 @@ impl Failure {
     }
 }
 
-/// The place that an index names in a dimension, if it names one.
+/// The place that an index names in a dimension, if it names one; a negative one counts `from_end`, or names none.
 #[inline(always)]
-fn place(index: i64, size: usize) -> Option<isize> {
+fn place(index: i64, size: usize, from_end: bool) -> Option<isize> {
+    let index = if from_end && index < 0 { index + size as i64 } else { index };
     ((index as u64) < size as u64).then_some(index as isize)
 }
 
@@ -74,6 +75,10 @@ macro_rules! with_index {
             }
             $crate::dtype::DType::I32 => {
                 type $I = i32;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
+                type $I = u8;
                 $body
             }
             other => unreachable!("indices of {other}"),

@@ -1,14 +1,15 @@
-//! `gather`, `index_select`, `embedding`, `one_hot`, and `scatter_add`, the way back.
+//! `gather`, `index_select`, `embedding`, `one_hot`, and `scatter`, the way back.
 
 use super::super::super::{Parallel, View, ViewMut};
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};
 use super::{Failure, LEAST, OutOfRange, PICKED, place, with_index, with_size};
 use crate::dtype::{DType, Element};
+use crate::op::ScatterMode;
 use half::{bf16, f16};
 
 /// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index, which may
-/// be smaller than the input in the other dimensions.
+/// be smaller than the input in the other dimensions. Negative indices count `from_end`, or are out of range.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -16,6 +17,7 @@ pub(crate) fn gather(
     input: View<'_>,
     dim: usize,
     index: View<'_>,
+    from_end: bool,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) -> Result<(), OutOfRange> {
@@ -31,7 +33,7 @@ pub(crate) fn gather(
             let mut failed = false;
             nest.each(part, |turn, [x, i]| {
                 // SAFETY: an index of the view of indices.
-                match place(unsafe { *at.at(i) }.load(), size) {
+                match place(unsafe { *at.at(i) }.load(), size, from_end) {
                     // SAFETY: `place` has seen that the element is the input's; `turn` counts the output's.
                     Some(p) => unsafe { to.at(turn as isize).write(*from.at(x + p * step)) },
                     None if !failed => {
@@ -58,7 +60,7 @@ fn read(index: &View<'_>, position: usize) -> i64 {
     })
 }
 
-/// `out[i, j, k] = input[i, index[j], k]` for `dim` 1.
+/// `out[i, j, k] = input[i, index[j], k]` for `dim` 1. Negative indices count `from_end`, or are out of range.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -66,6 +68,7 @@ pub(crate) fn index_select(
     input: View<'_>,
     dim: usize,
     index: View<'_>,
+    from_end: bool,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) -> Result<(), OutOfRange> {
@@ -85,7 +88,7 @@ pub(crate) fn index_select(
                 let (o, j) = (row / chosen, row % chosen);
                 let [i] = indices.at(j);
                 // SAFETY: an index of the view of indices.
-                let Some(p) = place(unsafe { *at.at(i) }.load(), size) else {
+                let Some(p) = place(unsafe { *at.at(i) }.load(), size, from_end) else {
                     failure.at(j);
                     continue;
                 };
@@ -107,7 +110,7 @@ pub(crate) fn index_select(
     failure.result(size, |j| read(&index, j))
 }
 
-/// Rows of a table: `out[.., :] = table[index[..], :]`.
+/// Rows of a table: `out[.., :] = table[index[..], :]`. No word has a negative number.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -117,7 +120,7 @@ pub(crate) fn embedding(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) -> Result<(), OutOfRange> {
-    index_select(table, 0, index, out, par)
+    index_select(table, 0, index, false, out, par)
 }
 
 /// One where the last dimension's place is the index, zero elsewhere.
@@ -133,7 +136,7 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
         let (at, to) = (Shared::<I>::new(index.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         nest.each(0..index.numel(), |turn, [i]| {
             // SAFETY: an index of the view of indices.
-            match place(unsafe { *at.at(i) }.load(), classes) {
+            match place(unsafe { *at.at(i) }.load(), classes, false) {
                 // SAFETY: `place` has seen that it lies in the row.
                 Some(p) => unsafe { to.at((turn * classes) as isize + p).write(T::from_i64(1)) },
                 None => failure.at(turn),
@@ -143,24 +146,28 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
     failure.result(classes, |turn| read(&index, turn))
 }
 
-/// `out = input`, then `out[i, index[i, j, k], k] += src[i, j, k]` for `dim` 1. Where an index comes more than
-/// once, the terms are added in order. The index may be smaller than `src` in any dimension, and smaller
-/// than the input in all but `dim`.
+/// `out = input`, then `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
+/// than once, that is done in order. Negative indices count from the end. The index may be smaller than `src` in
+/// any dimension, and smaller than the input in all but `dim`.
 ///
 /// # Errors
 /// The first index that is out of range.
-pub(crate) fn scatter_add(
+pub(crate) fn scatter(
     input: View<'_>,
     dim: usize,
+    mode: ScatterMode,
     index: View<'_>,
     src: View<'_>,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) -> Result<(), OutOfRange> {
     super::super::copy::copy(input, out, par);
+    if mode == ScatterMode::Assign {
+        return with_size!(out.dtype, T => join_all(dim, &index, &src, out, par, |_: T, x: T| x));
+    }
     macro_rules! by_type {
         ($($dtype:pat => $T:ident in $W:ident,)*) => {
-            match input.dtype { $($dtype => add_all::<$T, $W>(dim, &index, &src, out, par),)* }
+            match input.dtype { $($dtype => compute_all::<$T, $W>(mode, dim, &index, &src, out, par),)* }
         };
     }
     by_type! {
@@ -189,12 +196,33 @@ impl Load<u8> for Truth {
     }
 }
 
-fn add_all<T: Load<W>, W: super::super::reduce::fold::Wide>(
+fn compute_all<T: Load<W>, W: super::super::reduce::fold::Wide>(
+    mode: ScatterMode,
     dim: usize,
     index: &View<'_>,
     src: &View<'_>,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
+) -> Result<(), OutOfRange> {
+    // The others are rare, and share a loop.
+    let other: fn(W, W) -> W = match mode {
+        ScatterMode::Prod => W::mul,
+        ScatterMode::Max => W::larger,
+        ScatterMode::Min => W::smaller,
+        ScatterMode::Sum | ScatterMode::Assign => {
+            return join_all(dim, index, src, out, par, |y: T, x: T| T::store(y.load().add(x.load())));
+        }
+    };
+    join_all(dim, index, src, out, par, move |y: T, x: T| T::store(other(y.load(), x.load())))
+}
+
+fn join_all<T: Copy + Send + Sync + 'static>(
+    dim: usize,
+    index: &View<'_>,
+    src: &View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+    join: impl Fn(T, T) -> T + Sync,
 ) -> Result<(), OutOfRange> {
     if index.numel() == 0 {
         return Ok(());
@@ -220,11 +248,11 @@ fn add_all<T: Load<W>, W: super::super::reduce::fold::Wide>(
             for j in 0..n as isize {
                 lines.each(part.clone(), |_, [turn, i, x, y]| {
                     // SAFETY: an index of the view of indices.
-                    match place(unsafe { *at.at(i + j * steps[1]) }.load(), size) {
+                    match place(unsafe { *at.at(i + j * steps[1]) }.load(), size, true) {
                         // SAFETY: `place` has seen that the element is the output's; the line is this part's.
                         Some(p) => unsafe {
                             let (x, y) = (from.at(x + j * steps[2]), to.at(y + p * steps[3]));
-                            y.write(T::store((*y).load().add((*x).load())));
+                            y.write(join(*y, *x));
                         },
                         None => failure.at((turn + j * steps[0]) as usize),
                     }

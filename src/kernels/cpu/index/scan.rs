@@ -1,5 +1,5 @@
-//! Running sums along a dimension. Floats are summed in the next wider type and rounded at each element;
-//! integers and bool in int64.
+//! Running sums and products along a dimension. Floats are computed in the next wider type and rounded at each
+//! element; integers and bool in int64.
 
 use super::super::super::{Parallel, View, ViewMut};
 use super::super::isa::vectorize;
@@ -9,31 +9,45 @@ use super::{PICKED, SUMMED};
 use crate::dtype::DType;
 use half::{bf16, f16};
 
-/// `out[.., i, ..] = input[.., 0, ..] + ... + input[.., i, ..]`; the output's type is the sum's.
-pub(crate) fn cumsum(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
-    match input.dtype {
-        DType::F32 => sums::<f32, f64, f32>(input, dim, out, par, |s, x| s + x as f64, |s| s as f32),
-        DType::F64 => sums::<f64, f64, f64>(input, dim, out, par, |s, x| s + x, |s| s),
-        DType::F16 => sums::<f16, f32, f16>(input, dim, out, par, |s, x| s + Load::<f32>::load(x), Load::store),
-        DType::BF16 => {
-            sums::<bf16, f32, bf16>(input, dim, out, par, |s, x| s + Load::<f32>::load(x), Load::store)
+macro_rules! running {
+    ($input:ident, $dim:ident, $out:ident, $par:ident, $one:expr, $op:tt, $int:ident) => {{
+        use Load as L;
+        let (x, d, o, p) = ($input, $dim, $out, $par);
+        match x.dtype {
+            DType::F32 => fold::<f32, f64, f32>(x, d, o, p, $one as f64, |s, x| s $op x as f64, |s| s as f32),
+            DType::F64 => fold::<f64, f64, f64>(x, d, o, p, $one as f64, |s, x| s $op x, |s| s),
+            DType::F16 => {
+                fold::<f16, f32, f16>(x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store)
+            }
+            DType::BF16 => {
+                fold::<bf16, f32, bf16>(x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store)
+            }
+            DType::I32 => fold::<i32, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s),
+            DType::I64 => fold::<i64, i64, i64>(x, d, o, p, $one, i64::$int, |s| s),
+            DType::U8 | DType::Bool => fold::<u8, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s),
         }
-        DType::I32 => sums::<i32, i64, i64>(input, dim, out, par, |s, x| s.wrapping_add(x as i64), |s| s),
-        DType::I64 => sums::<i64, i64, i64>(input, dim, out, par, i64::wrapping_add, |s| s),
-        DType::U8 | DType::Bool => {
-            sums::<u8, i64, i64>(input, dim, out, par, |s, x| s.wrapping_add(x as i64), |s| s)
-        }
-    }
+    }};
 }
 
-/// Columns that are summed side by side.
+/// `out[.., i, ..] = input[.., 0, ..] + ... + input[.., i, ..]`; the output's type is the sum's.
+pub(crate) fn cumsum(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+    running!(input, dim, out, par, 0, +, wrapping_add);
+}
+
+/// `out[.., i, ..] = input[.., 0, ..] * ... * input[.., i, ..]`; the output's type is the product's.
+pub(crate) fn cumprod(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+    running!(input, dim, out, par, 1, *, wrapping_mul);
+}
+
+/// Columns that are worked on side by side.
 const COLUMNS: usize = 64;
 
-fn sums<T: Copy, W: Copy + Default, O>(
+fn fold<T: Copy, W: Copy + Sync, O>(
     x: View<'_>,
     dim: usize,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
+    nothing: W,
     add: impl Fn(W, T) -> W + Sync,
     end: impl Fn(W) -> O + Sync,
 ) {
@@ -56,7 +70,7 @@ fn sums<T: Copy, W: Copy + Default, O>(
             let at = &at[..cut.len()];
             let together = at.windows(2).all(|w| w[1] == w[0] + 1);
             vectorize!(|| {
-                let mut sum = [W::default(); COLUMNS];
+                let mut sum = [nothing; COLUMNS];
                 for r in 0..n {
                     let row = r as isize * step;
                     let out = to.at((first + r * inner) as isize);

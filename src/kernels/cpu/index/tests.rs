@@ -1,9 +1,10 @@
 //! Index kernels against walks over indices.
 
-use super::super::super::{Serial, ViewMut};
+use super::super::super::{Serial, View, ViewMut};
 use super::super::testing::*;
 use super::*;
 use crate::dtype::Element;
+use crate::op::ScatterMode;
 use half::f16;
 
 fn threads(rng: &mut Rng) -> Threads {
@@ -44,7 +45,7 @@ fn gather_takes_what_its_index_names() {
         };
         let par = threads(&mut rng);
         let view = if turn % 2 == 0 { index.view() } else { narrow.view() };
-        let got = tried::<f32>(&wanted, |out| gather(x.view(), dim, view, out, &par)).unwrap();
+        let got = tried::<f32>(&wanted, |out| gather(x.view(), dim, view, true, out, &par)).unwrap();
         for (got, at) in got.iter().zip(indices(&wanted)) {
             let mut from = at.clone();
             from[dim] = index.get(&at) as usize;
@@ -66,7 +67,8 @@ fn index_select_and_embedding_take_rows() {
         let mut wanted = shape.clone();
         wanted[dim] = n;
         let par = threads(&mut rng);
-        let got = tried::<f16>(&wanted, |out| index_select(x.view(), dim, index.view(), out, &par)).unwrap();
+        let got =
+            tried::<f16>(&wanted, |out| index_select(x.view(), dim, index.view(), true, out, &par)).unwrap();
         for (got, at) in got.iter().zip(indices(&wanted)) {
             let mut from = at.clone();
             from[dim] = index.get(&[at[dim]]) as usize;
@@ -95,11 +97,18 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
         let par = threads(&mut rng);
         assert_eq!(tried::<f32>(&[n, 3], |out| embedding(x.view(), index.view(), out, &par)), expected);
         let column = Value { shape: vec![n, 1], strides: vec![1, 1], ..index.clone() };
-        assert_eq!(tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), out, &par)), expected);
+        assert_eq!(tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), false, out, &par)), expected);
         assert_eq!(tried::<i64>(&[n, 4], |out| one_hot(index.view(), out, &par)).err(), expected.clone().err());
         let ones = Value::<f32>::new(&[n, 1], vec![1.0; n]);
-        let run = |out: &ViewMut<'_>| scatter_add(x.view(), 0, column.view(), ones.view(), out, &par);
-        assert_eq!(tried::<f32>(&[4, 3], run), expected);
+        // Where negative ones count from the end, -5 is the first that names none.
+        let lower = |i: i64| if i == -1 { -5 } else { i };
+        let column = Value { data: column.data.iter().map(|&i| lower(i)).collect(), ..column };
+        let expected = expected.map_err(|e| OutOfRange { index: lower(e.index), ..e });
+        assert_eq!(tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), true, out, &par)), expected);
+        for mode in ScatterMode::ALL {
+            let run = |out: &ViewMut<'_>| scatter(x.view(), 0, mode, column.view(), ones.view(), out, &par);
+            assert_eq!(tried::<f32>(&[4, 3], run), expected);
+        }
     }
     let error = OutOfRange { index: -1, size: 4, position: 7 };
     assert_eq!(error.to_string(), "index -1 at position 7 is out of range for size 4");
@@ -112,31 +121,82 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
     assert!(tried::<f32>(&[1, 0], |out| embedding(thin.view(), index.view(), out, &Serial)).is_err());
 }
 
-#[test]
-fn scatter_add_adds_in_order() {
-    let mut rng = Rng::new(54);
-    for _ in 0..200 {
-        let rank = 1 + rng.below(3);
-        let shape = full_shape(&mut rng, rank, 9);
-        let dim = rng.below(rank);
-        let mut part: Vec<usize> = shape.iter().map(|&n| 1 + rng.below(n)).collect();
-        part[dim] = rng.below(20);
-        let larger: Vec<usize> = part.iter().map(|n| n + rng.below(2)).collect();
-        let x = Value::<f32>::random(&mut rng, &shape, small);
-        let src = Value::<f32>::random(&mut rng, &larger, small);
-        let index = Value::<i64>::random(&mut rng, &part, |r| r.below(shape[dim]) as i64);
-        let par = threads(&mut rng);
-        let run = |out: &ViewMut<'_>| scatter_add(x.view(), dim, index.view(), src.view(), out, &par);
-        let got = tried::<f32>(&shape, run).unwrap();
+/// Puts random values at random places, and compares with a plain loop in order.
+fn check_scatter<T: Element>(rng: &mut Rng, draw: fn(&mut Rng) -> T, join: impl Fn(ScatterMode, T, T) -> T) {
+    let rank = 1 + rng.below(3);
+    let shape = full_shape(rng, rank, 9);
+    let dim = rng.below(rank);
+    let mut part: Vec<usize> = shape.iter().map(|&n| 1 + rng.below(n)).collect();
+    part[dim] = rng.below(20);
+    let larger: Vec<usize> = part.iter().map(|n| n + rng.below(2)).collect();
+    let x = Value::<T>::random(rng, &shape, draw);
+    let src = Value::<T>::random(rng, &larger, draw);
+    let size = shape[dim] as i64;
+    let index = Value::<i64>::random(rng, &part, |r| r.below(2 * size as usize) as i64 - size);
+    let par = threads(rng);
+    for mode in ScatterMode::ALL {
+        let run = |out: &ViewMut<'_>| scatter(x.view(), dim, mode, index.view(), src.view(), out, &par);
+        let got = tried::<T>(&shape, run).unwrap();
         let mut expected = Value::new(&shape, x.to_vec());
         for at in indices(&part) {
             let mut to = at.clone();
-            to[dim] = index.get(&at) as usize;
+            to[dim] = index.get(&at).rem_euclid(size) as usize;
             let to: isize = to.iter().zip(&expected.strides).map(|(&i, &s)| i as isize * s).sum();
-            expected.data[to as usize] += src.get(&at);
+            let there = expected.data[to as usize];
+            expected.data[to as usize] = join(mode, there, src.get(&at));
         }
-        assert_eq!(got, expected.data);
+        let bits = |x: &[T]| x.iter().map(|x| x.to_f64().to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got), bits(&expected.data), "{mode:?} of {}", T::DTYPE);
     }
+}
+
+#[test]
+fn scatter_joins_in_order_and_counts_negative_indices_from_the_end() {
+    use ScatterMode::*;
+    let mut rng = Rng::new(54);
+    let float = |mode, a: f64, b: f64| match mode {
+        Assign => b,
+        Sum => a + b,
+        Prod => a * b,
+        _ if a.is_nan() || b.is_nan() => f64::NAN,
+        Max => a.max(b),
+        Min => a.min(b),
+    };
+    for _ in 0..60 {
+        let odd = |r: &mut Rng| if r.below(9) == 0 { f32::NAN } else { r.unit() as f32 - 0.5 };
+        let single = |mode, a: f32, b: f32| match mode {
+            Sum => a + b,
+            Prod => a * b,
+            _ => float(mode, a as f64, b as f64) as f32,
+        };
+        check_scatter::<f32>(&mut rng, odd, single);
+        check_scatter::<f16>(&mut rng, small, |mode, a, b| {
+            f16::from_f32(float(mode, a.to_f64(), b.to_f64()) as f32)
+        });
+        let whole = |mode, a: i64, b: i64| match mode {
+            Assign => b,
+            Sum => a.wrapping_add(b),
+            Prod => a.wrapping_mul(b),
+            Max => a.max(b),
+            Min => a.min(b),
+        };
+        check_scatter::<i64>(&mut rng, |r| r.word() as i64, whole);
+        check_scatter::<u8>(&mut rng, |r| r.word() as u8, |m, a, b| whole(m, a as i64, b as i64) as u8);
+        check_scatter::<bool>(&mut rng, |r| r.below(2) == 0, |m, a, b| whole(m, a as i64, b as i64) != 0);
+    }
+}
+
+#[test]
+fn indices_of_any_integer_type_count_from_the_end() {
+    let x = Value::<f32>::new(&[3, 2], vec![0., 1., 2., 3., 4., 5.]);
+    let pick =
+        |index: View<'_>| tried::<f32>(&[2, 2], |out| index_select(x.view(), 0, index, true, out, &Serial));
+    assert_eq!(pick(Value::<i64>::new(&[2], vec![-1, -3]).view()).unwrap(), [4., 5., 0., 1.]);
+    assert_eq!(pick(Value::<i32>::new(&[2], vec![-2, 2]).view()).unwrap(), [2., 3., 4., 5.]);
+    assert_eq!(pick(Value::<u8>::new(&[2], vec![2, 1]).view()).unwrap(), [4., 5., 2., 3.]);
+    // 255 is no -1.
+    let error = pick(Value::<u8>::new(&[2], vec![0, 255]).view()).unwrap_err();
+    assert_eq!(error, OutOfRange { index: 255, size: 3, position: 1 });
 }
 
 #[test]
@@ -235,7 +295,7 @@ fn sorting_is_stable_and_nan_is_largest() {
 }
 
 #[test]
-fn running_sums_agree_with_a_plain_loop() {
+fn running_sums_and_products_agree_with_a_plain_loop() {
     let mut rng = Rng::new(57);
     for _ in 0..100 {
         let rank = 1 + rng.below(3);
@@ -244,16 +304,20 @@ fn running_sums_agree_with_a_plain_loop() {
         let (x, y) =
             (Value::<f32>::random(&mut rng, &shape, small), Value::<u8>::random(&mut rng, &shape, small));
         let par = threads(&mut rng);
-        let float = filled::<f32>(&shape, |out| cumsum(x.view(), dim, out, &par));
-        let int = filled::<i64>(&shape, |out| cumsum(y.view(), dim, out, &par));
+        let sums = filled::<f32>(&shape, |out| cumsum(x.view(), dim, out, &par));
+        let whole_sums = filled::<i64>(&shape, |out| cumsum(y.view(), dim, out, &par));
+        let products = filled::<f32>(&shape, |out| cumprod(x.view(), dim, out, &par));
+        let whole_products = filled::<i64>(&shape, |out| cumprod(y.view(), dim, out, &par));
         for (i, at) in indices(&shape).iter().enumerate() {
             let before = (0..=at[dim]).map(|j| {
                 let mut at = at.clone();
                 at[dim] = j;
-                at
+                (x.get(&at) as f64, y.get(&at) as i64)
             });
-            let sum = before.fold((0.0, 0), |(f, n), at| (f + x.get(&at) as f64, n + y.get(&at) as i64));
-            assert_eq!((float[i], int[i]), (sum.0 as f32, sum.1));
+            let sum = before.clone().fold((0.0, 0), |(f, n), (x, y)| (f + x, n + y));
+            assert_eq!((sums[i], whole_sums[i]), (sum.0 as f32, sum.1));
+            let product = before.fold((1.0, 1i64), |(f, n), (x, y)| (f * x, n.wrapping_mul(y)));
+            assert_eq!((products[i].to_bits(), whole_products[i]), ((product.0 as f32).to_bits(), product.1));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Elementary functions of f64: the standard library's, and `libm`'s where it has none.
+//! Elementary functions of f64: the standard library's, and `libm`'s where it has none or loses digits near an edge.
 //!
 //! Called through [`Real`] only. Not vectorised: double precision is rarely what a CPU tensor is for.
 
@@ -25,6 +25,11 @@ fn gelu_tanh(x: f64) -> f64 {
 
 fn softplus(x: f64) -> f64 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
+fn acosh(x: f64) -> f64 {
+    // Below 1 `libm` makes numbers of some.
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
 }
 
 macro_rules! real {
@@ -55,7 +60,15 @@ real! {
     sin f64::sin;
     cos f64::cos;
     tan f64::tan;
+    asin f64::asin;
+    acos f64::acos;
+    atan f64::atan;
+    sinh f64::sinh;
+    cosh f64::cosh;
     tanh f64::tanh;
+    asinh libm::asinh;
+    acosh acosh;
+    atanh libm::atanh;
     sigmoid sigmoid;
     softplus softplus;
     erf libm::erf;

@@ -138,6 +138,21 @@ pub(super) fn tanh<S: Simd>(x: f32) -> f32 {
     if t < 0.625 { small } else { large }.copysign(x)
 }
 
+/// `(m + m / (m + 1)) / 2` with `m = e^|x| - 1`, which keeps the digits of a small `x`.
+#[inline(always)]
+pub(super) fn sinh<S: Simd>(x: f32) -> f32 {
+    let (p, power) = split64::<S>(clamp(x.abs(), 0.0, 90.0) as f64);
+    let m = fma64::<S>(p, power, power - 1.0);
+    let y = 0.5 * fma64::<S>(m, reciprocal64::<S>(m + 1.0), m);
+    (y as f32).copysign(x)
+}
+
+#[inline(always)]
+pub(super) fn cosh<S: Simd>(x: f32) -> f32 {
+    let e = exp64::<S>(clamp(x.abs(), 0.0, 90.0) as f64);
+    (0.5 * (e + reciprocal64::<S>(e))) as f32
+}
+
 #[inline(always)]
 pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
     // e^-|x| cannot overflow, and keeps the relative precision of the left tail.

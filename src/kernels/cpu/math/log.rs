@@ -90,6 +90,44 @@ pub(super) fn log1p<S: Simd>(x: f32) -> f32 {
     if x < f32::INFINITY && x != 0.0 { y } else { x }
 }
 
+/// `log x` in f64 of a positive, normal number.
+#[inline(always)]
+fn log64<S: Simd>(x: f64) -> f64 {
+    let (k, log) = split64::<S>(x);
+    fma64::<S>(k, std::f64::consts::LN_2, log)
+}
+
+/// `log(t + sqrt(t^2 + 1))` with the sign of `x`, and two terms of the series near 0.
+#[inline(always)]
+pub(super) fn asinh<S: Simd>(x: f32) -> f32 {
+    let t = x.abs() as f64;
+    let z = t * t;
+    let large = log64::<S>(t + (z + 1.0).sqrt());
+    let small = fma64::<S>(t * z, -1.0 / 6.0, t);
+    let y = (if t < 1e-3 { small } else { large }) as f32;
+    if x.abs() < f32::INFINITY { y.copysign(x) } else { x }
+}
+
+#[inline(always)]
+pub(super) fn acosh<S: Simd>(x: f32) -> f32 {
+    let y = x as f64;
+    let y = log64::<S>(y + ((y - 1.0) * (y + 1.0)).sqrt()) as f32;
+    let y = if x < 1.0 { f32::NAN } else { y };
+    if x < f32::INFINITY { y } else { x }
+}
+
+/// `log((1 + t) / (1 - t)) / 2` with the sign of `x`, and two terms of the series near 0.
+#[inline(always)]
+pub(super) fn atanh<S: Simd>(x: f32) -> f32 {
+    let t = x.abs() as f64;
+    let large = 0.5 * log64::<S>((1.0 + t) * reciprocal64::<S>(1.0 - t));
+    let small = fma64::<S>(t * (t * t), 1.0 / 3.0, t);
+    let y = if t < 1e-3 { small } else { large };
+    let y = if t == 1.0 { f64::INFINITY } else { y };
+    let y = if t <= 1.0 { y } else { f64::NAN };
+    (y as f32).copysign(x)
+}
+
 /// `2^(y log2 |x|)`, with the sign of an odd power and C's rules for zeros, ones and infinities.
 #[inline(always)]
 pub(super) fn pow<S: Simd>(x: f32, y: f32) -> f32 {

@@ -66,6 +66,8 @@ pub(crate) trait Number: Value {
     fn pow(self, b: Self) -> Self;
     fn fmod(self, b: Self) -> Self;
     fn remainder(self, b: Self) -> Self;
+    fn floor_divide(self, b: Self) -> Self;
+    fn trunc_divide(self, b: Self) -> Self;
 }
 
 /// What floating point numbers can do.
@@ -83,6 +85,14 @@ pub(crate) trait Real: Number {
     fn sin(self) -> Self;
     fn cos(self) -> Self;
     fn tan(self) -> Self;
+    fn asin(self) -> Self;
+    fn acos(self) -> Self;
+    fn atan(self) -> Self;
+    fn sinh(self) -> Self;
+    fn cosh(self) -> Self;
+    fn asinh(self) -> Self;
+    fn acosh(self) -> Self;
+    fn atanh(self) -> Self;
     fn tanh(self) -> Self;
     fn sigmoid(self) -> Self;
     fn softplus(self) -> Self;
@@ -168,6 +178,14 @@ macro_rules! int {
                 let r = self.fmod(b).0;
                 Lane::new(if r != 0 && ((r < 0) != (b.0 < 0)) { r.wrapping_add(b.0) } else { r })
             }
+            #[inline(always)]
+            #[allow(unused_comparisons)]
+            fn floor_divide(self, b: Self) -> Self {
+                let (r, q) = (self.fmod(b).0, self.trunc_divide(b).0);
+                Lane::new(if r != 0 && ((r < 0) != (b.0 < 0)) { q.wrapping_sub(1) } else { q })
+            }
+            #[inline(always)]
+            fn trunc_divide(self, b: Self) -> Self { Lane::new(if b.0 == 0 { 0 } else { self.0.wrapping_div(b.0) }) }
         }
         bits!($t);
     )*};
@@ -292,6 +310,20 @@ macro_rules! float {
                 let r = self.0 % b.0;
                 Lane::new(if r != 0.0 && ((r < 0.0) != (b.0 < 0.0)) { r + b.0 } else { r })
             }
+            #[inline(always)]
+            fn floor_divide(self, b: Self) -> Self {
+                // As Python: what is left without the remainder divides nearly exactly, where the rounded quotient of
+                // 1 and 0.1 would be 10.
+                let (r, q) = (self.0 % b.0, self.0 / b.0);
+                let whole = (self.0 - r) / b.0;
+                let whole = if r != 0.0 && ((r < 0.0) != (b.0 < 0.0)) { whole - 1.0 } else { whole };
+                let below = whole.floor();
+                let near = if whole - below > 0.5 { below + 1.0 } else { below };
+                let near = if whole == 0.0 { (0.0 as $t).copysign(q) } else { near };
+                Lane::new(if b.0 == 0.0 { q } else { near })
+            }
+            #[inline(always)]
+            fn trunc_divide(self, b: Self) -> Self { Lane::new((self.0 / b.0).trunc()) }
         }
     )*};
 }

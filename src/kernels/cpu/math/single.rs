@@ -78,7 +78,15 @@ real! {
     log2 log::log2::<S>;
     log10 log::log10::<S>;
     log1p log::log1p::<S>;
+    asin trig::asin::<S>;
+    acos trig::acos::<S>;
+    atan trig::atan::<S>;
+    sinh exp::sinh::<S>;
+    cosh exp::cosh::<S>;
     tanh exp::tanh::<S>;
+    asinh log::asinh::<S>;
+    acosh log::acosh::<S>;
+    atanh log::atanh::<S>;
     sigmoid exp::sigmoid::<S>;
     softplus exp::softplus::<S>;
     erf special::erf::<S>;

@@ -1,4 +1,4 @@
-//! Sine, cosine, tangent and `atan2` of f32, computed in f64 inside.
+//! Sine, cosine, tangent and their inverses of f32, computed in f64 inside.
 //!
 //! `x = n pi/2 + r` with |r| <= pi/4: up to 2^28 pi/2 two pieces of pi/2 are enough, the first so short
 //! (33 bits) that its products with n are exact (after FreeBSD's msun). Beyond that bound ([`is_rare`]) the
@@ -78,10 +78,10 @@ pub(crate) fn tan_rare(x: f32) -> f32 {
     (x as f64).tan() as f32
 }
 
-/// The arc tangent of the smaller over the larger, turned into its octant.
+/// The angle of the point `(b, a)` in the first quadrant: the arc tangent of the smaller over the larger, turned into
+/// its octant. Neither is NaN.
 #[inline(always)]
-pub(super) fn atan2<S: Simd>(y: f32, x: f32) -> f32 {
-    let (a, b) = (y.abs() as f64, x.abs() as f64);
+fn angle<S: Simd>(a: f64, b: f64) -> f64 {
     let steep = a > b;
     let (low, high) = if steep { (b, a) } else { (a, b) };
     let q = low / high;
@@ -104,8 +104,40 @@ pub(super) fn atan2<S: Simd>(y: f32, x: f32) -> f32 {
         ],
     );
     let angle = fma64::<S>(q * z, p, q);
-    let angle = if steep { FRAC_PI_2 - angle } else { angle };
+    if steep { FRAC_PI_2 - angle } else { angle }
+}
+
+#[inline(always)]
+pub(super) fn atan2<S: Simd>(y: f32, x: f32) -> f32 {
+    let angle = angle::<S>(y.abs() as f64, x.abs() as f64);
     let angle = if x.is_sign_negative() { PI - angle } else { angle };
     let angle = (angle as f32).copysign(y);
     if x.is_nan() || y.is_nan() { f32::NAN } else { angle }
+}
+
+#[inline(always)]
+pub(super) fn atan<S: Simd>(x: f32) -> f32 {
+    let angle = angle::<S>(x.abs() as f64, 1.0) as f32;
+    if x.is_nan() { x } else { angle.copysign(x) }
+}
+
+/// `sqrt(1 - t^2)`: what of a point on the unit circle is left; NaN beyond it.
+#[inline(always)]
+fn beside(t: f64) -> f64 {
+    ((1.0 - t) * (1.0 + t)).sqrt()
+}
+
+#[inline(always)]
+pub(super) fn asin<S: Simd>(x: f32) -> f32 {
+    let t = x.abs() as f64;
+    let angle = angle::<S>(t, beside(t)) as f32;
+    if t <= 1.0 { angle.copysign(x) } else { f32::NAN }
+}
+
+#[inline(always)]
+pub(super) fn acos<S: Simd>(x: f32) -> f32 {
+    let t = x.abs() as f64;
+    let angle = angle::<S>(beside(t), t);
+    let angle = if x < 0.0 { PI - angle } else { angle };
+    if t <= 1.0 { angle as f32 } else { f32::NAN }
 }

@@ -17,12 +17,13 @@ use super::{Shared, slice_of};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
 use crate::kernels::cpu::conv::{self, Geometry};
-use crate::kernels::cpu::index::{cumsum, gather, index_select, scatter_add, sort, topk, tril};
+use crate::kernels::cpu::index::{cumsum, gather, index_select, scatter, sort, topk, tril};
 use crate::kernels::cpu::matmul::matmul;
 use crate::kernels::cpu::reduce::{Source, reduce};
 use crate::kernels::cpu::window::Window;
 use crate::kernels::cpu::{attention, copy, elementwise, pool, softmax};
 use crate::kernels::{Parallel, Serial, View, ViewMut};
+use crate::op::ScatterMode;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -184,17 +185,17 @@ fn sweep(par: &dyn Parallel) {
     s.kernel("index: gather of rows of 256", "elements", 256, MAX >> 8, &|pieces| {
         let (o, at) = ([pieces.len(), 256], pieces.start << 8);
         let index = indices(&places, at, &o, &[256, 1]);
-        gather(of(&x, at, &o, &[256, 1]), 1, index, &into(to, at, F32, &o), &Serial).ok().unwrap();
+        gather(of(&x, at, &o, &[256, 1]), 1, index, true, &into(to, at, F32, &o), &Serial).ok().unwrap();
     });
     s.kernel("index: scatter_add of rows of 256", "elements", 256, MAX >> 8, &|pieces| {
         let (o, at) = ([pieces.len(), 256], pieces.start << 8);
         let (i, x) = (indices(&places, at, &o, &[256, 1]), of(&x, at, &o, &[256, 1]));
-        scatter_add(x, 1, i, x, &into(to, at, F32, &o), &Serial).ok().unwrap();
+        scatter(x, 1, ScatterMode::Sum, i, x, &into(to, at, F32, &o), &Serial).ok().unwrap();
     });
     s.kernel("index: index_select, rows of 64", "elements", 64, MAX >> 6, &|pieces| {
         let (i, o) = ([pieces.len()], [pieces.len(), 64]);
         let (i, x) = (indices(&places, pieces.start, &i, &[1]), of(&x, 0, &[256, 64], &[64, 1]));
-        index_select(x, 0, i, &into(to, pieces.start * 64, F32, &o), &Serial).ok().unwrap();
+        index_select(x, 0, i, true, &into(to, pieces.start * 64, F32, &o), &Serial).ok().unwrap();
     });
     s.kernel("index: tril of rows of 256", "elements", 256, MAX >> 8, &|pieces| {
         let (o, at) = ([pieces.len(), 256], pieces.start << 8);

@@ -28,31 +28,43 @@ FN void report(IndexError* error, u64 position, i64 index, u64 size) {
     }
 }
 
+// A negative index counts from the end where `lift` is the size; where that is 0, it stays out of range.
+FN i64 lifted(i64 index, i64 lift) { return index < 0 ? index + lift : index; }
+
 // out[i] = x[.., index[..], ..]. geo's operands: x without the indexed dimension, the index, and the
 // position in the index.
 template <class T, class J, template <int> class Geo>
 FN void gather(const T* x, const J* index, T* out, IndexError* error, typename Geo<3>::Index n, const Geo<3>& geo,
-               i64 step, u64 size) {
+               i64 step, u64 size, i64 lift) {
     typedef typename Geo<3>::Index I;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
     typename Geo<3>::Stride off[3];
     offsets<3, Geo>(geo, i, off);
-    i64 at = (i64)index[off[1]];
+    i64 at = lifted((i64)index[off[1]], lift);
     if ((u64)at >= size) {
-        report(error, (u64)off[2], at, size);
+        report(error, (u64)off[2], (i64)index[off[1]], size);
         at = 0;
     }
     T none = {};
     out[i] = size > 0 ? x[off[0] + at * step] : none;
 }
 
-// out[.., index[j], ..] += source[.., j, ..] along lines of one dimension. A line's elements of one
-// residue modulo `owners` belong to one thread, which walks the line in order: no atomics, and sums
+// What is there and what comes, by op::ScatterMode in its order.
+template <int HOW, class T> FN T joined(T there, T comes) {
+    if (HOW == 0) return comes;
+    if (HOW == 1) return As<T>::of(add(load(there), load(comes)));
+    if (HOW == 2) return As<T>::of(mul(load(there), load(comes)));
+    if (HOW == 3) return As<T>::of(maximum(load(there), load(comes)));
+    return As<T>::of(minimum(load(there), load(comes)));
+}
+
+// out[.., index[j], ..] joined with source[.., j, ..] along lines of one dimension. A line's elements of one
+// residue modulo `owners` belong to one thread, which walks the line in order: no atomics, and results
 // are those of a plain loop. geo's operands: out, source, index, position.
-template <class T, class J, template <int> class Geo>
-FN void scatter_add(const T* source, const J* index, T* out, IndexError* error, typename Geo<4>::Index lines,
-                    const Geo<4>& geo, i64 length, u64 size, u32 owners, i64 out_step, i64 source_step,
+template <int HOW, class T, class J, template <int> class Geo>
+FN void scatter(const T* source, const J* index, T* out, IndexError* error, typename Geo<4>::Index lines,
+                    const Geo<4>& geo, i64 length, u64 size, i64 lift, u32 owners, i64 out_step, i64 source_step,
                     i64 index_step, i64 position_step) {
     typedef typename Geo<4>::Index I;
     I line = (I)blockIdx.x * 256 + threadIdx.x;
@@ -61,14 +73,14 @@ FN void scatter_add(const T* source, const J* index, T* out, IndexError* error, 
     offsets<4, Geo>(geo, line, off);
     u32 mine = blockIdx.y;
     for (i64 j = 0; j < length; ++j) {
-        i64 at = (i64)index[off[2] + j * index_step];
+        i64 named = (i64)index[off[2] + j * index_step], at = lifted(named, lift);
         if ((u64)at % owners != mine) continue;
         if ((u64)at >= size) {
-            report(error, (u64)(off[3] + j * position_step), at, size);
+            report(error, (u64)(off[3] + j * position_step), named, size);
             continue;
         }
         T* p = out + (off[0] + at * out_step);
-        *p = As<T>::of(add(load(*p), load(source[off[1] + j * source_step])));
+        *p = joined<HOW>(*p, source[off[1] + j * source_step]);
     }
 }
 

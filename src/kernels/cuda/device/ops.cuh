@@ -2,7 +2,8 @@
 //
 // Float functions are the compiler's own without fast-math; their bounds in ulp are those of the CUDA
 // C++ Programming Guide, "Mathematical Functions": exp log log1p expm1 log2 1, exp2 log10 sin cos
-// erf tanh 2, atan2 3, tan pow erfc 4; sqrt and division are correctly rounded.
+// erf tanh asin acos atan cosh 2, atan2 sinh asinh atanh 3, acosh tan pow erfc 4; sqrt and division are
+// correctly rounded.
 
 namespace ft {
 
@@ -70,6 +71,28 @@ template <class T> FN T remainder(T a, T b) {
     return r != (T)0 && (r < (T)0) != (b < (T)0) ? (T)(r + b) : r;
 }
 
+// Whole quotients; of an integer and zero they are 0, and by -1 the smallest one wraps.
+template <class T> FN T trunc_divide(T a, T b) { return b == (T)0 ? (T)0 : b == (T)-1 ? neg(a) : (T)(a / b); }
+template <> FN_SPECIAL u8 trunc_divide(u8 a, u8 b) { return b == 0 ? 0 : (u8)(a / b); }
+template <> FN_SPECIAL float trunc_divide(float a, float b) { return ::truncf(a / b); }
+template <> FN_SPECIAL double trunc_divide(double a, double b) { return ::trunc(a / b); }
+
+template <class T> FN T floor_divide(T a, T b) {
+    T r = fmod(a, b), q = trunc_divide(a, b);
+    return r != (T)0 && (r < (T)0) != (b < (T)0) ? sub(q, (T)1) : q;
+}
+// What is left without the remainder divides nearly exactly.
+template <class T> FN T floor_divide_float(T a, T b) {
+    if (b == (T)0) return a / b;
+    T r = fmod(a, b), whole = (a - r) / b;
+    if (r != (T)0 && (r < (T)0) != (b < (T)0)) whole -= (T)1;
+    if (whole == (T)0) return (T)::copysign(0.0, (double)(a / b));
+    T below = (T)::floor((double)whole);
+    return whole - below > (T)0.5 ? below + (T)1 : below;
+}
+template <> FN_SPECIAL float floor_divide(float a, float b) { return floor_divide_float(a, b); }
+template <> FN_SPECIAL double floor_divide(double a, double b) { return floor_divide_float(a, b); }
+
 // ---- functions of floats -------------------------------------------------------------------
 
 #define FT_FLOAT_FUNCTION(name) \
@@ -86,7 +109,15 @@ FT_FLOAT_FUNCTION(log1p)
 FT_FLOAT_FUNCTION(sin)
 FT_FLOAT_FUNCTION(cos)
 FT_FLOAT_FUNCTION(tan)
+FT_FLOAT_FUNCTION(asin)
+FT_FLOAT_FUNCTION(acos)
+FT_FLOAT_FUNCTION(atan)
+FT_FLOAT_FUNCTION(sinh)
+FT_FLOAT_FUNCTION(cosh)
 FT_FLOAT_FUNCTION(tanh)
+FT_FLOAT_FUNCTION(asinh)
+FT_FLOAT_FUNCTION(acosh)
+FT_FLOAT_FUNCTION(atanh)
 FT_FLOAT_FUNCTION(erf)
 FT_FLOAT_FUNCTION(erfc)
 #undef FT_FLOAT_FUNCTION

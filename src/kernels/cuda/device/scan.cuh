@@ -1,6 +1,9 @@
-// Running sums: cumsum. Chunks are scanned by a block each; where there are several, their sums are scanned between two passes.
+// Running sums and products: cumsum and cumprod, by OP, which is also what there is of nothing: 0 for a sum, 1 for a product.
+// "Sum" below is either. Chunks are scanned by a block each; where there are several, their sums are scanned between two passes.
 
 namespace ft {
+
+template <int OP, class A> FN A join(A a, A b) { return OP == 0 ? add(a, b) : mul(a, b); }
 
 FN float lane_below(float x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
 FN double lane_below(double x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
@@ -8,75 +11,75 @@ FN i64 lane_below(i64 x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
 
 // Sum of the values of the threads before this one in a block of 256, and the total: within warps,
 // then over the eight of them.
-template <class A> FN A before(A x, A& total) {
+template <int OP, class A> FN A before(A x, A& total) {
     __shared__ A part[8];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     A run = x;
 #pragma unroll
     for (u32 d = 1; d < 32; d *= 2) {
         A low = lane_below(run, d);
-        if (lane >= d) run = add(low, run);
+        if (lane >= d) run = join<OP>(low, run);
     }
     __syncthreads();  // an earlier call's readers are done
     if (lane == 31) part[warp] = run;
     __syncthreads();
-    A below = 0;
-    total = 0;
+    A below = (A)OP;
+    total = (A)OP;
 #pragma unroll
     for (u32 w = 0; w < 8; ++w) {
         if (w == warp) below = total;
-        total = add(total, part[w]);
+        total = join<OP>(total, part[w]);
     }
     A low = lane_below(run, 1);
-    return lane == 0 ? below : add(below, low);
+    return lane == 0 ? below : join<OP>(below, low);
 }
 
 enum { PER_THREAD = 8, CHUNK = 256 * PER_THREAD };
 
 // Sums of the chunks of a row: sums[row * chunks + chunk].
-template <class A, class T> FN void chunk_sum(const T* x, i64 step, i64 n, A* sum) {
+template <int OP, class A, class T> FN void chunk_sum(const T* x, i64 step, i64 n, A* sum) {
     i64 first = (i64)blockIdx.y * CHUNK + threadIdx.x * PER_THREAD;
-    A a = 0, total;
+    A a = (A)OP, total;
     for (int k = 0; k < PER_THREAD; ++k)
-        if (first + k < n) a = add(a, (A)load(x[(first + k) * step]));
-    before(a, total);
+        if (first + k < n) a = join<OP>(a, (A)load(x[(first + k) * step]));
+    before<OP>(a, total);
     if (threadIdx.x == 0) *sum = total;
 }
 
 // Turns each row of `sums` into the sums before; a block a row.
-template <class A> FN void scan_sums(A* sums, i64 n) {
-    A run = 0;
+template <int OP, class A> FN void scan_sums(A* sums, i64 n) {
+    A run = (A)OP;
     for (i64 at = 0; at < n; at += 256) {
         i64 i = at + threadIdx.x;
-        A total, x = i < n ? sums[i] : (A)0;
-        A low = before(x, total);
-        if (i < n) sums[i] = add(run, low);
-        run = add(run, total);
+        A total, x = i < n ? sums[i] : (A)OP;
+        A low = before<OP>(x, total);
+        if (i < n) sums[i] = join<OP>(run, low);
+        run = join<OP>(run, total);
     }
 }
 
 // The running sums of one chunk, on top of `run`.
-template <class A, class T, class S> FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
+template <int OP, class A, class T, class S> FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
     i64 first = (i64)blockIdx.y * CHUNK + threadIdx.x * PER_THREAD;
-    A v[PER_THREAD], a = 0, total;
+    A v[PER_THREAD], a = (A)OP, total;
 #pragma unroll
     for (int k = 0; k < PER_THREAD; ++k) {
-        v[k] = first + k < n ? (A)load(x[(first + k) * step]) : (A)0;
-        a = add(a, v[k]);
+        v[k] = first + k < n ? (A)load(x[(first + k) * step]) : (A)OP;
+        a = join<OP>(a, v[k]);
     }
-    run = add(run, before(a, total));
+    run = join<OP>(run, before<OP>(a, total));
 #pragma unroll
     for (int k = 0; k < PER_THREAD; ++k) {
-        run = add(run, v[k]);
+        run = join<OP>(run, v[k]);
         if (first + k < n) out[(first + k) * out_step] = As<S>::of(run);
     }
 }
 
 // A thread a row, where rows lie side by side.
-template <class A, class T, class S> FN void column_scan(const T* x, i64 step, i64 n, S* out, i64 out_step) {
-    A run = 0;
+template <int OP, class A, class T, class S> FN void column_scan(const T* x, i64 step, i64 n, S* out, i64 out_step) {
+    A run = (A)OP;
     for (i64 j = 0; j < n; ++j) {
-        run = add(run, (A)load(x[j * step]));
+        run = join<OP>(run, (A)load(x[j * step]));
         out[j * out_step] = As<S>::of(run);
     }
 }

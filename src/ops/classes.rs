@@ -1,0 +1,40 @@
+//! Each row's element at its class number: `gather`, but no class has a negative number.
+
+use super::cuda;
+use super::pick::{Pick, out_of_range};
+use super::rows::checked;
+use crate::Backward;
+use crate::graph::launch::CudaRun;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::kernels::cpu::index;
+
+/// `(logs, target)` with as many dimensions each, along `dim`.
+pub(crate) struct Classes {
+    pub dim: isize,
+}
+
+impl Operation for Classes {
+    fn name(&self) -> &str {
+        "nll_loss"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        Pick::Gather { dim: self.dim }.infer(inputs)
+    }
+    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
+        Pick::Gather { dim: self.dim }.estimate_ns(inputs, output)
+    }
+    fn gradient_needs(&self, wanted: &[bool]) -> Needs {
+        Pick::Gather { dim: self.dim }.gradient_needs(wanted)
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        Pick::Gather { dim: self.dim }.gradient(call)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
+        index::gather(x, dim, run.inputs[1], false, &run.output, run.parallel).map_err(out_of_range)
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        cuda::pick::each(run, checked(self.dim, rank), false)
+    }
+}

@@ -1,0 +1,60 @@
+//! Running products along a dimension.
+
+use super::cuda;
+use super::pick::dim_of;
+use super::rows::checked;
+use crate::dtype::DType;
+use crate::graph::launch::CudaRun;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::kernels::cpu::index;
+use crate::kernels::cuda::scan::Fold;
+use crate::{Backward, TensorFuture};
+
+/// Of floats in their type, of anything else in int64.
+pub(crate) struct CumProd {
+    pub dim: isize,
+}
+
+impl Operation for CumProd {
+    fn name(&self) -> &str {
+        "cumprod"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let Meta { shape, dtype } = inputs[0];
+        dim_of(shape, self.dim)?;
+        let dtype = if dtype.is_float() { *dtype } else { DType::I64 };
+        Ok(Meta { shape: shape.clone(), dtype })
+    }
+    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
+        200u64.saturating_add(output.shape.numel() as u64)
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::inputs(&[0]).and_output()
+    }
+
+    /// Of `x[k]` the sum over `j >= k` of `g[j]` times the product up to `j` without `x[k]`. That
+    /// product is `y[j] / x[k]`; at the first zero of a row it is the product in which this zero
+    /// counts as 1, and at a later one it is 0.
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let dim = self.dim;
+        call.give(0, |call| {
+            let (g, x) = (call.upstream(), call.input(0));
+            let later = |terms: TensorFuture| terms.cumsum_with(dim, false, true);
+            let zero = x.eq(0);
+            let first = zero.logical_and(zero.cumsum(dim).eq(1));
+            let at_first = later(first.where_cond(1.0, x).cumprod(dim).mul(g));
+            let elsewhere = later(call.output().mul(g)).div(zero.where_cond(1.0, x));
+            zero.where_cond(first.where_cond(at_first, 0.0), elsewhere)
+        });
+        Ok(())
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let x = run.inputs[0];
+        index::cumprod(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
+        Ok(())
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        cuda::arrange::running(run, Fold::Product, checked(self.dim, rank))
+    }
+}
