@@ -16,11 +16,12 @@ use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
 use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::guard::{caught, discard_unlocked};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use std::fmt::Display;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -144,7 +145,7 @@ impl Device {
             2..=1024 => self.handed((0..n).map(value).collect(), n.into(), at),
             _ => {
                 let run = move |run: &mut crate::graph::operation::CpuRun<'_>| {
-                    run.output().fill_from((0..n).map(value));
+                    run.output.fill_from((0..n).map(value));
                     Ok(())
                 };
                 let infer = move |_: &[&Meta]| Ok(Meta::new([n], DType::F32));
@@ -339,21 +340,30 @@ impl Source for Brought {
     fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Value, Error>> {
         let mut slot = lock(&self.future);
         let Some(future) = slot.as_mut() else { return Poll::Pending };
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
-        let result = match polled {
+        let result = match caught(|| future.as_mut().poll(context)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(result)) => result,
-            Err(_) => Err(Error::new(ErrorKind::Source, self.name, "the future panicked", self.at)),
+            Err(words) => {
+                let text = format!("the future panicked: {words}");
+                Err(Error::new(ErrorKind::Source, self.name, text, self.at))
+            }
         };
-        *slot = None;
+        drop(slot);
+        self.abandon();
         Poll::Ready(result)
     }
     fn abandon(&self) {
         let future = lock(&self.future).take();
-        drop(future);
+        discard_unlocked(future);
     }
     fn name(&self) -> &'static str {
         self.name
+    }
+}
+
+impl Drop for Brought {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }
 
