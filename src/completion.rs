@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
-use crate::wakes::wake_all;
+use crate::guard::wake_all;
 use std::task::Waker;
 
 /// How far a value has come.

@@ -218,6 +218,14 @@ impl<T> Drop for Link<T> {
     }
 }
 
+/// A count that others have given theirs back to by a `Release`, with what they did before that. (`Arc` counts down so,
+/// and is read `Relaxed`.)
+pub(crate) fn seen_after(count: impl FnOnce() -> usize) -> usize {
+    let count = count();
+    fence(Ordering::Acquire);
+    count
+}
+
 /// Asks the processor to bring a value near, before it is looked at.
 #[inline]
 pub(crate) fn prefetch<T>(raw: *mut Inner<T>) {
@@ -426,6 +434,40 @@ mod loom_tests {
                 a.write(0);
             }
             drop(thread.join().unwrap());
+        });
+    }
+}
+
+#[cfg(all(test, futensor_loom))]
+mod loom_tests_of_counts {
+    use super::*;
+    use crate::sync::{AtomicUsize, UnsafeCell};
+    use loom::sync::Arc;
+
+    struct Buffer {
+        owners: AtomicUsize,
+        element: UnsafeCell<u32>,
+    }
+    // SAFETY: the element is read by owners, and written by the only one.
+    unsafe impl Sync for Buffer {}
+
+    /// What an `Arc` does as its other owner goes, beside one that would write over what that owner has read.
+    #[test]
+    fn the_only_owner_left_writes_after_the_others_have_read() {
+        loom::model(|| {
+            let shared = Arc::new(Buffer { owners: AtomicUsize::new(2), element: UnsafeCell::new(1) });
+            let reader = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                // SAFETY: the writer waits until this owner is gone.
+                let read = reader.element.with(|x| unsafe { *x });
+                reader.owners.fetch_sub(1, Ordering::Release);
+                read
+            });
+            if seen_after(|| shared.owners.load(Ordering::Relaxed)) == 1 {
+                // SAFETY: the other owner is gone; loom would see a race.
+                shared.element.with_mut(|x| unsafe { *x = 2 });
+            }
+            assert_eq!(thread.join().unwrap(), 1);
         });
     }
 }

@@ -97,11 +97,11 @@ mod completion;
 mod counted;
 mod dtype;
 mod error;
+mod guard;
 mod op;
 mod shape;
 mod sync;
 mod view;
-mod wakes;
 
 mod backend;
 mod engine;
@@ -134,7 +134,8 @@ pub use tensor::block_on::block_on;
 #[cfg(feature = "serve")]
 pub use tensor::completed::{Completed, completed};
 pub use tensor::conv::ConvOptions;
-pub use tensor::custom::{custom, custom_fn};
+pub(crate) use tensor::custom::own;
+pub use tensor::custom::{custom, custom_fn, custom_owned};
 pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::einsum::einsum;
@@ -161,4 +162,4 @@ pub use tensor::tensor::Tensor;
 pub use tensor::views::{cat, stack};
 pub use tensor::watch::Barrier;
 pub use train::{Batch, Trainer};
-pub use view::{Parallel, View, ViewMut};
+pub use view::{Output, Parallel, View};

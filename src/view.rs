@@ -12,7 +12,8 @@ use std::marker::PhantomData;
 /// A value as a CPU kernel reads it: sizes, strides in elements, and the memory behind them.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// Address of the element at index (0, 0, ...). Valid for reads at every index of the shape.
+    /// Address of the element at index (0, 0, ...). Valid for reads at every index of the shape. Null for an op from
+    /// outside where the elements are in its output.
     pub(crate) ptr: *const u8,
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [usize],
@@ -62,9 +63,19 @@ impl<'a> View<'a> {
         true
     }
 
-    /// The elements as a slice, where they are contiguous and of type `T`.
+    /// The same shape and type, without the elements: somebody else may write them.
+    pub(crate) fn without_elements(self) -> View<'a> {
+        View { ptr: std::ptr::null(), ..self }
+    }
+
+    fn has_elements_of<T: Element>(&self) -> bool {
+        T::DTYPE == self.dtype && (!self.ptr.is_null() || self.numel() == 0)
+    }
+
+    /// The elements as a slice, where they are contiguous and of type `T`. `None` as well for the input that
+    /// [`Operation::reuses`](crate::Operation::reuses) names: its elements are in the output.
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
-        if T::DTYPE != self.dtype || !self.is_contiguous() {
+        if !self.has_elements_of::<T>() || !self.is_contiguous() {
             return None;
         }
         let n = self.numel();
@@ -77,9 +88,10 @@ impl<'a> View<'a> {
         Some(unsafe { std::slice::from_raw_parts(self.ptr as *const T, n) })
     }
 
-    /// A copy of the elements in row-major order, where they are of type `T`.
+    /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for the input that
+    /// [`Operation::reuses`](crate::Operation::reuses) names: its elements are in the output.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
-        if T::DTYPE != self.dtype {
+        if !self.has_elements_of::<T>() {
             return None;
         }
         if let Some(slice) = self.as_slice() {
@@ -111,16 +123,6 @@ unsafe impl Send for ViewMut<'_> {}
 unsafe impl Sync for ViewMut<'_> {}
 
 impl ViewMut<'_> {
-    /// Element type.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// Sizes of the dimensions.
-    pub fn shape(&self) -> &[usize] {
-        self.shape
-    }
-
     /// How many elements there are.
     pub fn numel(&self) -> usize {
         if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
@@ -157,6 +159,104 @@ impl ViewMut<'_> {
         unsafe {
             std::ptr::write_bytes(self.ptr, 0, n * self.dtype.size());
             Some(std::slice::from_raw_parts_mut(self.ptr as *mut T, n))
+        }
+    }
+}
+
+/// Where a CPU kernel from outside writes: the elements of the result, contiguous and row-major.
+///
+/// What was there before (memory of other values) cannot be seen: an op writes all elements with
+/// [`fill_from`](Self::fill_from), or takes them as a slice of zeros. Where it
+/// [reuses](crate::Operation::reuses) an input, they are that input's elements. What is left unwritten fails the value.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, Meta, Refusal, custom_fn};
+/// let x = Device::cpu().arange(0.0, 4.0, 1.0);
+/// let infer = |inputs: &[&Meta]| Ok(inputs[0].clone());
+/// let every_other = custom_fn("every_other", &[&x], infer, |run| {
+///     let x = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///     let out = run.output().into_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///     for (out, x) in out.iter_mut().zip(x).step_by(2) {
+///         *out = x + 1.0;
+///     }
+///     Ok(())
+/// });
+/// assert_eq!(every_other.to_vec::<f32>().await?, [1.0, 0.0, 3.0, 0.0]);
+/// let short = custom_fn("short", &[&x], infer, |run| {
+///     run.output().fill_from([1.0f32, 2.0]);
+///     Ok(())
+/// });
+/// assert_eq!(short.await.unwrap_err().message(), "it wrote 2 of the 4 elements of its result");
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub struct Output<'r> {
+    view: ViewMut<'r>,
+    /// So many elements from the first on are initialised.
+    written: &'r mut usize,
+}
+
+impl<'r> Output<'r> {
+    /// The first `written` elements of the view are initialised.
+    pub(crate) fn new(view: ViewMut<'r>, written: &'r mut usize) -> Output<'r> {
+        Output { view, written }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &'r [usize] {
+        self.view.shape
+    }
+
+    /// How many elements there are.
+    pub fn numel(&self) -> usize {
+        self.view.numel()
+    }
+
+    /// Writes the elements from an iterator, in row-major order; false where the type differs, which writes nothing, or
+    /// where the iterator ends early.
+    pub fn fill_from<T: Element>(self, values: impl IntoIterator<Item = T>) -> bool {
+        /// Counts what is there even where the iterator panics.
+        struct Count<'r>(usize, &'r mut usize);
+        impl Drop for Count<'_> {
+            fn drop(&mut self) {
+                *self.1 = self.0.max(*self.1);
+            }
+        }
+        if T::DTYPE != self.view.dtype {
+            return false;
+        }
+        let n = self.numel();
+        let mut count = Count(0, self.written);
+        for value in values.into_iter().take(n) {
+            // SAFETY: `take` gives no more than n, so it is below the number of elements, which may be written.
+            unsafe { (self.view.ptr as *mut T).add(count.0).write(value) };
+            count.0 += 1;
+        }
+        count.0 == n
+    }
+
+    /// The elements as a slice: those written before, then zeros; the input's, where the op
+    /// [reuses](crate::Operation::reuses) one. `None` where they are not of type `T`.
+    pub fn into_slice<T: Element>(self) -> Option<&'r mut [T]> {
+        if T::DTYPE != self.view.dtype {
+            return None;
+        }
+        let n = self.numel();
+        if n == 0 {
+            return Some(&mut []);
+        }
+        let first = self.view.ptr as *mut T;
+        // SAFETY: n elements from `first` are exclusively ours, for as long as the run is borrowed. The first `written`
+        // are initialised, and zero is a valid value of every element type.
+        unsafe {
+            std::ptr::write_bytes(first.add(*self.written), 0, n - *self.written);
+            *self.written = n;
+            Some(std::slice::from_raw_parts_mut(first, n))
         }
     }
 }

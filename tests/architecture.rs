@@ -17,7 +17,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("backend", &["backend"]),
     ("kernels", &["kernels"]),
     ("graph", &["graph"]),
-    ("ground", &["op", "dtype", "shape", "error", "sync", "view", "blocks", "counted", "completion", "wakes"]),
+    ("ground", &["op", "dtype", "shape", "error", "guard", "sync", "view", "blocks", "counted", "completion"]),
 ];
 
 /// Where unsafe code may be.

@@ -14,6 +14,8 @@ mod devices;
 mod ends;
 #[path = "laws/errors.rs"]
 mod errors;
+#[path = "laws/foreign.rs"]
+mod foreign;
 #[path = "laws/handles.rs"]
 mod handles;
 #[path = "laws/observers.rs"]
@@ -38,6 +40,11 @@ const OF_THE_HOST: &[&str] = &[
     "a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back",
     "running_work_is_not_torn_down_by_a_drop",
     "an_op_is_offered_its_input_only_as_its_last_reader",
+    "an_op_that_leaves_elements_unwritten_fails",
+    "a_slice_of_the_output_is_zeros_where_nothing_was_written",
+    "an_op_in_place_has_one_view_with_the_old_elements",
+    "a_key_value_cache_of_a_users_own_copies_nothing",
+    "an_input_that_is_read_twice_is_not_changed_in_place",
     "shutdown_ends_what_was_before_and_refuses_what_comes_after",
 ];
 
@@ -110,6 +117,7 @@ fn main() {
     observers::add(&mut laws);
     ends::add(&mut laws);
     errors::add(&mut laws);
+    foreign::add(&mut laws);
     pressure::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);

@@ -314,3 +314,55 @@ fn a_seed_replays() {
         assert_eq!(trace(), trace());
     });
 }
+
+/// Panics as it is dropped.
+struct Sore;
+impl Drop for Sore {
+    fn drop(&mut self) {
+        std::panic::panic_any(7);
+    }
+}
+
+#[test]
+fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
+    use futensor::{Meta, Refusal, custom_fn};
+    for_seeds(200, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
+        let mut choices = Choices(seed);
+        let mut nodes = graph(&device, &mut choices, 6);
+        let mut odd = Vec::new();
+        for _ in 0..6 {
+            let k = choices.below(nodes.len() as u64) as usize;
+            let (what, sore) = (choices.below(4), Sore);
+            let run = move |run: &mut futensor::CpuRun<'_>| {
+                let _here = &sore;
+                let x = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+                match what {
+                    0 => drop(run.output().fill_from(x)),
+                    1 => std::panic::panic_any(8),
+                    // It leaves three of four unwritten, or all.
+                    2 => drop(run.output().fill_from([1.0f32])),
+                    _ => {}
+                }
+                Ok(())
+            };
+            let y = custom_fn("odd", &[&nodes[k].0], |inputs| Ok(Meta::clone(inputs[0])), run);
+            let want = nodes[k].1.clone();
+            match (what, choices.below(2)) {
+                (0, _) => nodes.push((y, want)),
+                (_, 0) => odd.push(y),
+                // Given up, at once.
+                _ => drop(y),
+            }
+        }
+        for (x, expected) in &nodes {
+            assert_eq!(&read(&simulation, x).unwrap(), expected);
+        }
+        for x in &odd {
+            assert!(read(&simulation, x).unwrap_err().is_kernel());
+        }
+        drop((nodes, odd));
+        simulation.block_on(device.waitall()).expect("waitall ends").unwrap();
+        simulation.run();
+    });
+}

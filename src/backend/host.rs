@@ -14,18 +14,17 @@ use crate::graph::infer;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
 use crate::graph::program::{Arg, Code, OUTPUTS_MAX, Program, Reg};
-use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value, owners};
+use crate::guard::caught;
 use crate::kernels::cpu::elementwise::{Lone, One};
 use crate::kernels::cpu::stream::{self, Fenced};
 use crate::kernels::cpu::{copy, elementwise, reduce};
 use crate::shape::{Shape, Strides};
 use crate::view::{Parallel, View, ViewMut};
 use smallvec::SmallVec;
-use std::any::Any;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Where a step runs.
@@ -99,19 +98,12 @@ fn view<'a>(node: &'a Node, value: &Value, strides: &'a mut Strides) -> View<'a>
     View { ptr: first(value, node.dtype), dtype: node.dtype, shape: &node.shape, strides }
 }
 
-pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
-}
-
 /// Runs a kernel; its panic is this node's error.
 fn guarded<R>(node: &Node, kernel: impl FnOnce() -> Result<R, Refusal>) -> Result<R, Error> {
-    match catch_unwind(AssertUnwindSafe(kernel)) {
+    match caught(kernel) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(refusal)) => Err(node.fail(refusal.kind, refusal.message)),
-        Err(panic) => {
-            Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {}", panic_message(panic))))
-        }
+        Err(words) => Err(node.fail(ErrorKind::Kernel, format!("the kernel panicked: {words}"))),
     }
 }
 
@@ -372,8 +364,7 @@ fn overwritable<'v, N: Deref<Target = Node> + Clone>(
         let Storage::Shared(buffer) = &value.storage else { return None };
         let fits =
             input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
-        (fits && buffer.is_reusable() && last_reader(i) && Arc::strong_count(buffer) == 1)
-            .then(|| taken_over(buffer))
+        (fits && buffer.is_reusable() && last_reader(i) && owners(buffer) == 1).then(|| taken_over(buffer))
     })
 }
 
@@ -468,8 +459,11 @@ pub(crate) fn run_node_on<'v>(
                 let value = value(i);
                 let Storage::Shared(buffer) = &value.storage else { return None };
                 let same = inputs[i].meta() == Meta { shape: node.shape.clone(), dtype: node.dtype };
-                let free = buffer.is_reusable() && Arc::strong_count(buffer) == 1 && last_reader(i);
-                (same && free && value.placed.is_none()).then(|| taken_over(buffer))
+                let free = buffer.is_reusable() && last_reader(i) && owners(buffer) == 1;
+                // Inside a region one value may be read twice by its last reader.
+                let lies_here = |k: usize| matches!(&operand(k), Ok(Value { storage: Storage::Shared(b), .. }) if Arc::ptr_eq(b, buffer));
+                let once = (0..inputs.len()).all(|k| k == i || !lies_here(k));
+                (same && free && once && value.placed.is_none()).then(|| taken_over(buffer))
             });
             let in_place = over.is_some();
             let mut place = over.map_or_else(|| host.place(node), |buffer| Ok(Place::Shared(buffer)))?;
@@ -491,6 +485,7 @@ pub(crate) fn run_node_on<'v>(
                     output,
                     parallel: host.parallel,
                     in_place,
+                    written: 0,
                     buffers: &buffers,
                 })
             })?;
@@ -499,8 +494,8 @@ pub(crate) fn run_node_on<'v>(
         Op::Sink(sink) => {
             let mut strides = Strides::new();
             let from = view(&inputs[0], value(0), &mut strides);
-            let taken = catch_unwind(AssertUnwindSafe(|| sink.take(from, host.parallel)));
-            taken.unwrap_or_else(|p| Err(node.fail(ErrorKind::Kernel, panic_message(p))))?;
+            let taken = caught(|| sink.take(from, host.parallel));
+            taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words)))?;
             Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8])))
         }
         _ => unreachable!("elementwise nodes run in groups, sources and markers never run"),

@@ -6,6 +6,7 @@ use crate::graph::node::{Home, Inputs, Reduction};
 use crate::kernels::cpu::elementwise::COMPUTED;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::view::Serial;
+use std::any::Any;
 use std::panic::Location;
 
 /// Nodes that no engine knows.

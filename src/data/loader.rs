@@ -1,11 +1,12 @@
 //! `Loader` and `Batches`: batches made ahead, in order, by threads that end with the stream.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::caught;
 use crate::tensor::device::Device;
-use crate::wakes::wake_all;
+use crate::guard::wake_all;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -241,11 +242,9 @@ impl<B> Shared<B> {
             };
             let start = batch * self.batch_size;
             let at = &self.order[start..self.order.len().min(start + self.batch_size)];
-            let made = catch_unwind(AssertUnwindSafe(|| (self.make)(at, &self.device)));
-            let made = made.unwrap_or_else(|panic| {
-                let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-                let text = format!("batch {batch} panicked: {}", text.unwrap_or_default());
+            let made = caught(|| (self.make)(at, &self.device));
+            let made = made.unwrap_or_else(|words| {
+                let text = format!("batch {batch} panicked: {words}");
                 Err(Error::new(ErrorKind::Source, "Loader::epoch", text, self.at))
             });
             match made {

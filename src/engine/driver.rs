@@ -17,6 +17,7 @@ use crate::backend::cpu::memory::Memory;
 use crate::backend::host::Host;
 use crate::error::ErrorKind;
 use crate::graph::node::{Node, NodeLink, Op};
+use crate::guard::{Later, caught};
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -219,8 +220,9 @@ impl Shared {
     /// books in doubt, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
         lower_priority(self.manner.nice);
-        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work(me))).is_err() {
-            self.port.end(ErrorKind::DeviceLost, "the device is lost: its engine panicked");
+        while let Err(words) = caught(|| self.work(me)) {
+            self.port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
+            let _later = Later::begin();
             self.end(&mut lock(&self.desk));
         }
     }
@@ -237,11 +239,18 @@ impl Shared {
     fn work(&self, me: usize) {
         let mut last = Instant::now();
         let mut ran = false;
+        let later = Later::begin();
         loop {
             let (did, step) = self.at_desk(me, ran);
             ran = step.is_some();
-            if let Some(step) = step {
-                self.run(me, step);
+            match step {
+                Some(step) => self.run(me, step),
+                None if later.has_some() => self.hand_over(me),
+                None => {}
+            }
+            // A user's things may take their time to go: nobody waits for that.
+            later.let_go();
+            if ran {
                 last = Instant::now();
                 continue;
             }
@@ -474,6 +483,7 @@ impl Shared {
             if stuck {
                 let text = format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
                 self.port.end(ErrorKind::DeviceLost, text);
+                let later = Later::begin();
                 self.end(&mut lock(&self.desk));
                 self.refuse_all();
                 // Every worker may be stuck: from now on this thread refuses what comes in.
@@ -481,6 +491,7 @@ impl Shared {
                     if self.port.has_news() {
                         self.refuse_all();
                     }
+                    later.let_go();
                     std::thread::sleep(Duration::from_millis(1));
                     if self.abandoned.load(SeqCst) {
                         return;

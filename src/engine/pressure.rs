@@ -6,7 +6,7 @@
 //! queued is below its limit. Knows nothing of nodes.
 
 use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
-use crate::wakes::wake_all;
+use crate::guard::wake_all;
 use std::collections::BTreeMap;
 use std::task::Waker;
 

@@ -14,6 +14,7 @@ use crate::backend::cpu::memory::Memory;
 use crate::backend::host::{Host, Results};
 use crate::error::ErrorKind;
 use crate::graph::node::{Node, NodeLink, Op};
+use crate::guard::Later;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -94,6 +95,7 @@ impl SimDriver {
     }
 
     fn go_on(&self, port: &'static Port) -> bool {
+        let _later = Later::begin();
         let mut slot = lock(&self.world);
         let world = slot.get_or_insert_with(|| World {
             machine: Machine::new(port, self.limits),

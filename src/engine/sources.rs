@@ -5,7 +5,7 @@
 //! when they have had nothing to do for a while. A simulated device does it between two events.
 
 use crate::sync::lock_plain as lock;
-use crate::wakes::contained;
+use crate::guard::contained;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

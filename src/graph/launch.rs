@@ -20,9 +20,22 @@ pub struct CudaView<'a> {
     pub(crate) strides: &'a [isize],
 }
 
+/// No address: the elements of an input that is changed in place are in the output.
+const NOWHERE: u64 = u64::MAX;
+
 impl<'a> CudaView<'a> {
+    /// The same shape and type, without the elements.
+    pub(crate) fn without_elements(self) -> CudaView<'a> {
+        CudaView { ptr: NOWHERE, ..self }
+    }
+
     /// Device address of the element at index (0, 0, ...).
+    ///
+    /// # Panics
+    /// Of the input that [`Operation::reuses`](crate::Operation::reuses) names: its elements are in the output, and no
+    /// other view is there. (The panic fails the op's value.)
     pub fn address(&self) -> u64 {
+        assert_ne!(self.ptr, NOWHERE, "the elements of this input are in the output, which reuses it");
         self.ptr
     }
 
@@ -54,7 +67,7 @@ impl<'a> CudaView<'a> {
     }
 }
 
-/// Where a CUDA kernel writes: contiguous, row-major, not initialised, exclusively its own.
+/// Where a CUDA kernel writes: contiguous, row-major, exclusively its own.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaViewMut<'a> {
     pub(crate) ptr: u64,
@@ -197,6 +210,8 @@ pub enum CudaArg<'a> {
 pub(crate) trait CudaQueue {
     fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal>;
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
+    /// Zeroes memory of the step's own. What goes wrong fails the step, whatever the op answers.
+    fn zero(&mut self, ptr: u64, bytes: usize);
     /// Work in the crate's own terms, which only its ops and its backend know.
     fn work(
         &mut self,
@@ -215,22 +230,40 @@ pub struct CudaRun<'a> {
     pub(crate) inputs: &'a [CudaView<'a>],
     pub(crate) output: CudaViewMut<'a>,
     pub(crate) in_place: bool,
+    /// An op from outside has not asked for its output yet, and old memory lies there.
+    pub(crate) fresh: bool,
     pub(crate) queue: &'a mut dyn CudaQueue,
 }
 
 impl<'a> CudaRun<'a> {
-    /// The operands, in order.
+    /// The operands, in order. The one that [`Operation::reuses`](crate::Operation::reuses) names has shape and type
+    /// here, and its elements in the output alone.
     pub fn inputs(&self) -> &'a [CudaView<'a>] {
         self.inputs
     }
 
-    /// Where the result goes. Its memory is not initialised.
-    pub fn output(&self) -> CudaViewMut<'a> {
+    /// Where the result goes: zeros, or the elements of the input that [`Operation::reuses`](crate::Operation::reuses)
+    /// names. An op that returns without having asked for it fails.
+    pub fn output(&mut self) -> CudaViewMut<'a> {
+        if std::mem::take(&mut self.fresh) {
+            let bytes = self.output.numel() * self.output.dtype.size();
+            self.queue.zero(self.output.ptr, bytes);
+        }
         self.output
     }
 
-    /// True where the output is the memory of the input that `Operation::reuses` named, with its elements
-    /// still in it.
+    /// Where the result goes, with whatever was there before: for kernels that write all of it, which saves the zeros.
+    ///
+    /// # Safety
+    /// The launches of this run write every element, whatever the elements of the operands are.
+    #[allow(unsafe_code)]
+    pub unsafe fn output_unwritten(&mut self) -> CudaViewMut<'a> {
+        self.fresh = false;
+        self.output
+    }
+
+    /// True where the output is the memory of the input that [`Operation::reuses`](crate::Operation::reuses) names;
+    /// false where it is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place
     }
@@ -239,7 +272,8 @@ impl<'a> CudaRun<'a> {
     /// itself when the launches are through.
     ///
     /// # Errors
-    /// Where there is no memory; the engine may run the op again later. Hand the error on.
+    /// Where there is no memory; the engine may run the op again later, unless it was launched in place before. Hand the
+    /// error on.
     pub fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
         self.queue.scratch(bytes)
     }

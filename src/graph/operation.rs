@@ -10,7 +10,7 @@ use crate::Backward;
 use crate::dtype::DType;
 use crate::error::ErrorKind;
 use crate::shape::Shape;
-use crate::view::{Parallel, View, ViewMut};
+use crate::view::{Output, Parallel, View, ViewMut};
 
 /// What is known of a value before it is computed.
 ///
@@ -96,19 +96,23 @@ pub struct CpuRun<'a> {
     pub(crate) output: ViewMut<'a>,
     pub(crate) parallel: &'a dyn Parallel,
     pub(crate) in_place: bool,
+    /// So many elements of the output, from the first on, an op from outside has written or was given. The crate's own
+    /// write all of them through the field.
+    pub(crate) written: usize,
     /// What each input's elements lie in, where that is more than their node: kernels may keep something beside them.
     pub(crate) buffers: &'a [Option<&'a dyn Buffer>],
 }
 
 impl<'a> CpuRun<'a> {
-    /// The operands' values, in order.
+    /// The operands' values, in order. The one that [`Operation::reuses`] names has shape and type here, and its
+    /// elements in the output alone.
     pub fn inputs(&self) -> &'a [View<'a>] {
         self.inputs
     }
 
-    /// Where the result goes. Its memory is not initialised.
-    pub fn output(&mut self) -> &mut ViewMut<'a> {
-        &mut self.output
+    /// Where the result goes. Every element has to be written, or the value fails.
+    pub fn output(&mut self) -> Output<'_> {
+        Output::new(self.output_again(), &mut self.written)
     }
 
     /// The output once more, for a kernel that sees it in another shape.
@@ -122,8 +126,7 @@ impl<'a> CpuRun<'a> {
         self.parallel
     }
 
-    /// True where the output is the memory of the input that [`Operation::reuses`] named, with its
-    /// elements still in it.
+    /// True where the output is the memory of the input that [`Operation::reuses`] names; false where it is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place
     }
@@ -182,7 +185,11 @@ impl Needs {
 
 /// An op that the table does not have. Implement it to bring an op of your own.
 ///
-/// Methods are called on the engine's threads and must not wait for anything.
+/// [`run_cpu`](Self::run_cpu) and [`run_cuda`](Self::run_cuda) are called on the device's threads and must not wait for
+/// anything. The others are asked once, by the caller's thread, when the op is asked for (the gradient's when the gradient
+/// is). Wherever one panics, the value fails and says so, and nothing else does; so it is with a panic of what the op
+/// drops.
+/// [`custom_owned`](crate::custom_owned) shows one that changes a value in place, as a key-value cache does.
 pub trait Operation: Send + Sync + 'static {
     /// The op's name, for errors and traces.
     fn name(&self) -> &str;
@@ -196,16 +203,18 @@ pub trait Operation: Send + Sync + 'static {
     /// Computes the elements. Every element of the output has to be written.
     ///
     /// # Errors
-    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic.
+    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an element of the
+    /// output that was not written.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
 
-    /// Queues what computes the elements on a CUDA device. Every element of the output has to be written.
+    /// Queues what computes the elements on a CUDA device.
     /// Called on the device's thread, which it must not keep: it says what to launch, and returns.
     ///
     /// By default it refuses: an op without a CUDA kernel fails there, and says so.
     ///
     /// # Errors
-    /// A [`Refusal`] fails this value and those made from it, nothing else.
+    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an op that never asked
+    /// where its output is.
     fn run_cuda(&self, _run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::no_kernel(self.name()))
     }
@@ -219,8 +228,12 @@ pub trait Operation: Send + Sync + 'static {
         all.fold(10_000, u64::saturating_add)
     }
 
-    /// An input (of the output's shape and type) whose memory the result may take over when this op is
-    /// its last reader.
+    /// An input (of the output's shape and type) that the op changes in place: the output begins with its elements.
+    ///
+    /// Where this op is the input's last reader, the output is its memory, and nothing is copied; else it is a copy, and
+    /// whoever holds the input sees no change. Either way the output is the one view of these elements:
+    /// [`CpuRun::inputs`] and [`CudaRun::inputs`] have the input's shape and type alone. One that is not there, or of
+    /// another shape or type, is an argument error.
     fn reuses(&self) -> Option<usize> {
         None
     }

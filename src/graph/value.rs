@@ -3,6 +3,7 @@
 //! Small ones lie in the node itself, larger ones in a counted buffer that views share. Which memory
 //! a buffer is, only its backend knows.
 
+use crate::counted::seen_after;
 use crate::shape::{Layout, Shape, Strides};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -146,6 +147,11 @@ pub(crate) enum Storage {
     Inline([u64; INLINE_BYTES / 8]),
     /// In a buffer.
     Shared(Arc<dyn Buffer>),
+}
+
+/// How many owners a buffer has. Who finds no others may write over it: what they did with it came before.
+pub(crate) fn owners(buffer: &Arc<dyn Buffer>) -> usize {
+    seen_after(|| Arc::strong_count(buffer))
 }
 
 /// Strides and offset (in elements) of a value that is not plainly row-major from the start.

@@ -102,7 +102,7 @@ impl Operation for Arrange {
             let g = call.upstream();
             // Back to where each came from.
             let back = |dim: isize, positions: Arrange| {
-                let positions = crate::custom(positions, &[call.input(0)]);
+                let positions = crate::own(positions, &[call.input(0)]);
                 call.zeros(0).scatter_add(dim, positions, g)
             };
             match *self {

@@ -99,7 +99,7 @@ impl Operation for Nll {
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| {
             let back = if self.back.is_some() { None } else { Some(call.meta(0).shape[1]) };
-            crate::custom(Nll { back, ..*self }, &[call.upstream(), call.input(1)])
+            crate::own(Nll { back, ..*self }, &[call.upstream(), call.input(1)])
         });
         Ok(())
     }

@@ -85,7 +85,7 @@ impl Operation for SliceAssign {
         call.give(0, |call| {
             let g = call.upstream();
             let zero = g.device().full_dtype((), Scalar::Int(0), g.dtype());
-            crate::custom(SliceAssign { part: self.part.clone(), spans: self.spans.clone() }, &[g, &zero])
+            crate::own(SliceAssign { part: self.part.clone(), spans: self.spans.clone() }, &[g, &zero])
         });
         call.give(1, |call| {
             let mut part = call.upstream().clone();

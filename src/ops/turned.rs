@@ -49,7 +49,7 @@ impl Operation for Turned {
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let Turned { a: ta, b: tb } = *self;
         let product =
-            |turn: Turned, a: &crate::TensorFuture, b: &crate::TensorFuture| crate::custom(turn, &[a, b]);
+            |turn: Turned, a: &crate::TensorFuture, b: &crate::TensorFuture| crate::own(turn, &[a, b]);
         call.give(0, |call| match ta {
             false => product(Turned { a: false, b: !tb }, call.upstream(), call.input(1)),
             true => product(Turned { a: tb, b: true }, call.input(1), call.upstream()),
@@ -77,6 +77,7 @@ impl Operation for Turned {
             output: run.output_again(),
             parallel: run.parallel,
             in_place: false,
+            written: 0,
             buffers: run.buffers,
         })
     }

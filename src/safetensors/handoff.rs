@@ -3,7 +3,7 @@
 //! One end is a reader or writer of files on a thread of its own, the other a future. One sender, one
 //! receiver; either end closes it, and nothing waits for the other end to notice.
 
-use crate::wakes::wake_all;
+use crate::guard::wake_all;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

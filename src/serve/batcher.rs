@@ -15,7 +15,8 @@
 use super::again::{self, Trial};
 use super::answer::{Answer, Desk, End};
 use super::options::{BatchOptions, BatchStats};
-use super::slot::{Slot, forget_panic};
+use super::slot::Slot;
+use crate::guard::contained;
 use super::timer::{ThreadTimer, Timer};
 use crate::engine::pressure::{Pressure, QueueLimits, Turn};
 use crate::error::{Error, ErrorKind, Result};
@@ -497,7 +498,7 @@ impl<R: Send + 'static> Shared<R> {
                 let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
                 let text = format!("the batch's function panicked: {}", words.unwrap_or("no message"));
                 // Its drop may panic as well.
-                forget_panic(|| drop(panic));
+                contained(|| drop(panic));
                 Err(Error::new(ErrorKind::Kernel, "batcher", text, self.at))
             }
         }
@@ -529,7 +530,7 @@ fn full_key<R>(waiting: &VecDeque<Item<R>>, batch_max: usize) -> Option<u64> {
 impl<R: Send + 'static> Wake for Shared<R> {
     fn wake(self: Arc<Self>) {
         // A drop of a request may panic; the timer's thread is everybody's.
-        forget_panic(|| self.flush());
+        contained(|| self.flush());
     }
 }
 
@@ -547,7 +548,7 @@ impl<R: Send + 'static> Desk for Shared<R> {
         let was_waiting = item.is_some();
         if was_waiting {
             self.places.release();
-            forget_panic(|| drop(item));
+            contained(|| drop(item));
         }
         was_waiting
     }

@@ -6,9 +6,10 @@
 //! lock and on the thread of whoever lets it go: requests and wakers are the user's, and drops of rows call the engine.
 
 use crate::error::{Error, Result};
+use crate::guard::{contained, wake_all};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
@@ -71,7 +72,7 @@ impl<R> Slot<R> {
         let (mut inside, mut request) = (lock(&self.0), Some(request));
         if inside.gone {
             drop(inside);
-            forget_panic(|| drop((request, value)));
+            contained(|| drop((request, value)));
             return;
         }
         let before = inside.given.replace(value);
@@ -82,8 +83,8 @@ impl<R> Slot<R> {
         }
         let waker = inside.waker.take();
         drop(inside);
-        forget_panic(|| drop((request, before)));
-        wake(waker);
+        contained(|| drop((request, before)));
+        wake_all(waker);
     }
 
     /// The error of the last run, where it is known to have one.
@@ -112,8 +113,8 @@ impl<R> Slot<R> {
         inside.stands = true;
         let (request, waker) = (inside.request.take(), inside.waker.take());
         drop(inside);
-        forget_panic(|| drop(request));
-        wake(waker);
+        contained(|| drop(request));
+        wake_all(waker);
     }
 }
 
@@ -161,21 +162,7 @@ impl<R: Send> Seat for Slot<R> {
         inside.answered = answered;
         let gone = (inside.request.take(), inside.given.take(), inside.waker.take());
         drop(inside);
-        forget_panic(|| drop(gone));
+        contained(|| drop(gone));
     }
 }
 
-/// Wakes a user's task. Its panic is its own: the rest of the batch is not to suffer, nor the thread that wakes.
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        forget_panic(|| waker.wake());
-    }
-}
-
-/// Runs what is the user's and may panic, where nobody could be told.
-pub(super) fn forget_panic(user: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(user)) {
-        // Its drop may panic again.
-        std::mem::forget(panic);
-    }
-}

@@ -6,7 +6,7 @@
 //! what a finished batch lets through: the engine only rings its bell.
 
 use crate::sync::lock_plain as lock;
-use crate::wakes::wake_all;
+use crate::guard::wake_all;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;

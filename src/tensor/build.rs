@@ -148,6 +148,13 @@ pub(crate) struct Asked {
     link: Option<NodeLink>,
 }
 
+impl From<TensorFuture> for Asked {
+    /// Nothing to tell the engine.
+    fn from(value: TensorFuture) -> Asked {
+        Asked { value, link: None }
+    }
+}
+
 impl Asked {
     #[inline]
     pub(crate) fn go(self) -> TensorFuture {

@@ -16,12 +16,12 @@ use crate::graph::node::{Op, Source};
 use crate::graph::operation::Meta;
 use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::guard::{caught, discard, discard_unlocked};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
-use crate::wakes::contained;
 use std::fmt::Display;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -145,7 +145,7 @@ impl Device {
             2..=1024 => self.handed("linspace", (0..n).map(value).collect(), n.into(), at),
             _ => {
                 let run = move |run: &mut crate::graph::operation::CpuRun<'_>| {
-                    run.output().fill_from((0..n).map(value));
+                    run.output.fill_from((0..n).map(value));
                     Ok(())
                 };
                 let infer = move |_: &[&Meta]| Ok(Meta::new([n], DType::F32));
@@ -400,7 +400,7 @@ impl Source for Brought {
                 }
             }
         };
-        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        let result = match caught(|| future.as_mut().poll(context)) {
             Ok(Poll::Pending) => {
                 let meanwhile = std::mem::replace(&mut *lock(&self.stage), Stage::Waiting(future));
                 if let Stage::Polled(Some(waker)) = meanwhile {
@@ -409,13 +409,13 @@ impl Source for Brought {
                 return Poll::Pending;
             }
             Ok(Poll::Ready(result)) => result,
-            Err(panic) => {
-                contained(|| drop(panic));
-                Err(Error::new(ErrorKind::Source, self.name, "the future panicked", self.at))
+            Err(words) => {
+                let text = format!("the future panicked: {words}");
+                Err(Error::new(ErrorKind::Source, self.name, text, self.at))
             }
         };
         *lock(&self.stage) = Stage::Over;
-        contained(|| drop(future));
+        discard(future);
         Poll::Ready(result)
     }
     fn is_ours(&self) -> bool {
@@ -431,8 +431,8 @@ impl Drop for Brought {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Over);
         match stage {
             // Whoever lets the last link go is not to wait for this.
-            Stage::Waiting(future) if !self.ours => self.port.aside(move || drop(future)),
-            stage => drop(stage),
+            Stage::Waiting(future) if !self.ours => self.port.aside(move || discard(future)),
+            stage => discard_unlocked(stage),
         }
     }
 }

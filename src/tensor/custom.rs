@@ -2,9 +2,11 @@
 
 use super::build;
 use super::future::TensorFuture;
+use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
-use crate::ops::custom::Closures;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use crate::ops::custom::{Closures, Foreign};
+use smallvec::SmallVec;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Queues an op of your own on tensors of one device.
@@ -14,7 +16,57 @@ use std::sync::Arc;
 /// all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
-    own(Arc::new(op), inputs, Location::caller())
+    foreign(op, inputs, Location::caller()).go()
+}
+
+/// [`custom`] on operands that are given away: their handles are gone before the device hears of the op. So one that
+/// [reuses](Operation::reuses) an operand is sure to change it where it lies, if nobody else holds it.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{CpuRun, Device, Meta, Operation, Refusal, custom_owned};
+///
+/// /// A key-value cache: row `.0` of a matrix is replaced.
+/// struct PutRow(usize);
+///
+/// impl Operation for PutRow {
+///     fn name(&self) -> &str {
+///         "put_row"
+///     }
+///     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+///         match (inputs[0].shape.dims(), inputs[1].shape.dims()) {
+///             ([n, m], [k]) if m == k && self.0 < *n => Ok(inputs[0].clone()),
+///             _ => Err(Refusal::shape("a matrix and a row of it are needed")),
+///         }
+///     }
+///     fn reuses(&self) -> Option<usize> {
+///         Some(0)
+///     }
+///     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+///         let row = run.inputs()[1].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///         // The matrix is here, and nowhere else.
+///         let matrix = run.output().into_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///         matrix[self.0 * row.len()..][..row.len()].copy_from_slice(&row);
+///         Ok(())
+///     }
+/// }
+///
+/// let device = Device::cpu();
+/// let mut cache = device.zeros([3, 2]);
+/// for step in 0..2 {
+///     cache = custom_owned(PutRow(step), [cache, device.full([2], step as f32 + 1.0)]);
+/// }
+/// assert_eq!(cache.to_vec::<f32>().await?, [1.0, 1.0, 2.0, 2.0, 0.0, 0.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// As [`custom`].
+#[track_caller]
+pub fn custom_owned(op: impl Operation, inputs: impl IntoIterator<Item = TensorFuture>) -> TensorFuture {
+    let inputs: SmallVec<[TensorFuture; 4]> = inputs.into_iter().collect();
+    let asked = foreign(op, &inputs.iter().collect::<SmallVec<[&TensorFuture; 4]>>(), Location::caller());
+    asked.without(inputs)
 }
 
 /// Queues an op of your own that is two closures: its shape rule, and its CPU kernel. It runs on the
@@ -48,14 +100,20 @@ pub fn custom_fn(
     infer: impl Fn(&[&Meta]) -> Result<Meta, Refusal> + Send + Sync + 'static,
     run: impl Fn(&mut CpuRun<'_>) -> Result<(), Refusal> + Send + Sync + 'static,
 ) -> TensorFuture {
-    own(Arc::new(Closures { name: name.into(), infer, run }), inputs, Location::caller())
+    foreign(Closures { name: name.into(), infer, run }, inputs, Location::caller()).go()
 }
 
-fn own(op: Arc<dyn Operation>, inputs: &[&TensorFuture], at: build::At) -> TensorFuture {
-    let Some(first) = inputs.first() else { return build::of_nothing(op.name(), at) };
-    // The user's rule: its panic is this value's error, as in the kernel.
-    match catch_unwind(AssertUnwindSafe(|| build::custom(op.clone(), inputs, at))) {
-        Ok(value) => value,
-        Err(_) => build::refused(op.name(), first, Refusal::kernel("the shape rule panicked"), at),
+/// Queues an op of the crate's own, as its gradient rules do.
+#[track_caller]
+pub(crate) fn own(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
+    build::custom(Arc::new(op), inputs, Location::caller())
+}
+
+fn foreign(op: impl Operation, inputs: &[&TensorFuture], at: build::At) -> build::Asked {
+    let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|x| x.node.meta()).collect();
+    let (op, ruled) = Foreign::ask(op, &metas.iter().collect::<SmallVec<[&Meta; 4]>>());
+    match inputs {
+        [] => build::of_nothing(op.name(), at).into(),
+        _ => build::ask(|| Op::Custom(Arc::new(op)), inputs, move || ruled, at),
     }
 }

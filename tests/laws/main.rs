@@ -15,6 +15,7 @@ mod calls;
 mod devices;
 mod ends;
 mod errors;
+mod foreign;
 mod fusion;
 mod handles;
 mod observers;
@@ -65,6 +66,7 @@ fn main() {
     devices::add(&mut laws);
     handles::add(&mut laws);
     fusion::add(&mut laws);
+    foreign::add(&mut laws);
     regions::add(&mut laws);
     wakers::add(&mut laws);
     weights::add(&mut laws);

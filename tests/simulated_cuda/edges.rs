@@ -3,9 +3,9 @@
 //! What a process reads once (its libraries, its settings) is tried in a process of its own: this program again, with
 //! the name of a part to play.
 
-use super::support::block_on;
+use super::support::{Deadline, block_on};
 use super::{Entry, device, entries};
-use futensor::{CudaOptions, DType, Device, TensorFuture};
+use futensor::{CudaOptions, DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -15,6 +15,7 @@ pub fn all() -> Vec<Entry> {
         a_gpu_has_a_name_and_memory_and_a_number
         a_library_that_is_missing_is_named_with_where_it_was_looked_for
         a_machine_without_a_gpu_says_so_and_falls_back_to_the_cpu
+        a_driver_that_lacks_a_symbol_ends_the_device_and_every_await
         settings_of_the_environment_change_no_value
         a_sum_has_the_same_bits_fused_or_not_and_however_its_operand_lies
         a_disk_cache_that_is_damaged_is_as_good_as_none
@@ -38,6 +39,7 @@ pub fn part() -> Option<ExitCode> {
             }
         },
         "sums" => println!("{:?}", sums()),
+        "older" => println!("{}", older()),
         _ => println!("{:?}", values()),
     }
     Some(ExitCode::SUCCESS)
@@ -176,6 +178,39 @@ fn a_library_that_is_missing_is_named_with_where_it_was_looked_for(_: &Simulator
 fn a_machine_without_a_gpu_says_so_and_falls_back_to_the_cpu(_: &Simulator, _: u64) {
     let text = played("probe", |c| c.env("FUTENSOR_SIM_DEVICES", "0"));
     assert!(text.contains("no GPU") && text.ends_with("0 0\ncpu\n"), "{text}");
+}
+
+/// What awaits of a device say whose driver lacks what its threads sleep with.
+fn older() -> Error {
+    let _deadline = Deadline::of("an await on an older driver");
+    let simulator = Simulator::attach().unwrap();
+    let device = device(0);
+    // Nothing is through at once.
+    simulator.pause();
+    let x = device.arange(0.0, 3000.0, 1.0).exp();
+    let y = x.sum_all();
+    let error = block_on(&y).unwrap_err();
+    assert!(block_on(x.to_vec::<f32>()).unwrap_err().is_device_lost());
+    assert!(block_on(device.ones([3]) + 1.0).unwrap_err().is_device_lost());
+    let _ = block_on(device.waitall());
+    error
+}
+
+fn a_driver_that_lacks_a_symbol_ends_the_device_and_every_await(_: &Simulator, _: u64) {
+    let (all, some) = (libraries(), folder("older"));
+    let mut library = std::fs::read(all.join("libcuda.so")).unwrap();
+    let symbol = b"\0cuEventSynchronize\0";
+    let places: Vec<usize> =
+        (0..library.len() - symbol.len()).filter(|&i| library[i..].starts_with(symbol)).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|&i| library[i + symbol.len() - 2] = b'?');
+    std::fs::write(some.join("library"), library).unwrap();
+    for file in std::fs::read_dir(&all).unwrap().flatten().filter(|f| f.path().is_symlink()) {
+        std::os::unix::fs::symlink("library", some.join(file.file_name())).unwrap();
+    }
+    let text = played("older", |c| c.env("LD_LIBRARY_PATH", &some));
+    assert!(text.contains("the device is lost") && text.contains("panicked"), "{text}");
+    std::fs::remove_dir_all(&some).unwrap();
 }
 
 fn settings_of_the_environment_change_no_value(_: &Simulator, _: u64) {

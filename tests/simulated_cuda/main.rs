@@ -11,6 +11,7 @@ mod support;
 
 mod edges;
 mod faults;
+mod foreign;
 mod odd;
 mod order;
 mod regions;
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         ("faults", faults::all()),
         ("edges", edges::all()),
         ("odd", odd::all()),
+        ("foreign", foreign::all()),
     ]
     .into_iter()
     .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))

@@ -227,7 +227,7 @@ pub fn identity(
 
 /// A copy of the first input, contiguous float32, by a kernel.
 #[allow(unsafe_code)]
-fn copy_on_gpu(run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+pub fn copy_on_gpu(run: &mut CudaRun<'_>) -> Result<(), Refusal> {
     const COPY: CudaKernel = CudaKernel::new(
         "copy",
         r#"extern "C" __global__ void copy(const float* x, float* out, long long n, int repeated) {

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::guard::discard;
 use crate::sync::{Mutex, lock};
 use crate::view::Parallel;
 use std::any::Any;
@@ -41,7 +42,13 @@ impl Job {
             let part = unsafe { &*self.part };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
                 self.next.store(self.parts, Ordering::Relaxed);
-                lock(&self.panic).get_or_insert(panic);
+                let mut first = lock(&self.panic);
+                if first.is_none() {
+                    *first = Some(panic);
+                } else {
+                    drop(first);
+                    discard(panic);
+                }
                 return;
             }
         }

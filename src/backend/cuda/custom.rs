@@ -17,6 +17,8 @@ pub(super) struct Queue<'a> {
     pub site: &'a dyn Site,
     /// The first thing that went wrong.
     pub trouble: Option<Trouble>,
+    /// A kernel from outside was launched.
+    pub launched: bool,
 }
 
 impl Queue<'_> {
@@ -41,12 +43,24 @@ impl CudaQueue for Queue<'_> {
             return Err(Refusal::kernel("not while launches are noted"));
         }
         let done = self.launcher.launch_brought(self.site, kernel, grid, args);
+        self.launched |= done.is_ok();
         self.keep(done)
     }
 
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
         let got = self.site.scratch(bytes);
         self.keep(got)
+    }
+
+    fn zero(&mut self, ptr: u64, bytes: usize) {
+        let done = match self.site.tape() {
+            Some(tape) => {
+                tape.refuse("an op from outside");
+                Err(Refusal::kernel("not while launches are noted").into())
+            }
+            None => self.launcher.zero(self.site, ptr, bytes),
+        };
+        let _ = self.keep(done);
     }
 
     fn work(

@@ -26,7 +26,7 @@ use super::step::{Operand, Target};
 use super::tape::{Multiplied, Spot};
 use super::{Trouble, pinned::PinnedBlock};
 use crate::graph::block::Block;
-use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value};
+use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value, owners};
 use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
 use crate::sync::lock;
 use cudarc::driver::sys;
@@ -147,7 +147,7 @@ pub(super) fn address(value: &Value) -> Option<u64> {
 fn is_spare(operand: &Operand) -> bool {
     match &operand.value {
         Ok(Value { storage: Storage::Shared(buffer), .. }) => {
-            device(&**buffer).is_some() && operand.spare == Some(Arc::strong_count(buffer))
+            device(&**buffer).is_some() && operand.spare == Some(owners(buffer))
         }
         _ => false,
     }

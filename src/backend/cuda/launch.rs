@@ -12,8 +12,10 @@ use super::cache::Disk;
 use super::custom::Queue;
 use super::module::{Function, Fusion, Modules};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
+use crate::error::ErrorKind;
 use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use crate::graph::node::{Op, Reduction};
+use crate::graph::operation::Refusal;
 use crate::kernels::cuda::source::INDEX_ERROR_BYTES;
 use crate::kernels::cuda::{Arg, Launch, Operand, Plan, copy, reduce};
 use crate::shape::{Strides, contiguous_strides};
@@ -72,9 +74,15 @@ impl Launcher {
             Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
             Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
             Op::Custom(op) => {
-                let mut queue = Queue { launcher: self, site, trouble: None };
-                let done = op.run_cuda(&mut CudaRun { inputs, output, in_place, queue: &mut queue });
+                let mut queue = Queue { launcher: self, site, trouble: None, launched: false };
+                let done =
+                    op.run_cuda(&mut CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue });
                 match (queue.trouble, done) {
+                    // Its operand is not what it was: it cannot be tried again.
+                    (Some(Trouble::OutOfMemory { bytes }), _) if in_place && queue.launched => {
+                        let message = format!("out of memory: {bytes} bytes, after a launch in place");
+                        Err(Trouble::Refused(Refusal { kind: ErrorKind::OutOfMemory, message }))
+                    }
                     (Some(trouble), _) => Err(trouble),
                     (None, done) => done.map_err(Trouble::Refused),
                 }
@@ -97,6 +105,13 @@ impl Launcher {
         let to_operand = Operand { strides: &strides, align: align(to.ptr) };
         let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), to_operand, 0);
         self.run(site, &plan, &[from.ptr], &[to.ptr])
+    }
+
+    /// Zeroes memory of the step's own.
+    pub(super) fn zero(&mut self, site: &dyn Site, ptr: u64, bytes: usize) -> Result<(), Trouble> {
+        // SAFETY: the step's memory has so many bytes, and nobody else uses it before the step's end.
+        let status = unsafe { sys::cuMemsetD8Async(ptr, 0, bytes, site.stream().raw) };
+        Trouble::of("cuMemsetD8Async", status)
     }
 
     /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its strides.

@@ -14,21 +14,19 @@ use super::memory::DeviceBuffer;
 use super::pinned::PinnedBlock;
 use super::tape::spoken_of;
 use super::{DeviceView, DeviceViewMut, Trouble};
-use crate::backend::host::{
-    Results, broadcast, constant, first, instead, panic_message, spread, strides_of, taint,
-};
+use crate::backend::host::{Results, broadcast, constant, first, instead, spread, strides_of, taint};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, Sink};
 use crate::graph::operation::Refusal;
 use crate::graph::program::{Code, Program, Reg};
-use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value, owners};
+use crate::guard::caught;
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
 use crate::view::{Serial, View};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// An operand of a step.
@@ -65,8 +63,8 @@ impl Landing {
         };
         let ptr = base.wrapping_add(self.layout.offset * self.dtype.size());
         let view = View { ptr, dtype: self.dtype, shape: &self.layout.shape, strides: &self.layout.strides };
-        let taken = catch_unwind(AssertUnwindSafe(|| sink.take(view, &Serial)));
-        taken.unwrap_or_else(|p| Err(node.fail(ErrorKind::Kernel, panic_message(p))))
+        let taken = caught(|| sink.take(view, &Serial));
+        taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words)))
     }
 }
 
@@ -117,9 +115,9 @@ fn spare(operand: &Operand, from: (&Shape, DType), to: (&Shape, DType)) -> Optio
     let value = operand.value.as_ref().ok()?;
     let Storage::Shared(buffer) = &value.storage else { return None };
     let fits = from.0 == to.0 && from.1.size() == to.1.size() && value.placed.is_none();
-    let owners = operand.spare?;
+    let known = operand.spare?;
     let is_memory = device(&**buffer).is_some() || spoken_of(&**buffer).is_some();
-    (fits && is_memory && Arc::strong_count(buffer) == owners).then(|| buffer.clone())
+    (fits && is_memory && owners(buffer) == known).then(|| buffer.clone())
 }
 
 /// A step's result before it is a value.
@@ -401,9 +399,9 @@ impl Gear {
         if node.numel() > 0 {
             // What an op from outside says there is not to end the device.
             let run = || self.launcher.node(berth, &node.op, &views, output, in_place);
-            catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-                let text = format!("the kernel panicked: {}", panic_message(panic));
-                Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message: text }))
+            caught(run).unwrap_or_else(|words| {
+                let message = format!("the kernel panicked: {words}");
+                Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message }))
             })?;
         }
         Ok(Some(target.value()))

@@ -245,6 +245,7 @@ pub(super) fn both(
         },
         parallel: &Serial,
         in_place: false,
+        written: 0,
         buffers: &buffers,
     })?;
     let views: Vec<DeviceView<'_>> = inputs.iter().map(|v| v.on(rig)).collect();

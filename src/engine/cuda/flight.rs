@@ -8,11 +8,12 @@ use crate::backend::cuda::doubt::Doubt;
 use crate::backend::cuda::gear::Cargo;
 use crate::backend::cuda::step::Landing;
 use crate::backend::cuda::timing::{Anchor, Timed};
-use crate::completion::AWAITED;
+use crate::completion::{AWAITED, Phase};
 use crate::engine::step::Step;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::graph::node::{NodeLink, Op};
 use crate::graph::value::Value;
+use crate::guard::caught;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -134,28 +135,38 @@ impl Shared {
         self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
         for (node, &entry) in step.nodes().zip(&step.entries) {
             let made = lock(&self.table).get(entry as usize).cloned().flatten();
-            if !node.completion.begin_writing() {
-                // The device ended meanwhile, and the node with it.
-                continue;
-            }
-            let Some(Made { mut result, doubts }) = made else {
-                // Fused away, or dropped before it was there.
-                node.completion.fuse();
-                continue;
-            };
-            if result.is_ok()
-                && let Some(error) = doubts.iter().find_map(|d| d.verdict())
+            // A panic (of somebody who is woken, say) takes no other value with it.
+            if let Err(words) = caught(|| self.publish_one(node, made, landing.as_ref()))
+                && node.completion.state().phase() == Phase::Writing
             {
-                result = Err(error);
+                let error = node.fail(ErrorKind::Kernel, format!("its end panicked: {words}"));
+                let _ = caught(|| self.port.finish(node, Err(error)));
             }
-            if let (Ok(_), Op::Sink(sink), Some(landing)) = (&result, &node.op, &landing)
-                && let Err(error) = landing.give(&**sink, node)
-            {
-                result = Err(error);
-            }
-            self.port.finish(node, result);
         }
         lock(&self.done).push(step);
+    }
+
+    fn publish_one(&self, node: &NodeLink, made: Option<Made>, landing: Option<&Landing>) {
+        if !node.completion.begin_writing() {
+            // The device ended meanwhile, and the node with it.
+            return;
+        }
+        let Some(Made { mut result, doubts }) = made else {
+            // Fused away, or dropped before it was there.
+            node.completion.fuse();
+            return;
+        };
+        if result.is_ok()
+            && let Some(error) = doubts.iter().find_map(|d| d.verdict())
+        {
+            result = Err(error);
+        }
+        if let (Ok(_), Op::Sink(sink), Some(landing)) = (&result, &node.op, landing)
+            && let Err(error) = landing.give(&**sink, node)
+        {
+            result = Err(error);
+        }
+        self.port.finish(node, result);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::backend::cuda::memory::Heap;
 use crate::backend::cuda::pinned::Pinned;
 use crate::error::ErrorKind;
 use crate::graph::node::Node;
+use crate::guard::{Later, caught};
 use crate::sync::{Mutex, lock};
 use flight::{Lane, Made};
 use std::any::Any;
@@ -161,7 +162,9 @@ impl Shared {
             format!("the device is lost: {what}; it was running {running}")
         };
         self.port.end(ErrorKind::DeviceLost, text);
-        self.end_desk(&mut lock(&self.desk));
+        let _later = Later::begin();
+        // Whatever panics here, the others are to hear of the end.
+        let _ = caught(|| self.end_desk(&mut lock(&self.desk)));
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
@@ -196,6 +199,7 @@ impl Shared {
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
+        let _later = Later::begin();
         while self.conduct(&mut lock(&self.desk)) {}
     }
 }

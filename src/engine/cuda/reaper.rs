@@ -1,10 +1,12 @@
 //! A lane's reaper: waits for the lane's events, one after the other, and publishes what is through.
 //!
 //! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the driver on an event made
-//! for that. Every answer but "reached" and "not yet" ends the device. It never launches anything.
+//! for that. Every answer but "reached" and "not yet" ends the device, and so does a panic of its own. It never launches
+//! anything.
 
 use super::Shared;
 use crate::backend::cuda::{context, describe};
+use crate::guard::caught;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::thread::JoinHandle;
@@ -14,7 +16,13 @@ use std::time::Instant;
 pub(super) fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
     let name = format!("futensor-{}-reaper-{lane}", shared.port.name);
     let shared = shared.clone();
-    std::thread::Builder::new().name(name).spawn(move || live(&shared, lane))
+    let life = move || {
+        // Nobody else would tell those who await what is on this lane.
+        if let Err(words) = caught(|| live(&shared, lane)) {
+            shared.lose(format_args!("a thread that waits for it panicked: {words}"));
+        }
+    };
+    std::thread::Builder::new().name(name).spawn(life)
 }
 
 fn live(shared: &Shared, number: usize) {

@@ -13,6 +13,7 @@ use crate::backend::cuda::timing::Timing;
 use crate::backend::cuda::{Trouble, describe};
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
+use crate::guard::{Later, caught};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -85,10 +86,10 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         }
     };
     if let Some(mut worker) = worker {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.work()));
+        let result = caught(|| worker.work());
         let healthy = result.is_ok() && !shared.over.load(SeqCst);
-        if result.is_err() {
-            shared.lose("its engine panicked");
+        if let Err(words) = result {
+            shared.lose(format_args!("its engine panicked: {words}"));
         }
         if healthy {
             worker.close();
@@ -187,6 +188,7 @@ impl Worker {
         self.tidy |= self.trim.swap(false, SeqCst) && self.gear.begin_trim();
         shared.port.attendance.attend(0);
         {
+            let _later = Later::begin();
             let mut desk = lock(&shared.desk);
             did |= self.settle_done(&mut desk);
             did |= shared.conduct(&mut desk);

@@ -1,0 +1,153 @@
+//! Around what is a user's: ops, futures, what they have captured, the payloads of their panics. Any of it may panic, also as
+//! it is dropped; it may take its time, or call back in. So it is called under a guard, and dropped under one, where the
+//! engine holds no lock.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// Calls what is a user's: its panic, in words.
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(panic_message)
+}
+
+/// The words of a panic.
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    discard(panic);
+    text.unwrap_or_else(|| "a panic without words".into())
+}
+
+/// Runs what is a user's for its effect. Of a panic the hook has told; it goes no further.
+pub(crate) fn contained(code: impl FnOnce()) {
+    let _ = caught(code);
+}
+
+/// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every lock: one may own an
+/// await of the very value that it waits for, or a permit.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        contained(|| waker.wake());
+    }
+}
+
+/// Drops what is a user's, who may panic in it: that harms nobody else.
+pub(crate) fn discard<T>(it: T) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(it))) else { return };
+    // The payload is the user's as well. One that panics with another payload is not asked again.
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(another);
+    }
+}
+
+thread_local! {
+    /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go at once.
+    static LATER: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
+}
+
+/// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that off](Later), then.
+pub(crate) fn discard_unlocked<T: 'static>(it: T) {
+    if !std::mem::needs_drop::<T>() {
+        return;
+    }
+    let mut it = Some(it);
+    // A thread that ends has no list any more.
+    let _ = LATER.try_with(|later| {
+        if let Some(list) = &mut *later.borrow_mut()
+            && let Some(it) = it.take()
+        {
+            list.push(Box::new(it));
+        }
+    });
+    discard(it);
+}
+
+/// While it lives, what is a user's goes later on this thread. To be made before a lock is taken.
+pub(crate) struct Later(bool);
+
+impl Later {
+    pub fn begin() -> Later {
+        LATER.with_borrow_mut(|later| {
+            let outermost = later.is_none();
+            later.get_or_insert_default();
+            Later(outermost)
+        })
+    }
+
+    /// Something waits to be dropped.
+    pub fn has_some(&self) -> bool {
+        LATER.with_borrow(|later| later.as_ref().is_some_and(|list| !list.is_empty()))
+    }
+
+    /// Drops what waits. The thread holds no lock now.
+    pub fn let_go(&self) {
+        while self.has_some() {
+            let list = LATER.with_borrow_mut(|later| later.as_mut().map(std::mem::take));
+            list.into_iter().flatten().for_each(discard);
+        }
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        if self.0 {
+            let list = LATER.take();
+            list.into_iter().flatten().for_each(discard);
+        }
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+
+    /// Panics as it goes, with another one of its kind as the payload, so many times.
+    struct Sore(u32);
+    impl Drop for Sore {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::panic::panic_any(Sore(self.0 - 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_payload_that_panics_as_it_is_dropped_goes_no_further() {
+        for depth in 0..4 {
+            discard(Sore(depth));
+            let words = caught(|| std::panic::panic_any(Sore(depth))).unwrap_err();
+            assert_eq!(words, "a panic without words");
+        }
+        assert_eq!(caught(|| panic!("so")).map(|()| 0), Err("so".into()));
+        assert_eq!(caught(|| 7), Ok(7));
+    }
+
+    #[test]
+    fn what_is_put_off_goes_when_the_outermost_lets_go() {
+        thread_local!(static GONE: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) });
+        struct Says(u32);
+        impl Drop for Says {
+            fn drop(&mut self) {
+                GONE.with_borrow_mut(|gone| gone.push(self.0));
+                if self.0 > 10 {
+                    discard_unlocked(Says(self.0 - 10));
+                }
+            }
+        }
+        let gone = || GONE.with_borrow_mut(std::mem::take);
+        discard_unlocked(Says(1));
+        assert_eq!(gone(), [1]);
+        let outer = Later::begin();
+        discard_unlocked(Says(12));
+        drop(Later::begin());
+        assert!(gone().is_empty() && outer.has_some());
+        outer.let_go();
+        assert_eq!(gone(), [12, 2]);
+        discard_unlocked(Says(13));
+        discard_unlocked(Sore(2));
+        drop(outer);
+        assert_eq!(gone(), [13, 3]);
+    }
+}

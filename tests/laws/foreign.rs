@@ -1,0 +1,652 @@
+//! Laws 5 and 6 where users bring code: an op from outside sees no memory of others, and whatever panics in it fails one value.
+
+use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, copy_input, copy_on_gpu, same_meta, until};
+use crate::{Laws, promises};
+use futensor::{
+    Backward, CpuRun, CudaRun, DType, Device, Element, Error, Meta, Needs, Operation, Refusal, TensorFuture,
+    custom, custom_fn, custom_owned, grad,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc;
+
+pub fn add(laws: &mut Laws) {
+    promises!(laws, 5, ALL;
+        an_op_that_leaves_elements_unwritten_fails
+        a_slice_of_the_output_is_zeros_where_nothing_was_written
+        an_op_in_place_has_one_view_with_the_old_elements
+        a_key_value_cache_of_a_users_own_copies_nothing
+        an_input_that_is_read_twice_is_not_changed_in_place);
+    promises!(laws, 6, ALL;
+        a_panicking_method_of_an_op_fails_its_value_and_nothing_else
+        an_op_that_reuses_what_it_cannot_fails
+        a_panicking_gradient_rule_fails_the_gradient
+        what_an_op_captured_may_panic_as_it_goes
+        what_a_source_captured_may_panic_as_it_goes
+        a_payload_may_panic_as_it_goes
+        the_engine_asks_a_users_op_nothing_but_to_run);
+    promises!(laws, 8, PARALLEL;
+        what_was_captured_may_wait_for_the_device_as_it_goes);
+}
+
+/// Nothing of what was tried harmed the device.
+fn is_well(device: &Device) {
+    assert_eq!(block_on((device.ones([5000]) + 1.0).sum_all().item::<f32>()).unwrap(), 10_000.0);
+    assert_eq!(block_on((device.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0; 2]);
+    block_on(device.waitall()).unwrap();
+}
+
+fn failure(x: TensorFuture) -> Error {
+    block_on(x).expect_err("this value fails")
+}
+
+/// Leaves memory of these sizes behind that holds no zero, and no bool.
+fn leave_dirt(device: &Device, bytes: usize) {
+    for _ in 0..4 {
+        let x = device.full([bytes], 199).to_dtype(DType::U8);
+        block_on((x + 0).to_vec::<u8>()).unwrap();
+    }
+}
+
+/// An op on the CPU whose result is `n` elements of a type.
+fn making(x: &TensorFuture, meta: Meta, run: impl Fn(&mut CpuRun<'_>) + Send + Sync + 'static) -> TensorFuture {
+    custom_fn(
+        "making",
+        &[x],
+        move |_| Ok(meta.clone()),
+        move |r| {
+            run(r);
+            Ok(())
+        },
+    )
+}
+
+fn an_op_that_leaves_elements_unwritten_fails(kind: Kind) {
+    fn of<T: Element>(device: &Device, n: usize, one: T) {
+        let x = device.ones([1]);
+        let meta = Meta::new([n], T::DTYPE);
+        let says = |y: TensorFuture, written: usize| {
+            let error = failure(y);
+            assert!(error.is_kernel(), "{error}");
+            let text = format!("it wrote {written} of the {n} elements of its result");
+            assert_eq!((error.op(), error.message()), ("making", &*text));
+        };
+        says(making(&x, meta.clone(), |_| ()), 0);
+        // Asking for it is not writing it.
+        says(making(&x, meta.clone(), |run| assert!(run.output().numel() > 0)), 0);
+        says(
+            making(&x, meta.clone(), move |run| {
+                assert!(!run.output().fill_from(std::iter::repeat_n(one, n - 1)));
+                // A second attempt that is shorter takes nothing back.
+                assert!(!run.output().fill_from([one; 0]));
+            }),
+            n - 1,
+        );
+        says(
+            making(&x, meta.clone(), |run| {
+                assert!(!run.output().fill_from([0.5f64; 2]));
+                assert!(run.output().into_slice::<f64>().is_none());
+            }),
+            0,
+        );
+        says(
+            making(&x, meta.clone(), move |run| {
+                let values = (0..n).map(|i| if i == n / 2 { panic!("half way") } else { one });
+                let filled = catch_unwind(AssertUnwindSafe(|| run.output().fill_from(values)));
+                assert!(filled.is_err());
+            }),
+            n / 2,
+        );
+        let whole = making(&x, meta, move |run| {
+            assert!(!run.output().fill_from([one]));
+            assert!(run.output().fill_from(std::iter::repeat(one)));
+        });
+        assert_eq!(block_on(whole.to_vec::<T>()).unwrap(), vec![one; n]);
+    }
+    let device = kind.device();
+    for n in [2, 40, 5000, 300_000] {
+        leave_dirt(&device, n);
+        of::<bool>(&device, n, true);
+        leave_dirt(&device, 4 * n);
+        of::<f32>(&device, n, 1.5);
+        leave_dirt(&device, 8 * n);
+        of::<i64>(&device, n, 7);
+    }
+    // Where there are no elements, nothing is left unwritten.
+    let none = making(&device.ones([1]), Meta::new([0], DType::F32), |_| ());
+    assert_eq!(block_on(none.to_vec::<f32>()).unwrap(), [0.0; 0]);
+    is_well(&device);
+}
+
+fn a_slice_of_the_output_is_zeros_where_nothing_was_written(kind: Kind) {
+    let device = kind.device();
+    for n in [3, 40, 5000, 300_000] {
+        let x = device.ones([1]);
+        leave_dirt(&device, n);
+        let bools = making(&x, Meta::new([n], DType::Bool), |run| {
+            let out = run.output().into_slice::<bool>().unwrap();
+            assert!(out.iter().all(|&b| !b));
+            out[1] = true;
+        });
+        let want: Vec<bool> = (0..n).map(|i| i == 1).collect();
+        assert_eq!(block_on(bools.to_vec::<bool>()).unwrap(), want);
+        leave_dirt(&device, 4 * n);
+        let numbers = making(&x, Meta::new([n], DType::F32), |run| {
+            assert!(!run.output().fill_from([1.0f32, 2.0]));
+            let out = run.output().into_slice::<f32>().unwrap();
+            assert!(out[..2] == [1.0, 2.0] && out[2..].iter().all(|&v| v == 0.0));
+            out[2] = 3.0;
+            // What was written stays.
+            assert_eq!(run.output().into_slice::<f32>().unwrap()[..3], [1.0, 2.0, 3.0]);
+        });
+        let want: Vec<f32> = (0..n).map(|i| if i < 3 { i as f32 + 1.0 } else { 0.0 }).collect();
+        assert_eq!(block_on(numbers.to_vec::<f32>()).unwrap(), want);
+    }
+}
+
+/// Adds one to each element where it lies, and tells whether that was the input's memory.
+struct AddOne(mpsc::Sender<bool>);
+
+impl Operation for AddOne {
+    fn name(&self) -> &str {
+        "add_one"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn reuses(&self) -> Option<usize> {
+        Some(0)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let x = run.inputs()[0];
+        // The input is known, and its elements are not here.
+        assert_eq!((x.shape(), x.dtype()), (run.output().shape(), DType::F32));
+        let hidden = x.as_slice::<f32>().is_none() && x.to_vec::<f32>().is_none();
+        assert!(hidden || x.numel() == 0);
+        // What else is read lies elsewhere.
+        for other in &run.inputs()[1..] {
+            other.to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        }
+        run.output().into_slice::<f32>().unwrap().iter_mut().for_each(|v| *v += 1.0);
+        let _ = self.0.send(run.in_place());
+        Ok(())
+    }
+}
+
+fn an_op_in_place_has_one_view_with_the_old_elements(kind: Kind) {
+    let device = kind.device();
+    let (tell, told) = mpsc::channel();
+    for n in [0usize, 2, 5000, 300_000] {
+        let x = device.arange(0.0, n as f32, 1.0) + 0.0;
+        block_on(&x).unwrap();
+        // Somebody else holds it: a copy, and the holder sees no change.
+        let y = custom(AddOne(tell.clone()), &[&x]);
+        assert!(block_on(y.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0)));
+        assert!(block_on(x.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32)));
+        assert!(!told.recv().unwrap());
+        // A view, a constant, and what lies backwards are elements like others.
+        for z in [x.flip(0), device.zeros([n]), x.stop_gradient()] {
+            let before = block_on(z.to_vec::<f32>()).unwrap();
+            let after = block_on(custom(AddOne(tell.clone()), &[&z]).to_vec::<f32>()).unwrap();
+            assert!(after.into_iter().eq(before.into_iter().map(|v| v + 1.0)));
+            assert!(!told.recv().unwrap());
+        }
+        drop(y);
+        // Its last reader: no copy.
+        let busy = kind.occupy(&device);
+        let last = custom(AddOne(tell.clone()), &[&x]);
+        drop(x);
+        busy.release();
+        assert!(block_on(last.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0)));
+        assert_eq!(told.recv().unwrap(), n >= 5000);
+    }
+}
+
+/// A row of a cache, replaced.
+struct PutRow(usize);
+
+impl Operation for PutRow {
+    fn name(&self) -> &str {
+        "put_row"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn reuses(&self) -> Option<usize> {
+        Some(0)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let row = run.inputs()[1].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        let cache = run.output().into_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        cache[self.0 * row.len()..][..row.len()].copy_from_slice(&row);
+        Ok(())
+    }
+}
+
+fn a_key_value_cache_of_a_users_own_copies_nothing(kind: Kind) {
+    let device = kind.device();
+    let one = 4 << 20;
+    let mut cache = device.zeros([256, 4096]) + 0.0;
+    block_on(&cache).unwrap();
+    let row = block_on(device.arange(0.0, 4096.0, 1.0)).unwrap();
+    for i in 0..256 {
+        cache = custom_owned(PutRow(i), [cache, TensorFuture::clone(&row)]);
+    }
+    block_on(&cache).unwrap();
+    let peak = device.stats().bytes_peak;
+    assert!(peak < one + one / 2, "{peak} bytes at the peak, of which the cache is {one}");
+    assert_eq!(block_on(cache.i(255).to_vec::<f32>()).unwrap()[4095], 4095.0);
+    assert_eq!(block_on(cache.i((.., 7)).sum_all().item::<f32>()).unwrap(), 7.0 * 256.0);
+    // In a region too, and by steps that are awaited.
+    let region =
+        device.region(|(cache, row): (TensorFuture, TensorFuture)| custom(PutRow(3), &[&cache, &(row * 2.0)]));
+    for _ in 0..4 {
+        cache = region.call((cache, TensorFuture::clone(&row)));
+        block_on(&cache).unwrap();
+    }
+    assert_eq!(block_on(cache.i(3).to_vec::<f32>()).unwrap()[4095], 8190.0);
+    let peak = device.stats().bytes_peak;
+    assert!(peak < one + one / 2, "{peak} bytes at the peak, of which the cache is {one}");
+}
+
+fn an_input_that_is_read_twice_is_not_changed_in_place(kind: Kind) {
+    let device = kind.device();
+    let (tell, told) = mpsc::channel();
+    let busy = kind.occupy(&device);
+    let x = device.ones([5000]) * 2.0;
+    let twice = custom(AddOne(tell.clone()), &[&x, &x]);
+    drop(x);
+    busy.release();
+    assert_eq!(block_on(twice.to_vec::<f32>()).unwrap(), [3.0; 5000]);
+    assert!(!told.recv().unwrap());
+    let tell = std::sync::Mutex::new(tell);
+    let region = device.region(move |x: TensorFuture| {
+        let y = x.sin().cumsum(0);
+        custom(AddOne(tell.lock().unwrap().clone()), &[&y, &y])
+    });
+    for _ in 0..3 {
+        let z = region.call(device.zeros([5000]) + 0.0);
+        assert_eq!(block_on(z.to_vec::<f32>()).unwrap(), [1.0; 5000]);
+        assert!(!told.recv().unwrap(), "the same memory was read and written");
+    }
+}
+
+/// An identity of which one method does something odd.
+#[derive(Default)]
+struct Odd {
+    name: bool,
+    infer: bool,
+    estimate: bool,
+    epilogue: bool,
+    reuses: bool,
+    input: Option<usize>,
+    needs: bool,
+    gradient: bool,
+}
+
+impl Operation for Odd {
+    fn name(&self) -> &str {
+        assert!(!self.name, "a name of a test panics");
+        "odd"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        assert!(!self.infer, "a shape rule of a test panics");
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        copy_input(run)
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        copy_on_gpu(run)
+    }
+    fn estimate_ns(&self, _: &[&Meta], _: &Meta) -> u64 {
+        assert!(!self.estimate, "an estimate of a test panics");
+        u64::MAX
+    }
+    fn takes_epilogue(&self) -> bool {
+        assert!(!self.epilogue, "takes_epilogue of a test panics");
+        true
+    }
+    fn reuses(&self) -> Option<usize> {
+        assert!(!self.reuses, "reuses of a test panics");
+        self.input
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        assert!(!self.needs, "gradient_needs of a test panics");
+        Needs::NOTHING
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        assert!(!self.gradient, "a gradient of a test panics");
+        call.give(0, |call| call.upstream().clone());
+        Ok(())
+    }
+}
+
+fn a_panicking_method_of_an_op_fails_its_value_and_nothing_else(kind: Kind) {
+    let device = kind.device();
+    let x = device.ones([3000]) + 1.0;
+    let of = |words: &str, odd: Odd| {
+        let y = custom(odd, &[&x]);
+        // It is known at once, and what is made of it has the same root.
+        let error = y.error().expect("known at once");
+        assert!(error.is_kernel() && error.message().contains(words), "{error}");
+        assert!(error.to_string().contains("foreign.rs"), "{error}");
+        assert!(failure((&y * 2.0).sum_all()).same_root(&error));
+        is_well(&device);
+    };
+    of("name panicked", Odd { name: true, ..Odd::default() });
+    of("the shape rule panicked", Odd { infer: true, ..Odd::default() });
+    of("estimate_ns panicked: an estimate of a test panics", Odd { estimate: true, ..Odd::default() });
+    of("takes_epilogue panicked", Odd { epilogue: true, ..Odd::default() });
+    of("reuses panicked", Odd { reuses: true, ..Odd::default() });
+    let fine = custom(Odd::default(), &[&x]) * 2.0;
+    assert_eq!(block_on(fine.sum_all().item::<f32>()).unwrap(), 12_000.0);
+    // One without operands is refused before it is asked.
+    assert!(custom(Odd { infer: true, ..Odd::default() }, &[]).error().unwrap().is_argument());
+}
+
+fn an_op_that_reuses_what_it_cannot_fails(kind: Kind) {
+    let device = kind.device();
+    let (x, y) = (device.ones([3]) + 0.0, device.ones([3, 1]));
+    for (i, inputs) in [(2, vec![&x, &y]), (usize::MAX, vec![&x]), (1, vec![&x, &y])] {
+        let error = custom(Odd { input: Some(i), ..Odd::default() }, &inputs).error().expect("known at once");
+        assert!(error.is_argument() && error.message().contains("reuse"), "{error}");
+    }
+    let z = device.ones([3]).to_dtype(DType::I32);
+    let error = custom(Odd { input: Some(1), ..Odd::default() }, &[&x, &z]).error().unwrap();
+    assert!(error.is_argument() && error.message().contains("int32"), "{error}");
+    is_well(&device);
+}
+
+fn a_panicking_gradient_rule_fails_the_gradient(kind: Kind) {
+    let device = kind.device();
+    for (words, odd) in [
+        ("gradient_needs panicked", Odd { needs: true, ..Odd::default() }),
+        ("the gradient rule panicked", Odd { gradient: true, ..Odd::default() }),
+    ] {
+        let (w, b) = (device.ones([2]).requires_grad(), device.ones([2]).requires_grad());
+        let y = custom(odd, &[&w]);
+        assert_eq!(block_on(y.to_vec::<f32>()).unwrap(), [1.0; 2]);
+        let gradients = grad((y + &b).sum_all(), &[&w, &b]);
+        let error = failure(gradients[0].clone());
+        assert!(error.is_kernel() && error.message().contains(words), "{error}");
+        assert_eq!(block_on(gradients[1].to_vec::<f32>()).unwrap(), [1.0; 2]);
+        is_well(&device);
+    }
+}
+
+/// Panics as it is dropped, with a payload that does as well, and says so.
+struct Sore(Arc<AtomicUsize>, u32);
+
+impl Sore {
+    fn new(gone: &Arc<AtomicUsize>) -> Sore {
+        Sore(gone.clone(), 2)
+    }
+}
+
+impl Drop for Sore {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+        if self.1 > 0 {
+            panic_any(Sore(self.0.clone(), self.1 - 1));
+        }
+    }
+}
+
+#[track_caller]
+fn sore_op(x: &TensorFuture, sore: Sore) -> TensorFuture {
+    crate::support::identity("sore", x, move || {
+        let _here = &sore;
+        Ok(())
+    })
+}
+
+fn what_an_op_captured_may_panic_as_it_goes(kind: Kind) {
+    let device = kind.device();
+    let gone = Arc::new(AtomicUsize::new(0));
+    let sore = || Sore::new(&gone);
+    let all = |n: usize| until(|| gone.load(SeqCst) >= 2 * n);
+    for n in [2, 5000] {
+        let x = device.ones([n]) + 1.0;
+        gone.store(0, SeqCst);
+        // It ran, and goes with its handle; or it ran for nobody; or it never ran.
+        let y = sore_op(&x, sore());
+        assert_eq!(block_on((&y + 1.0).sum_all().item::<f32>()).unwrap(), 3.0 * n as f32);
+        drop(y);
+        all(1);
+        sore_op(&x, sore()).detach();
+        block_on(device.waitall()).unwrap();
+        all(2);
+        let busy = kind.occupy(&device);
+        let chain = sore_op(&(sore_op(&x, sore()) + 1.0), sore());
+        drop(chain);
+        busy.release();
+        all(4);
+        // One that was refused was never queued.
+        drop(custom_fn(
+            "sore",
+            &[&x],
+            {
+                let sore = sore();
+                move |_| {
+                    let _here = &sore;
+                    Err(Refusal::shape("no"))
+                }
+            },
+            |_| Ok(()),
+        ));
+        all(5);
+        // Refused with an operand that failed, or with none.
+        let failed = device.ones([2]) + device.ones([3]);
+        drop(sore_op(&failed, sore()));
+        all(6);
+        is_well(&device);
+    }
+    // A million links are freed in a loop, which goes on.
+    let x = device.ones([2]);
+    gone.store(0, SeqCst);
+    let busy = kind.occupy(&device);
+    let mut y = x.clone();
+    for _ in 0..200 {
+        y = sore_op(&y, sore()) + 1.0;
+    }
+    drop(y);
+    busy.release();
+    all(200);
+    is_well(&device);
+}
+
+fn what_a_source_captured_may_panic_as_it_goes(kind: Kind) {
+    let device = kind.device();
+    let gone = Arc::new(AtomicUsize::new(0));
+    let sore = || Sore::new(&gone);
+    /// A future that is there at once, and keeps what it has until it is dropped.
+    struct Brings(#[allow(dead_code)] Sore, bool);
+    impl std::future::Future for Brings {
+        type Output = Result<Vec<f32>, Error>;
+        fn poll(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Self::Output> {
+            if self.1 { std::task::Poll::Ready(Ok(vec![1.0; 3])) } else { std::task::Poll::Pending }
+        }
+    }
+    // What is there may come, or fail with words; the device goes on.
+    let there = device.from_future([3], Brings(sore(), true));
+    match block_on(there.to_vec::<f32>()) {
+        Ok(values) => assert_eq!(values, [1.0; 3]),
+        Err(error) => assert!(error.is_source(), "{error}"),
+    }
+    drop(there);
+    // Given up before it came, in the books or not yet.
+    let pending = device.from_future([3], Brings(sore(), false));
+    let after = &pending + 1.0;
+    block_on(device.ones([2]) + 1.0).unwrap();
+    drop((pending, after));
+    let busy = kind.occupy(&device);
+    drop(device.from_future([3], Brings(sore(), false)));
+    busy.release();
+    until(|| gone.load(SeqCst) >= 6);
+    is_well(&device);
+}
+
+fn a_payload_may_panic_as_it_goes(kind: Kind) {
+    let device = kind.device();
+    let gone = Arc::new(AtomicUsize::new(0));
+    for n in [2, 5000] {
+        let x = device.ones([n]) + 1.0;
+        let payload = gone.clone();
+        let y = crate::support::identity("explode", &x, move || panic_any(Sore::new(&payload)));
+        let error = failure(y);
+        assert!(error.is_kernel() && error.message().contains("panicked"), "{error}");
+        let payload = gone.clone();
+        let source =
+            device.from_future([1], async move { panic_any(Sore::new(&payload)) as Result<Vec<f32>, Error> });
+        assert!(failure(source).is_source());
+        let payload = gone.clone();
+        let ruled = custom_fn("odd", &[&x], move |_| panic_any(Sore::new(&payload)), |_| Ok(()));
+        assert!(ruled.error().unwrap().is_kernel());
+        is_well(&device);
+    }
+    if kind != Kind::SimulatedCuda {
+        // On whatever thread a part runs: of two panics one is not told, and goes as well.
+        let x = device.ones([5000]) + 1.0;
+        for _ in 0..50 {
+            let payload = gone.clone();
+            let y = custom_fn("parts", &[&x], same_meta, move |run| {
+                run.parallel().run(8, &|_| {
+                    std::thread::yield_now();
+                    panic_any(Sore::new(&payload))
+                });
+                Ok(())
+            });
+            assert!(failure(y).is_kernel());
+        }
+        is_well(&device);
+    }
+}
+
+/// Its methods may be called until `frozen`; after that, only to run.
+struct Asked(Arc<AtomicBool>);
+
+impl Asked {
+    fn say(&self) {
+        assert!(!self.0.load(SeqCst), "the engine asks a user's op");
+    }
+}
+
+impl Operation for Asked {
+    fn name(&self) -> &str {
+        self.say();
+        "asked"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        self.say();
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        copy_input(run)
+    }
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        copy_on_gpu(run)
+    }
+    fn estimate_ns(&self, _: &[&Meta], _: &Meta) -> u64 {
+        self.say();
+        50_000
+    }
+    fn takes_epilogue(&self) -> bool {
+        self.say();
+        true
+    }
+    fn reuses(&self) -> Option<usize> {
+        self.say();
+        None
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        self.say();
+        Needs::ALL
+    }
+}
+
+fn the_engine_asks_a_users_op_nothing_but_to_run(kind: Kind) {
+    let device = kind.device();
+    let frozen = Arc::new(AtomicBool::new(false));
+    let region = device.region({
+        let frozen = frozen.clone();
+        move |x: TensorFuture| custom(Asked(frozen.clone()), &[&(x * 2.0)]) + 1.0
+    });
+    let x = device.ones([3000]) + 1.0;
+    assert_eq!(block_on(region.call(x.clone()).sum_all().item::<f32>()).unwrap(), 15_000.0);
+    let mut rng = Rng(3);
+    for round in 0..20 {
+        frozen.store(false, SeqCst);
+        let recording = (round % 2 == 0).then(|| device.record());
+        let gate = Gate::new();
+        let first = gate.op(&x);
+        let mut values: Vec<TensorFuture> = vec![first];
+        for _ in 0..10 {
+            let y = custom(Asked(frozen.clone()), &[&values[rng.below(values.len())]]);
+            values.push(if rng.below(2) == 0 { y + 1.0 } else { y });
+        }
+        frozen.store(true, SeqCst);
+        gate.open();
+        let sums: Vec<TensorFuture> = values.iter().map(|v| v.sum_all()).collect();
+        for sum in &sums {
+            block_on(sum.item::<f32>()).unwrap();
+        }
+        block_on(region.call(x.clone())).unwrap();
+        drop(recording);
+        drop((values, sums));
+        block_on(device.waitall()).unwrap();
+    }
+}
+
+/// Waits for a value of the device, computed by another thread of it, as it is dropped.
+struct Waits(Device, mpsc::Sender<f32>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let x = (self.0.rand([5000]) * 0.0 + 1.0).cumsum(0).i(4999);
+        let _ = self.1.send(block_on(x.item::<f32>()).unwrap());
+    }
+}
+
+fn what_was_captured_may_wait_for_the_device_as_it_goes(kind: Kind) {
+    let device = kind.device();
+    let (tell, told) = mpsc::channel();
+    let waits = || Waits(device.clone(), tell.clone());
+    let x = device.ones([5000]) + 1.0;
+    block_on(&x).unwrap();
+    let op = |x: &TensorFuture, it: Waits| {
+        crate::support::identity("waits", x, move || {
+            let _here = (&it.0, it.1.clone());
+            Ok(())
+        })
+    };
+    for _ in 0..20 {
+        // Skipped as it comes in; taken out of the books; after it ran.
+        let busy = kind.occupy(&device);
+        drop(op(&x, waits()) + 1.0);
+        busy.release();
+        assert_eq!(told.recv().unwrap(), 5000.0);
+        let gate = Gate::new();
+        let held = gate.op(&x);
+        let booked = op(&held, waits());
+        gate.wait_entered(1);
+        block_on(&x + 2.0).unwrap();
+        drop((booked, held));
+        gate.open();
+        assert_eq!(told.recv().unwrap(), 5000.0);
+        op(&x, waits()).detach();
+        assert_eq!(told.recv().unwrap(), 5000.0);
+        let pending = waits();
+        let source = device.from_future([1], async move {
+            let _here = pending;
+            std::future::pending::<Result<Vec<f32>, Error>>().await
+        });
+        block_on(&x + 3.0).unwrap();
+        drop(source);
+        assert_eq!(told.recv().unwrap(), 5000.0);
+    }
+}
