@@ -367,3 +367,26 @@ fn every_file_says_what_it_is() {
         assert!(source.text.starts_with("//!"), "src/{} does not open with what it is", source.path);
     }
 }
+
+/// A paragraph of `tests/mutations/list`: what is broken, and the text that is replaced.
+fn mutations() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mutations/list");
+    let text = fs::read_to_string(path).expect("the list of mutations");
+    let mutation = |part: &str| {
+        let lines: Vec<&str> = part.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+        // A single line is looked for however deep it stands.
+        let before = if let [one] = lines[..] { one.trim().to_owned() } else { lines.join("\n") };
+        (part.lines().next().unwrap_or_default().trim().to_owned(), before)
+    };
+    format!("\n{text}").split("\n== ").skip(1).map(mutation).collect()
+}
+
+#[test]
+fn every_mutation_can_still_be_made() {
+    let all = sources();
+    for (name, before) in mutations() {
+        let found: usize = all.iter().map(|source| source.text.matches(&before).count()).sum();
+        assert!(!before.is_empty() && found == 1, "{name}: its text is there {found} times:\n{before}");
+    }
+    assert!(mutations().len() >= 20, "the test does not see the list");
+}
