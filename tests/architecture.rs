@@ -388,5 +388,5 @@ fn every_mutation_can_still_be_made() {
         let found: usize = all.iter().map(|source| source.text.matches(&before).count()).sum();
         assert!(!before.is_empty() && found == 1, "{name}: its text is there {found} times:\n{before}");
     }
-    assert!(mutations().len() >= 20, "the test does not see the list");
+    assert!(mutations().len() >= 15, "the test does not see the list");
 }
