@@ -1,6 +1,7 @@
 //! The house stays tidy: imports run down only, `graph/` knows no threads, `unsafe` is where it is expected
 //! and says why, and files can be read in one sitting.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -259,14 +260,46 @@ fn one_name_from_above_is_used_below_and_only_to_state_a_trait() {
 #[test]
 fn the_graph_knows_no_threads_and_no_devices() {
     for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !is_test(&s.path)) {
+        // What an op from outside is given on a GPU; that it may have a kernel there is all the rest knows of one.
+        if source.path == "graph/launch.rs" {
+            continue;
+        }
         for (number, line) in shipped(source) {
-            // An op says what it has to offer a device; that is all the graph knows of one.
-            let line = line.replace("run_cuda", "");
-            for word in ["std::thread", "thread::spawn", "cuda", "tokio", "Instant"] {
-                assert!(!line.contains(word), "src/{}:{number} names {word}: {line}", source.path);
+            let known = ["run_cuda", "CudaRun", "has no CUDA kernel"];
+            let rest = known.iter().fold(line.to_owned(), |line, known| line.replace(known, "")).to_lowercase();
+            for word in ["std::thread", "thread::spawn", "cuda", "gpu", "tokio", "std::time", "instant::"] {
+                assert!(!rest.contains(word), "src/{}:{number} names {word}: {line}", source.path);
             }
         }
     }
+}
+
+#[test]
+fn every_kernel_that_chooses_a_level_is_tested_at_every_level() {
+    // A family is a file of `kernels/cpu`, or a folder.
+    let family = |path: &str| {
+        let name = path.strip_prefix("kernels/cpu/")?.split('/').next()?.trim_end_matches(".rs").to_owned();
+        (!["isa", "simd", "testing", "measure"].contains(&&name[..])).then_some(name)
+    };
+    let (mut chooses, mut tested) = (BTreeSet::new(), BTreeSet::new());
+    for source in sources() {
+        let Some(family) = family(&source.path) else { continue };
+        let shipped = shipped(&source);
+        let names = |words: &[&str]| shipped.iter().any(|(_, line)| words.iter().any(|w| line.contains(w)));
+        if !is_test(&source.path)
+            && names(&["vectorize!(", "at_level(", "multiversion!", "level()", "instances::<"])
+        {
+            chooses.insert(family.clone());
+        }
+        if source.text.contains("at_every_level! {") || source.text.contains("Level::available()") {
+            tested.insert(family);
+        }
+    }
+    assert!(chooses.len() >= 10, "the test does not see who chooses: {chooses:?}");
+    // Elementwise kernels and copies call `stream`; pooling is tried by the reference cases, at every level too.
+    tested.extend(["stream", "pool"].map(String::from));
+    let untested: Vec<&String> = chooses.difference(&tested).collect();
+    assert!(untested.is_empty(), "tested at the widest level alone: {untested:?}");
 }
 
 #[test]
@@ -333,4 +366,27 @@ fn every_file_says_what_it_is() {
     for source in &sources() {
         assert!(source.text.starts_with("//!"), "src/{} does not open with what it is", source.path);
     }
+}
+
+/// A paragraph of `tests/mutations/list`: what is broken, and the text that is replaced.
+fn mutations() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mutations/list");
+    let text = fs::read_to_string(path).expect("the list of mutations");
+    let mutation = |part: &str| {
+        let lines: Vec<&str> = part.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+        // A single line is looked for however deep it stands.
+        let before = if let [one] = lines[..] { one.trim().to_owned() } else { lines.join("\n") };
+        (part.lines().next().unwrap_or_default().trim().to_owned(), before)
+    };
+    format!("\n{text}").split("\n== ").skip(1).map(mutation).collect()
+}
+
+#[test]
+fn every_mutation_can_still_be_made() {
+    let all = sources();
+    for (name, before) in mutations() {
+        let found: usize = all.iter().map(|source| source.text.matches(&before).count()).sum();
+        assert!(!before.is_empty() && found == 1, "{name}: its text is there {found} times:\n{before}");
+    }
+    assert!(mutations().len() >= 15, "the test does not see the list");
 }

@@ -16,8 +16,12 @@ mod ends;
 mod errors;
 #[path = "laws/foreign.rs"]
 mod foreign;
+#[path = "laws/fusion.rs"]
+mod fusion;
 #[path = "laws/handles.rs"]
 mod handles;
+#[path = "laws/list.rs"]
+mod list;
 #[path = "laws/observers.rs"]
 mod observers;
 #[path = "laws/pressure.rs"]
@@ -28,6 +32,8 @@ mod regions;
 mod support;
 #[path = "laws/wakers.rs"]
 mod wakers;
+#[path = "laws/weights.rs"]
+mod weights;
 
 use futensor_simulated_driver::{Simulator, harness};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -48,10 +54,20 @@ const OF_THE_HOST: &[&str] = &[
     "shutdown_ends_what_was_before_and_refuses_what_comes_after",
 ];
 
+/// Promises about which ops are one step: a GPU's library computes a product in a step of its own.
+const GROUPS_OF_THE_HOST: &[&str] = &[
+    "what_follows_a_product_runs_in_its_step",
+    "a_reduction_may_end_what_follows_a_product",
+    "what_follows_an_op_that_fails_fails_with_it_alone",
+    "the_groups_of_a_loop_are_the_same_each_time_round",
+    "the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round",
+];
+
 /// Trials of one law.
 pub struct Laws {
     trials: Vec<Trial>,
     simulator: Option<Simulator>,
+    list: list::List,
 }
 
 fn run(simulator: &Simulator, promise: fn(Kind)) -> Result<Completion, Failed> {
@@ -75,19 +91,19 @@ fn run(simulator: &Simulator, promise: fn(Kind)) -> Result<Completion, Failed> {
 }
 
 impl Laws {
-    /// Adds a promise that holds on all kinds of devices.
+    /// Adds a promise; one that is not for all kinds of devices is ignored.
     pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
-        if kinds != ALL {
-            return;
-        }
+        self.list.note(law, kinds, name);
         let name_of = format!("law_{law}::{name}[simulated_cuda]");
         let named = name_of.clone();
         let simulator = self.simulator;
         let trial = Trial::ignorable_test(name_of, move || {
             let _deadline = Deadline::of(&named);
             match simulator {
+                _ if kinds != ALL => Ok(Completion::ignored_with("of a CPU device alone")),
                 None => Ok(Completion::ignored_with("no simulated driver")),
                 Some(_) if OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("needs host memory")),
+                Some(_) if GROUPS_OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("other groups")),
                 Some(simulator) => run(&simulator, promise),
             }
         });
@@ -111,7 +127,7 @@ fn main() {
             None
         }
     };
-    let mut laws = Laws { trials: Vec::new(), simulator };
+    let mut laws = Laws { trials: Vec::new(), simulator, list: list::List::default() };
     calls::add(&mut laws);
     barriers::add(&mut laws);
     observers::add(&mut laws);
@@ -121,8 +137,11 @@ fn main() {
     pressure::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);
+    fusion::add(&mut laws);
     regions::add(&mut laws);
     wakers::add(&mut laws);
+    weights::add(&mut laws);
+    laws.trials.push(laws.list.trial());
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, laws.trials).exit();

@@ -10,6 +10,7 @@ pub fn add(laws: &mut Laws) {
     promises!(laws, 9, ALL;
         a_chain_stays_on_one_stream
         random_positions_are_reserved_at_the_call
+        draws_of_every_type_reserve_what_they_read_and_no_more
         the_order_of_execution_does_not_change_a_number
         a_seed_starts_the_sequence_again
         a_generator_is_a_sequence_of_its_own
@@ -104,6 +105,36 @@ fn random_positions_are_reserved_at_the_call(kind: Kind) {
     assert_eq!(device.stats().skipped, skipped_before);
     assert_eq!(draw(true), with, "a draw that was skipped uses its numbers up");
     assert_ne!(with.0, with.1);
+}
+
+/// One after the other, draws are one draw: of doubles, which take two words each, as of all else.
+fn draws_of_every_type_reserve_what_they_read_and_no_more(kind: Kind) {
+    let device = kind.device();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for normal in [false, true] {
+            let draws = |shapes: &[usize]| -> Vec<u64> {
+                let own = Generator::new(8);
+                let draw = |&n: &usize| match normal {
+                    true => own.randn_dtype(&device, [n], dtype),
+                    false => own.rand_dtype(&device, [n], dtype),
+                };
+                let all: Vec<_> = shapes.iter().map(draw).collect();
+                let read = |x: &TensorFuture| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap();
+                all.iter().flat_map(read).map(f64::to_bits).collect()
+            };
+            // Blocks of four words are whole.
+            assert_eq!(draws(&[8, 4, 40]), draws(&[52]), "{dtype}, normal: {normal}");
+            let odd = draws(&[7, 1, 5]);
+            let even = draws(&[8, 4, 40]);
+            assert_eq!(odd[..7], even[..7]);
+            if dtype != DType::F64 {
+                assert_eq!((odd[7], &odd[8..]), (even[8], &even[12..17]), "{dtype}, normal: {normal}");
+            } else {
+                // Fourteen words take four blocks, two take one.
+                assert_eq!((odd[7], &odd[8..]), (even[8], &even[10..15]), "{dtype}, normal: {normal}");
+            }
+        }
+    }
 }
 
 fn the_order_of_execution_does_not_change_a_number(kind: Kind) {

@@ -18,6 +18,7 @@ mod errors;
 mod foreign;
 mod fusion;
 mod handles;
+mod list;
 mod observers;
 mod pressure;
 mod regions;
@@ -30,11 +31,13 @@ use support::{Deadline, Kind};
 /// Trials of one law.
 pub struct Laws {
     trials: Vec<Trial>,
+    list: list::List,
 }
 
 impl Laws {
     /// Adds a promise for each kind of device.
     pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
+        self.list.note(law, kinds, name);
         for &kind in kinds {
             let name = format!("law_{law}::{name}[{}]", kind.name());
             let named = name.clone();
@@ -56,7 +59,7 @@ macro_rules! promises {
 pub(crate) use promises;
 
 fn main() {
-    let mut laws = Laws { trials: Vec::new() };
+    let mut laws = Laws { trials: Vec::new(), list: list::List::default() };
     calls::add(&mut laws);
     barriers::add(&mut laws);
     observers::add(&mut laws);
@@ -70,5 +73,6 @@ fn main() {
     regions::add(&mut laws);
     wakers::add(&mut laws);
     weights::add(&mut laws);
+    laws.trials.push(laws.list.trial());
     libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
 }

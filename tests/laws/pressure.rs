@@ -20,6 +20,7 @@ pub fn add(laws: &mut Laws) {
         a_poll_runs_no_step_of_many_elements
         an_op_is_counted_once_from_its_call_to_its_end
         ready_ends_when_the_queue_is_short_enough
+        ready_and_admit_wait_for_bytes_as_for_ops
         one_released_permit_wakes_one_of_many_waiters
         try_admit_refuses_while_the_device_is_full
         a_permit_that_nobody_takes_goes_to_the_next
@@ -233,6 +234,23 @@ fn ready_ends_when_the_queue_is_short_enough(kind: Kind) {
         }
         ready.await;
         (&held[20]).await.unwrap();
+    });
+}
+
+fn ready_and_admit_wait_for_bytes_as_for_ops(kind: Kind) {
+    block_on(async {
+        let device = kind.device_with(|o| o.queue_bytes(1 << 20));
+        let busy = kind.occupy(&device);
+        let small = device.ones([4]) + 1.0;
+        device.ready().await;
+        assert!(device.try_admit().is_some());
+        let large = device.zeros([1 << 19]) + 1.0;
+        let mut ready = device.ready();
+        assert!(poll!(&mut ready).is_pending(), "two mebibytes are queued");
+        assert!(device.try_admit().is_none());
+        busy.release();
+        ready.await;
+        (small.await.unwrap(), large.await.unwrap());
     });
 }
 

@@ -21,6 +21,7 @@ pub fn all() -> Vec<Entry> {
     list.extend(entries![1, false;
         memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well
         memory_that_comes_free_is_waited_for
+        memory_that_other_streams_free_is_waited_for
         values_without_elements_and_values_without_end_come_or_fail]);
     list.extend(entries![12, true;
         an_illegal_address_ends_every_await_of_that_device_alone
@@ -113,6 +114,24 @@ fn memory_that_comes_free_is_waited_for(simulator: &Simulator, _: u64) {
         let want: usize = (0..=i).sum();
         assert_eq!(block_on(sum.item::<f32>()).unwrap(), want as f32);
     }
+}
+
+/// A free is work of its stream like all else: until that has come past it, other streams cannot have the memory.
+fn memory_that_other_streams_free_is_waited_for(simulator: &Simulator, _: u64) {
+    simulator.set_memory(0, 4 << 20);
+    // A stream runs while somebody waits for it, so that a free to which nobody listens stays undone.
+    simulator.lazy(true);
+    let device = Device::cuda_with(0, CudaOptions::default().streams(3)).unwrap();
+    for round in 0..4 {
+        let small: Vec<TensorFuture> = (0..3).map(|_| device.arange(0.0, 300_000.0, 1.0)).collect();
+        for x in &small {
+            block_on(x).unwrap();
+        }
+        drop(small);
+        let large = device.arange(0.0, 1_000_000.0, 1.0);
+        assert_eq!(block_on(large.narrow(0, 7, 1).to_vec::<f32>()).unwrap(), [7.0], "round {round}");
+    }
+    simulator.lazy(false);
 }
 
 fn everything_ends(device: &Device, others: &[&Device], values: &[TensorFuture]) {

@@ -40,6 +40,8 @@ struct Lane {
     recorded: VecDeque<Recorded>,
     /// Something was queued, or is to be, as part of the next flight.
     begun: Cell<bool>,
+    /// Memory was freed behind the last flight: no event says when that is through.
+    freed: Cell<bool>,
     /// The last flight with an event at or behind it.
     covered: u64,
 }
@@ -62,6 +64,7 @@ impl Lanes {
             known: SmallVec::from_elem(0, streams.len()),
             recorded: VecDeque::new(),
             begun: Cell::new(false),
+            freed: Cell::new(false),
             covered: 0,
         };
         Lanes { lanes: streams.iter().map(lane).collect(), reached, events, waits: 0 }
@@ -86,7 +89,18 @@ impl Lanes {
     pub fn advance(&mut self, lane: usize) -> Mark {
         self.lanes[lane].queued += 1;
         self.lanes[lane].begun.set(false);
+        self.lanes[lane].freed.set(false);
         Mark { lane: lane as u16, at: self.lanes[lane].queued }
+    }
+
+    /// Memory is freed behind all that is queued on a lane: other lanes have it once this one has come past that.
+    pub fn freed(&self, lane: usize) {
+        self.lanes[lane].freed.set(true);
+    }
+
+    /// True where memory was freed on a lane and no flight has followed.
+    pub fn has_freed(&self, lane: usize) -> bool {
+        self.lanes[lane].freed.get()
     }
 
     /// True where the host has seen the mark reached.

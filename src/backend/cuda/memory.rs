@@ -194,6 +194,7 @@ impl Heap {
             };
             match free(returned.ptr, lanes.raw(on)) {
                 Ok(()) => {
+                    lanes.freed(on);
                     self.live.fetch_sub(1, SeqCst);
                     false
                 }

@@ -212,6 +212,10 @@ impl Worker {
             self.moved |= self.gear.heap.live() != before;
         }
         did |= self.upload()?;
+        let short = self.queues.iter().any(|q| q.put_off == Some(PutOff::Memory));
+        if short {
+            self.watch_frees()?;
+        }
         if !did {
             self.cover_all()?;
             if self.tidy && self.is_alone() {
@@ -220,8 +224,19 @@ impl Worker {
         }
         self.send_reapers()?;
         // Nothing can bring memory any more: the last try is due.
-        let short = self.queues.iter().any(|q| q.put_off == Some(PutOff::Memory));
-        Ok(did || short && self.is_alone())
+        Ok(did || short && self.has_all_memory())
+    }
+
+    /// A free is queued like all else, and other lanes cannot have the memory before that lane has come past it. Here
+    /// an empty flight follows the frees, so that the engine hears of it; only where memory is short.
+    fn watch_frees(&mut self) -> Result<(), Trouble> {
+        for lane in 0..self.queues.len() {
+            if self.gear.lanes.has_freed(lane) {
+                self.depart(lane, None, None, None);
+                self.cover(lane)?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells the machine which steps are through.
@@ -249,7 +264,7 @@ impl Worker {
                 if self.queues[lane].steps.is_empty() {
                     continue;
                 }
-                if self.queues[lane].put_off == Some(PutOff::Memory) && !self.moved && !self.is_alone() {
+                if self.queues[lane].put_off == Some(PutOff::Memory) && !self.moved && !self.has_all_memory() {
                     continue;
                 }
                 let Some(step) = self.queues[lane].steps.pop_front() else { continue };
@@ -287,6 +302,11 @@ impl Worker {
             && self.gear.frees_under_way() == 0
             && !shared.heap.has_returned()
             && !self.gear.is_uploading()
+    }
+
+    /// True where no more memory can come: nothing is under way, nor a free.
+    fn has_all_memory(&self) -> bool {
+        self.is_alone() && !(0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane))
     }
 
     /// Goes on with copies to the device.

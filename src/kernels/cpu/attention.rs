@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn blocks_of_queries_and_keys_agree_with_one_softmax_over_all() {
         let mut rng = Rng::new(51);
-        for turn in 0..24 {
+        for turn in turns(24) {
             let (rows, keys) = (1 + rng.below(150), 1 + rng.below(600));
             let (width, wide) = (1 + rng.below(20), 1 + rng.below(20));
             let batch = [1 + rng.below(2), 1 + rng.below(2)];
@@ -297,5 +297,9 @@ mod tests {
             }
             assert_eq!(got, run(&Serial), "threads show in the result");
         }
+    }
+
+    at_every_level! {
+        blocks_of_queries_and_keys_agree_with_one_softmax_over_all
     }
 }

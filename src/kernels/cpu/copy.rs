@@ -257,4 +257,11 @@ mod tests {
         assert_eq!(filled::<i64>(&[], |o| fill(Scalar::Float(-2.5), o, &par)), vec![-2]);
         assert_eq!(filled::<u8>(&[0, 3], |o| fill(Scalar::Int(3), o, &par)), Vec::<u8>::new());
     }
+
+    at_every_level! {
+        a_copy_of_any_layout_is_row_by_row
+        large_copies_are_cut_between_threads_and_whole
+        a_window_receives_its_elements_and_nothing_around_it_changes
+        a_fill_writes_the_number_to_every_element_of_any_type
+    }
 }

@@ -73,9 +73,19 @@ impl Level {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The level of this thread's test, where it tries one after the other.
+    pub(crate) static FORCED: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
+}
+
 /// The level in use: the widest there is, unless `FUTENSOR_SIMD` names another that there is.
 #[inline(always)]
 pub(crate) fn level() -> Level {
+    #[cfg(test)]
+    if let Some(level) = FORCED.get() {
+        return level;
+    }
     // Plus one; 0 is "not looked yet". Threads that race here find the same answer.
     static CHOSEN: AtomicU8 = AtomicU8::new(0);
     match CHOSEN.load(Ordering::Relaxed) {

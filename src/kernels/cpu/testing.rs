@@ -1,9 +1,11 @@
 //! What the kernels' tests share: seeded numbers, values with random layouts, threads in any order.
 
 use super::super::{Parallel, View, ViewMut};
+use super::simd::{FORCED, Level, level};
 use crate::dtype::{DType, Element};
 use crate::graph::value::Buffer;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -132,7 +134,9 @@ impl Parallel for Threads {
         let mut rng = Rng(self.seed);
         (1..parts).for_each(|i| order.swap(i, rng.below(i + 1)));
         let next = AtomicUsize::new(0);
+        let level = FORCED.get();
         let work = || {
+            FORCED.set(level);
             while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
                 part(i);
             }
@@ -145,6 +149,41 @@ impl Parallel for Threads {
         });
     }
 }
+
+/// Runs a test at every level that this machine has but the one at which it runs by itself. The `gemm` crate chooses
+/// for itself, whatever the level.
+pub(super) fn at_other_levels(test: fn()) {
+    for other in Level::available().filter(|&other| other != level()) {
+        println!("at {}", other.name());
+        FORCED.set(Some(other));
+        let outcome = std::panic::catch_unwind(test);
+        FORCED.set(None);
+        if let Err(panic) = outcome {
+            eprintln!("at {}", other.name());
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Turns of a test whose checks take long: a few at each level, all of them where it runs by itself.
+pub(super) fn turns(all: usize) -> Range<usize> {
+    0..if FORCED.get().is_some() { all.div_ceil(6) } else { all }
+}
+
+/// `at_every_level! { a b c }`: the tests `a`, `b` and `c` hold at the levels below the machine's widest as well.
+macro_rules! at_every_level {
+    ($($name:ident)*) => {
+        mod at_every_level {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::kernels::cpu::testing::at_other_levels(super::$name);
+                }
+            )*
+        }
+    };
+}
+pub(super) use at_every_level;
 
 /// A random shape of a rank with up to `most` elements in a dimension, now and then an empty one.
 pub(super) fn random_shape(rng: &mut Rng, rank: usize, most: usize) -> Vec<usize> {

@@ -26,7 +26,7 @@ use std::time::Instant;
 impl Worker {
     /// Queues a step; gives it back where it has to be put off.
     pub(super) fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
-        let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.is_alone();
+        let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.has_all_memory();
         let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
         self.gear.timing.arm(self.shared.port.tape.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };

@@ -161,3 +161,8 @@ fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
         Value::new(&[1, 130, 40, 21], y.to_vec())
     }
 }
+
+at_every_level! {
+    convolutions_of_any_layout_agree_with_plain_loops
+    blocks_of_places_and_cuts_of_channels_meet_without_seams
+}

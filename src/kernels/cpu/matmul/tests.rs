@@ -55,7 +55,7 @@ fn check<T: Element>(rng: &mut Rng, most: usize, eps: f64) {
 #[test]
 fn products_of_any_layout_and_batch_agree_with_plain_loops() {
     let mut rng = Rng::new(31);
-    for turn in 0..150 {
+    for turn in turns(150) {
         let most = if turn % 5 == 0 { 90 } else { 20 };
         check::<f32>(&mut rng, most, 6e-6);
         check::<f64>(&mut rng, most, 1e-14);
@@ -132,7 +132,7 @@ fn rows<T: Element>(rng: &mut Rng, m: usize, k: usize) -> Value<T> {
 
 /// Sums in f32, rounded once: within half a unit of the type of what f32 gives.
 fn halves_packed<T: Element>(rng: &mut Rng, half_unit: f64) {
-    for _ in 0..10 {
+    for _ in turns(10) {
         let [m, n, k] = [1 + rng.below(33), 1 + rng.below(150), rng.below(1200)];
         let (a, b) = (rows::<T>(rng, m, k), Value::<T>::random(rng, &[k, n], small));
         let (packed, par) = (pack(b.view()).unwrap(), Threads { threads: 2, seed: rng.word() });
@@ -147,7 +147,7 @@ fn halves_packed<T: Element>(rng: &mut Rng, half_unit: f64) {
 #[test]
 fn a_packed_weight_gives_the_product_for_any_number_of_rows_and_threads() {
     let mut rng = Rng::new(33);
-    for case in 0..60 {
+    for case in turns(60) {
         // Beyond a block of rows too, and of one that is not a multiple of anything.
         let most = if case % 5 == 0 { 300 } else { 33 };
         let [m, n, k] = [1 + rng.below(most), 1 + rng.below(150), rng.below(1200)];
@@ -228,4 +228,14 @@ fn what_can_be_packed_is_the_same_to_the_bit_packed_or_not() {
         // Or else this shows nothing.
         assert!(differ[0] > 0, "{differ:?}: the library by itself adds in other orders");
     }
+}
+
+at_every_level! {
+    products_of_any_layout_and_batch_agree_with_plain_loops
+    integers_wrap_and_bool_is_refused
+    halves_are_rounded_once
+    a_product_without_depth_is_zero
+    a_product_is_bitwise_the_same_for_any_number_of_threads
+    a_packed_weight_gives_the_product_for_any_number_of_rows_and_threads
+    what_can_be_packed_is_the_same_to_the_bit_packed_or_not
 }

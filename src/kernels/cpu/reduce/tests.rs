@@ -246,3 +246,11 @@ fn a_sum_depends_on_nothing_but_its_elements() {
         }
     }
 }
+
+at_every_level! {
+    every_reduction_of_any_layout_agrees_with_a_plain_loop
+    halves_are_accumulated_in_single_precision
+    nan_wins_wherever_it_stands
+    reductions_of_nothing_are_their_identities
+    a_sum_depends_on_nothing_but_its_elements
+}

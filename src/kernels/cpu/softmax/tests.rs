@@ -166,3 +166,10 @@ fn rows_that_are_written_around_the_cache_are_bitwise_the_same() {
         streamed::<bf16>(&mut rng);
     }
 }
+
+at_every_level! {
+    softmax_of_any_layout_agrees_with_a_plain_loop
+    rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite
+    layer_and_rms_norm_agree_with_plain_loops
+    rows_that_are_written_around_the_cache_are_bitwise_the_same
+}
