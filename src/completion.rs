@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
 use crate::guard::wake_all;
+use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
 use std::task::Waker;
 
 /// How far a value has come.

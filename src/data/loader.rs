@@ -2,8 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::caught;
-use crate::tensor::device::Device;
 use crate::guard::wake_all;
+use crate::tensor::device::Device;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::Location;

@@ -5,8 +5,8 @@
 //! permit is given to one waiter after the other, in the order of asking, and only while what is
 //! queued is below its limit. Knows nothing of nodes.
 
-use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 use crate::guard::wake_all;
+use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 use std::collections::BTreeMap;
 use std::task::Waker;
 

@@ -4,8 +4,8 @@
 //! and no thread that runs steps does it: a device has a few threads for that, which come with the first source and go
 //! when they have had nothing to do for a while. A simulated device does it between two events.
 
-use crate::sync::lock_plain as lock;
 use crate::guard::contained;
+use crate::sync::lock_plain as lock;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

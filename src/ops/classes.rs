@@ -13,21 +13,27 @@ pub(crate) struct Classes {
     pub dim: isize,
 }
 
+impl Classes {
+    fn gather(&self) -> Pick {
+        Pick::Gather { dim: self.dim, name: "nll_loss" }
+    }
+}
+
 impl Operation for Classes {
     fn name(&self) -> &str {
         "nll_loss"
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
-        Pick::Gather { dim: self.dim }.infer(inputs)
+        self.gather().infer(inputs)
     }
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        Pick::Gather { dim: self.dim }.estimate_ns(inputs, output)
+        self.gather().estimate_ns(inputs, output)
     }
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
-        Pick::Gather { dim: self.dim }.gradient_needs(wanted)
+        self.gather().gradient_needs(wanted)
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        Pick::Gather { dim: self.dim }.gradient(call)
+        self.gather().gradient(call)
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));

@@ -9,7 +9,7 @@ use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::conv::{self, Geometry};
 use crate::kernels::cpu::window::{Window, places, triple};
 use crate::shape::Shape;
-use crate::{Backward, TensorFuture, custom};
+use crate::{Backward, TensorFuture, own};
 
 /// How a kernel walks over its input. Triples are depth, height and width, as a window's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,7 +201,7 @@ impl Operation for Conv {
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let walk = self.walk;
-        let asked = |role: Role, a: &TensorFuture, b: &TensorFuture| custom(Conv { walk, role }, &[a, b]);
+        let asked = |role: Role, a: &TensorFuture, b: &TensorFuture| own(Conv { walk, role }, &[a, b]);
         let size = |call: &Backward<'_>, i: usize| triple(&call.meta(i).shape[2..], 1);
         match self.role {
             Role::Output => {

@@ -207,27 +207,29 @@ fn every_other_op_costs_at_least_its_elements() {
 fn windows_cost_at_least_what_they_walk_over() {
     for wide in [4, 300, MANY] {
         let far = wide - 1;
-        let stride = [1, far.max(1)];
+        let stride = [1, 1, far.max(1)];
+        let (padding, dilation) = ([[0; 2]; 3], [1; 3]);
         let window = Window {
-            input: [1, wide],
-            kernel: [1, 1],
-            output: [1, far / stride[1] + 1],
+            spatial: 2,
+            input: [1, 1, wide],
+            kernel: [1; 3],
+            output: [1, 1, far / stride[2] + 1],
             stride,
-            padding: [0; 2],
-            dilation: [1; 2],
+            padding,
+            dilation,
         };
-        let (image, few) = (f32s(&[1, 1, 1, wide]), f32s(&[1, 1, 1, window.output[1]]));
+        let (image, few) = (f32s(&[1, 1, 1, wide]), f32s(&[1, 1, 1, window.output[2]]));
         for what in [Pooled::Max, Pooled::MaxPosition, Pooled::Mean(Divisor::Padded)] {
             assert_custom_covers(Pool { window, what }, std::slice::from_ref(&image));
         }
         let what = Pooled::Spread(Divisor::Padded);
         assert_custom_covers(Pool { window, what }, std::slice::from_ref(&few));
 
-        let walk = Walk { stride, padding: [0; 2], dilation: [1; 2], groups: 1 };
+        let walk = Walk { spatial: 2, stride, padding, dilation, groups: 1 };
         let weight = f32s(&[1, 1, 1, 1]);
         assert_custom_covers(Conv { walk, role: Role::Output }, &[image.clone(), weight.clone()]);
-        assert_custom_covers(Conv { walk, role: Role::Input([1, wide]) }, &[few.clone(), weight]);
-        assert_custom_covers(Conv { walk, role: Role::Weight([1, 1]) }, &[few, image]);
+        assert_custom_covers(Conv { walk, role: Role::Input([1, 1, wide]) }, &[few.clone(), weight]);
+        assert_custom_covers(Conv { walk, role: Role::Weight([1; 3]) }, &[few, image]);
     }
 }
 

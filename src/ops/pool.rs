@@ -6,7 +6,7 @@ use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::kernels::cpu::pool::{self, Divisor};
 use crate::kernels::cpu::window::Window;
-use crate::{Backward, TensorFuture, custom};
+use crate::{Backward, TensorFuture, own};
 
 /// What is wanted of each window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +99,7 @@ impl Operation for Pool {
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let window = self.window;
-        let pool = |what: Pooled, x: &TensorFuture| custom(Pool { window, what }, &[x]);
+        let pool = |what: Pooled, x: &TensorFuture| own(Pool { window, what }, &[x]);
         match self.what {
             Pooled::Max => call.give(0, |call| {
                 let planes = |x: &TensorFuture| x.flatten(-(window.spatial as isize), -1);
@@ -107,7 +107,7 @@ impl Operation for Pool {
                 let g = planes(call.upstream());
                 // Under a window that meets nothing the position is -1, which elsewhere is the last. Without gaps between
                 // its taps a window meets something.
-                let g = if window.dilation == [1, 1] { g } else { from.ge(0).where_cond(g, 0.0) };
+                let g = if window.dilation == [1; 3] { g } else { from.ge(0).where_cond(g, 0.0) };
                 let sums = planes(&call.zeros(0)).scatter_add(-1, from, g);
                 sums.reshape(call.meta(0).shape.dims())
             }),

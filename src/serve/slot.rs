@@ -165,4 +165,3 @@ impl<R: Send> Seat for Slot<R> {
         contained(|| drop(gone));
     }
 }
-

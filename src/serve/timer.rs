@@ -5,8 +5,8 @@
 //! the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The thread also takes up
 //! what a finished batch lets through: the engine only rings its bell.
 
-use crate::sync::lock_plain as lock;
 use crate::guard::wake_all;
+use crate::sync::lock_plain as lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;

@@ -3,8 +3,8 @@
 use super::{block_on, read, seed};
 use futensor::{
     Backward, ConvOptions, CpuRun, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode,
-    InterpolateOptions, Meta, Needs, Operation, PadMode, PoolOptions, Refusal, Scalar, ScatterMode, TensorFuture,
-    cat, checkpoint, custom, einsum, grad, grad_with, stack,
+    InterpolateOptions, Meta, Needs, Operation, PadMode, PoolOptions, Refusal, Scalar, ScatterMode,
+    TensorFuture, cat, checkpoint, custom, einsum, grad, grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;

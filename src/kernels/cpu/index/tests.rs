@@ -368,11 +368,12 @@ at_every_level! {
     gather_takes_what_its_index_names
     index_select_and_embedding_take_rows
     an_index_out_of_range_is_named_with_its_first_position
-    scatter_add_adds_in_order
+    scatter_joins_in_order_and_counts_negative_indices_from_the_end
+    indices_of_any_integer_type_count_from_the_end
     one_hot_is_one_at_its_index
     nonzero_lists_places_row_by_row
     sorting_is_stable_and_nan_is_largest
-    running_sums_agree_with_a_plain_loop
+    running_sums_and_products_agree_with_a_plain_loop
     triangles_keep_their_side
     a_roll_brings_the_end_to_the_front
 }
