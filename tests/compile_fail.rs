@@ -88,6 +88,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "what_is_no_operand_says_what_would_be",
         "let y = &x + vec![1.0f32];",
         &["`Vec<f32>` is neither a tensor nor a number", "from_slice"],
+    ),
+    (
         "a_region_takes_what_is_made_of_tensors_however_deep",
         "let r = device.region(|(w, (x, ys)): (Vec<(futensor::TensorFuture, [futensor::TensorFuture; 2])>,
                                                (futensor::TensorFuture, Vec<Vec<futensor::TensorFuture>>))|

@@ -28,12 +28,12 @@ use std::collections::VecDeque;
 /// use futensor::{Flat, TensorFuture, Tensors};
 /// struct Cache { key: TensorFuture, values: Vec<TensorFuture> }
 /// impl Tensors for Cache {
-///     fn flatten(self, flat: &mut Flat) {
-///         self.key.flatten(flat);
-///         self.values.flatten(flat);
+///     fn into_flat(self, flat: &mut Flat) {
+///         self.key.into_flat(flat);
+///         self.values.into_flat(flat);
 ///     }
-///     fn unflatten(flat: &mut Flat) -> Option<Cache> {
-///         Some(Cache { key: Tensors::unflatten(flat)?, values: Tensors::unflatten(flat)? })
+///     fn from_flat(flat: &mut Flat) -> Option<Cache> {
+///         Some(Cache { key: Tensors::from_flat(flat)?, values: Tensors::from_flat(flat)? })
 ///     }
 /// }
 /// let device = futensor::Device::cpu();
@@ -49,10 +49,10 @@ use std::collections::VecDeque;
 )]
 pub trait Tensors: Sized {
     /// Adds the tensors, in order, to the end of `flat`.
-    fn flatten(self, flat: &mut Flat);
+    fn into_flat(self, flat: &mut Flat);
 
     /// The same from the front of `flat`; `None` where too few are left.
-    fn unflatten(flat: &mut Flat) -> Option<Self>;
+    fn from_flat(flat: &mut Flat) -> Option<Self>;
 }
 
 /// Tensors one after the other, taken out of what they were in: see [`Tensors`].
@@ -67,15 +67,15 @@ impl Flat {
     /// The tensors of a value, and the lengths that tell how they were put together.
     pub(super) fn of(tensors: impl Tensors) -> (Vec<TensorFuture>, Vec<usize>) {
         let mut flat = Flat::default();
-        tensors.flatten(&mut flat);
+        tensors.into_flat(&mut flat);
         (flat.tensors.into(), flat.lengths.into())
     }
 
     /// Such a value again.
     pub(super) fn put_together<T: Tensors>(tensors: Vec<TensorFuture>, lengths: &[usize]) -> T {
         let mut flat = Flat { tensors: tensors.into(), lengths: lengths.iter().copied().collect() };
-        let all = T::unflatten(&mut flat).filter(|_| flat.tensors.is_empty());
-        all.expect("`Tensors::unflatten` takes what `flatten` gave")
+        let all = T::from_flat(&mut flat).filter(|_| flat.tensors.is_empty());
+        all.expect("`Tensors::from_flat` takes what `into_flat` gave")
     }
 }
 
@@ -86,31 +86,31 @@ impl std::fmt::Debug for Flat {
 }
 
 impl Tensors for TensorFuture {
-    fn flatten(self, flat: &mut Flat) {
+    fn into_flat(self, flat: &mut Flat) {
         flat.tensors.push_back(self);
     }
-    fn unflatten(flat: &mut Flat) -> Option<TensorFuture> {
+    fn from_flat(flat: &mut Flat) -> Option<TensorFuture> {
         flat.tensors.pop_front()
     }
 }
 
 impl<T: Tensors> Tensors for Vec<T> {
-    fn flatten(self, flat: &mut Flat) {
+    fn into_flat(self, flat: &mut Flat) {
         flat.lengths.push_back(self.len());
-        self.into_iter().for_each(|x| x.flatten(flat));
+        self.into_iter().for_each(|x| x.into_flat(flat));
     }
-    fn unflatten(flat: &mut Flat) -> Option<Vec<T>> {
+    fn from_flat(flat: &mut Flat) -> Option<Vec<T>> {
         let length = flat.lengths.pop_front()?;
-        (0..length).map(|_| T::unflatten(flat)).collect()
+        (0..length).map(|_| T::from_flat(flat)).collect()
     }
 }
 
 impl<T: Tensors, const N: usize> Tensors for [T; N] {
-    fn flatten(self, flat: &mut Flat) {
-        self.into_iter().for_each(|x| x.flatten(flat));
+    fn into_flat(self, flat: &mut Flat) {
+        self.into_iter().for_each(|x| x.into_flat(flat));
     }
-    fn unflatten(flat: &mut Flat) -> Option<[T; N]> {
-        let all: Option<Vec<T>> = (0..N).map(|_| T::unflatten(flat)).collect();
+    fn from_flat(flat: &mut Flat) -> Option<[T; N]> {
+        let all: Option<Vec<T>> = (0..N).map(|_| T::from_flat(flat)).collect();
         all?.try_into().ok()
     }
 }
@@ -119,13 +119,13 @@ macro_rules! tuples {
     ($($name:ident)*) => {
         impl<$($name: Tensors),*> Tensors for ($($name,)*) {
             #[allow(non_snake_case, unused_variables)]
-            fn flatten(self, flat: &mut Flat) {
+            fn into_flat(self, flat: &mut Flat) {
                 let ($($name,)*) = self;
-                $($name.flatten(flat);)*
+                $($name.into_flat(flat);)*
             }
             #[allow(unused_variables)]
-            fn unflatten(flat: &mut Flat) -> Option<Self> {
-                Some(($($name::unflatten(flat)?,)*))
+            fn from_flat(flat: &mut Flat) -> Option<Self> {
+                Some(($($name::from_flat(flat)?,)*))
             }
         }
     };
