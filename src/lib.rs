@@ -99,14 +99,15 @@ mod dtype;
 mod error;
 mod guard;
 mod op;
+mod philox;
 mod shape;
 mod sync;
 mod view;
 
-mod backend;
+mod cuda;
 mod engine;
 mod graph;
-mod kernels;
+mod host;
 mod ops;
 #[cfg(feature = "serve")]
 pub mod serve;
@@ -119,6 +120,8 @@ pub mod optim;
 pub mod safetensors;
 mod train;
 
+#[cfg(feature = "cuda")]
+pub use cuda::gpu::CudaOptions;
 pub use dtype::{DType, Element, Scalar};
 pub use engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Trace};
 pub use error::{Error, Result};
@@ -141,8 +144,6 @@ pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};
 pub use tensor::generator::Generator;
-#[cfg(feature = "cuda")]
-pub use tensor::gpu::CudaOptions;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{Backward, GradOptions, Leaf, grad, grad_with};

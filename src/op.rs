@@ -16,7 +16,7 @@
 /// In the CPU expression `x` is of a type that implements the kernels' `Real` (f32 or f64) for `float`,
 /// and `Number` (also the integers) for `number`. The CUDA expression is the body of a function
 /// template over `T`, the type computed in (float for the halves); it calls what
-/// `kernels/cuda/device/ops.cuh` defines.
+/// `cuda/kernels/device/ops.cuh` defines.
 ///
 /// The gradient names in brackets what it reads (`g`, the upstream gradient; `x`, the operand; `y`, the
 /// result), then gives the operand's gradient in the ops themselves; `[]` where it is zero everywhere. It is

@@ -23,33 +23,33 @@ const LAYERS: [(&str, &[&str]); 12] = [
 
 /// Where unsafe code may be.
 const UNSAFE: &[&str] = &[
-    "backend/cpu/crew.rs",
-    "backend/cpu/memory.rs",
-    "backend/cuda/background.rs",
-    "backend/cuda/blas.rs",
-    "backend/cuda/compile.rs",
-    "backend/cuda/context.rs",
-    "backend/cuda/doubt.rs",
-    "backend/cuda/gear.rs",
-    "backend/cuda/graph.rs",
-    "backend/cuda/made.rs",
-    "backend/cuda/launch.rs",
-    "backend/cuda/memory.rs",
-    "backend/cuda/module.rs",
-    "backend/cuda/nvtx.rs",
-    "backend/cuda/pinned.rs",
-    "backend/cuda/probe.rs",
-    "backend/cuda/step.rs",
-    "backend/cuda/testing.rs",
-    "backend/cuda/tests.rs",
-    "backend/cuda/upload.rs",
-    "backend/host.rs",
+    "host/crew.rs",
+    "host/memory.rs",
+    "cuda/device/background.rs",
+    "cuda/device/blas.rs",
+    "cuda/device/compile.rs",
+    "cuda/device/context.rs",
+    "cuda/device/doubt.rs",
+    "cuda/device/gear.rs",
+    "cuda/device/graph.rs",
+    "cuda/device/made.rs",
+    "cuda/device/launch.rs",
+    "cuda/device/memory.rs",
+    "cuda/device/module.rs",
+    "cuda/device/nvtx.rs",
+    "cuda/device/pinned.rs",
+    "cuda/device/probe.rs",
+    "cuda/device/step.rs",
+    "cuda/device/testing.rs",
+    "cuda/device/tests.rs",
+    "cuda/device/upload.rs",
+    "host/step.rs",
     "blocks.rs",
     "completion.rs",
     "counted.rs",
-    "engine/cuda/look.rs",
-    "engine/cuda/region.rs",
-    "engine/cuda/worker/launch.rs",
+    "cuda/worker/look.rs",
+    "cuda/worker/region.rs",
+    "cuda/worker/worker/launch.rs",
     "engine/driver.rs",
     "engine/intake.rs",
     "engine/machine.rs",
@@ -63,7 +63,7 @@ const UNSAFE: &[&str] = &[
     "graph/launch.rs",
     "graph/node.rs",
     "graph/plan.rs",
-    "kernels/cpu/",
+    "host/kernels/",
     "tensor/creation.rs",
     "tensor/read.rs",
     "tensor/region/trace.rs",
@@ -73,7 +73,7 @@ const UNSAFE: &[&str] = &[
 /// Longer than one sitting, with a reason.
 const LONG: &[&str] = &[
     // Tests, one case after the other.
-    "kernels/cpu/elementwise/tests.rs",
+    "host/kernels/elementwise/tests.rs",
 ];
 const LINES_MAX: usize = 600;
 
@@ -276,9 +276,9 @@ fn the_graph_knows_no_threads_and_no_devices() {
 
 #[test]
 fn every_kernel_that_chooses_a_level_is_tested_at_every_level() {
-    // A family is a file of `kernels/cpu`, or a folder.
+    // A family is a file of `host/kernels`, or a folder.
     let family = |path: &str| {
-        let name = path.strip_prefix("kernels/cpu/")?.split('/').next()?.trim_end_matches(".rs").to_owned();
+        let name = path.strip_prefix("host/kernels/")?.split('/').next()?.trim_end_matches(".rs").to_owned();
         (!["isa", "simd", "testing", "measure"].contains(&&name[..])).then_some(name)
     };
     let (mut chooses, mut tested) = (BTreeSet::new(), BTreeSet::new());

@@ -1,12 +1,12 @@
 //! Orders of events that no driver can be made to produce at will, put to the machine one by one.
 
 use super::*;
-use crate::backend::cpu::memory::Memory;
 use crate::dtype::DType;
 use crate::engine::port::{Driver, Opening};
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::graph::node::{Inputs, Node, NodeHandle};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::host::memory::Memory;
 use crate::op::{BinaryOp, UnaryOp};
 use std::panic::Location;
 

@@ -1,7 +1,5 @@
 //! When and where: the state machine, its driver, the way in, limits.
 
-#[cfg(feature = "cuda")]
-pub(crate) mod cuda;
 pub(crate) mod driver;
 pub(crate) mod intake;
 pub(crate) mod machine;

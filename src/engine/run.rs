@@ -5,8 +5,8 @@
 
 use super::port::Port;
 use super::step::{Step, Work};
-use crate::backend::host::{Host, Results, operand_of, run_group, run_group_on, run_node};
 use crate::graph::node::{Inputs, NodeLink, Op, free};
+use crate::host::step::{Host, Results, operand_of, run_group, run_group_on, run_node};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;

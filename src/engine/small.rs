@@ -8,12 +8,12 @@
 #![allow(unsafe_code)]
 
 use super::port::Port;
-use crate::backend::host::{Host, run_group, run_node, run_tiny};
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
+use crate::host::step::{Host, run_group, run_node, run_tiny};
 use smallvec::SmallVec;
 use std::time::Instant;
 

@@ -4,13 +4,13 @@ use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, no
 use super::machine::{Look, Machine};
 use super::port::Port;
 use super::small::{Bench, Held, Tally};
-use crate::backend::host::Host;
 use crate::completion::{AWAITED, DETACHED, QUEUED};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Inputs, Node, NodeHandle, Op, Source};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::host::step::Host;
 use crate::op::{BinaryOp, UnaryOp};
 use crate::view::Serial;
 use std::panic::Location;

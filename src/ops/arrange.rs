@@ -1,13 +1,12 @@
 //! Ops that put elements in another order or keep some of them: sort, topk, running sums, triangles, roll.
 
-use super::cuda;
 use super::rows::checked;
 use crate::Backward;
+use crate::cuda::kernels::scan::Fold;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::index;
-use crate::kernels::cuda::scan::Fold;
+use crate::host::kernels::index;
 use crate::shape::Shape;
 
 /// What is done.
@@ -152,16 +151,16 @@ impl Operation for Arrange {
         let at = |dim: isize| checked(dim, shape.len());
         match *self {
             Arrange::Sort { dim, descending, positions } => {
-                cuda::arrange::sorted(run, at(dim), shape[at(dim)], descending, positions)
+                crate::cuda::ops::arrange::sorted(run, at(dim), shape[at(dim)], descending, positions)
             }
             Arrange::TopK { dim, k, largest, positions } => {
-                cuda::arrange::sorted(run, at(dim), k, largest, positions)
+                crate::cuda::ops::arrange::sorted(run, at(dim), k, largest, positions)
             }
-            Arrange::CumSum { dim } => cuda::arrange::running(run, Fold::Sum, at(dim)),
-            Arrange::Triangle { diagonal, upper } => cuda::arrange::triangle(run, diagonal, upper),
+            Arrange::CumSum { dim } => crate::cuda::ops::arrange::running(run, Fold::Sum, at(dim)),
+            Arrange::Triangle { diagonal, upper } => crate::cuda::ops::arrange::triangle(run, diagonal, upper),
             Arrange::Roll { ref shifts } => {
                 let shifts: Vec<(usize, i64)> = shifts.iter().map(|&(d, by)| (at(d), by)).collect();
-                cuda::arrange::roll(run, &shifts)
+                crate::cuda::ops::arrange::roll(run, &shifts)
             }
         }
     }

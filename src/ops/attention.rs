@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::attention::{self, Sight};
+use crate::host::kernels::attention::{self, Sight};
 use crate::{Backward, TensorFuture};
 
 /// `(q, k, v)` or `(q, k, v, mask)`, all of one batch, in float32 or float64.

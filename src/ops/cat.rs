@@ -3,7 +3,7 @@
 use crate::Backward;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::copy;
+use crate::host::kernels::copy;
 use crate::shape::contiguous_strides;
 use std::marker::PhantomData;
 
@@ -81,6 +81,6 @@ impl Operation for Cat {
 
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let dim = super::rows::checked(self.dim, run.output().shape().len());
-        super::cuda::place::cat(run, dim)
+        crate::cuda::ops::place::cat(run, dim)
     }
 }

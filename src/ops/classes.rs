@@ -1,12 +1,11 @@
 //! Each row's element at its class number: `gather`, but no class has a negative number.
 
-use super::cuda;
 use super::pick::{Pick, out_of_range};
 use super::rows::checked;
 use crate::Backward;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::index;
+use crate::host::kernels::index;
 
 /// `(logs, target)` with as many dimensions each, along `dim`.
 pub(crate) struct Classes {
@@ -41,6 +40,6 @@ impl Operation for Classes {
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
-        cuda::pick::each(run, checked(self.dim, rank), false)
+        crate::cuda::ops::pick::each(run, checked(self.dim, rank), false)
     }
 }

@@ -6,8 +6,8 @@
 
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::conv::{self, Geometry};
-use crate::kernels::cpu::window::{Window, places, triple};
+use crate::host::kernels::conv::{self, Geometry};
+use crate::host::kernels::window::{Window, places, triple};
 use crate::shape::Shape;
 use crate::{Backward, TensorFuture, own};
 
@@ -187,9 +187,9 @@ impl Operation for Conv {
         let inputs = run.inputs();
         let (geometry, _) = self.sizes(inputs[0].shape(), inputs[1].shape())?;
         match self.role {
-            Role::Output => super::cuda::conv::forward(run, &geometry),
-            Role::Input(_) => super::cuda::conv::to_input(run, &geometry),
-            Role::Weight(_) => super::cuda::conv::to_weight(run, &geometry),
+            Role::Output => crate::cuda::ops::conv::forward(run, &geometry),
+            Role::Input(_) => crate::cuda::ops::conv::to_input(run, &geometry),
+            Role::Weight(_) => crate::cuda::ops::conv::to_weight(run, &geometry),
         }
     }
 

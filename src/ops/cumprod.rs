@@ -1,13 +1,12 @@
 //! Running products along a dimension.
 
-use super::cuda;
 use super::pick::dim_of;
 use super::rows::checked;
+use crate::cuda::kernels::scan::Fold;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::index;
-use crate::kernels::cuda::scan::Fold;
+use crate::host::kernels::index;
 use crate::{Backward, TensorFuture};
 
 /// Of floats in their type, of anything else in int64.
@@ -55,6 +54,6 @@ impl Operation for CumProd {
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
-        cuda::arrange::running(run, Fold::Product, checked(self.dim, rank))
+        crate::cuda::ops::arrange::running(run, Fold::Product, checked(self.dim, rank))
     }
 }

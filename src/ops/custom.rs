@@ -4,7 +4,7 @@ use crate::Backward;
 use crate::graph::launch::{CudaRun, CudaView};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::guard::{caught, discard_unlocked};
-use crate::kernels::cpu::copy;
+use crate::host::kernels::copy;
 use crate::view::View;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -154,7 +154,7 @@ impl<O: Operation> Operation for Foreign<O> {
         let mut inputs: SmallVec<[CudaView<'_>; 4]> = SmallVec::from_slice(run.inputs);
         if let Some(i) = self.reuses {
             if !run.in_place {
-                super::cuda::copy_to(run, inputs[i], run.output)?;
+                crate::cuda::ops::copy_to(run, inputs[i], run.output)?;
             }
             inputs[i] = inputs[i].without_elements();
         }

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::graph::value::Buffer;
-use crate::kernels::cpu::matmul;
+use crate::host::kernels::matmul;
 use crate::shape::{Shape, Strides};
 use crate::view::{View, ViewMut};
 use std::marker::PhantomData;
@@ -211,7 +211,7 @@ impl Operation for MatMul {
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let shape = |i: usize| Shape::from(run.inputs()[i].shape());
         match product(&shape(0), &shape(1)) {
-            Some((_, full)) => super::cuda::product::matmul(run, &full),
+            Some((_, full)) => crate::cuda::ops::product::matmul(run, &full),
             None => Err(Refusal::shape("shapes changed after they were checked")),
         }
     }

@@ -5,7 +5,6 @@ pub(crate) mod attention;
 pub(crate) mod cat;
 pub(crate) mod classes;
 pub(crate) mod conv;
-pub(crate) mod cuda;
 pub(crate) mod cumprod;
 pub(crate) mod custom;
 pub(crate) mod matmul;

@@ -1,7 +1,7 @@
 //! `nonzero`: where a value is not zero. Its length depends on the data, so it is a read.
 
 use crate::dtype::DType;
-use crate::kernels::cpu::index;
+use crate::host::kernels::index;
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 

@@ -2,12 +2,11 @@
 //!
 //! Negative indices count from the end, but where they are numbers of words and classes. An index that is out of range fails the value, and nothing outside is touched.
 
-use super::cuda;
 use super::rows::checked;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::index;
+use crate::host::kernels::index;
 use crate::op::ScatterMode;
 use crate::shape::Shape;
 use crate::{Backward, TensorFuture};
@@ -162,11 +161,13 @@ impl Operation for Pick {
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
         match *self {
-            Pick::Gather { dim, .. } => cuda::pick::each(run, checked(dim, rank), true),
-            Pick::IndexSelect { dim, .. } => cuda::pick::slices(run, checked(dim, rank)),
-            Pick::Embedding => cuda::pick::embedding(run),
-            Pick::ScatterAdd { dim } => cuda::pick::scatter(run, checked(dim, rank), ScatterMode::Sum),
-            Pick::OneHot { classes } => cuda::pick::one_hot(run, classes),
+            Pick::Gather { dim, .. } => crate::cuda::ops::pick::each(run, checked(dim, rank), true),
+            Pick::IndexSelect { dim, .. } => crate::cuda::ops::pick::slices(run, checked(dim, rank)),
+            Pick::Embedding => crate::cuda::ops::pick::embedding(run),
+            Pick::ScatterAdd { dim } => {
+                crate::cuda::ops::pick::scatter(run, checked(dim, rank), ScatterMode::Sum)
+            }
+            Pick::OneHot { classes } => crate::cuda::ops::pick::one_hot(run, classes),
         }
     }
 }

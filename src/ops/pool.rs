@@ -4,8 +4,8 @@
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::pool::{self, Divisor};
-use crate::kernels::cpu::window::Window;
+use crate::host::kernels::pool::{self, Divisor};
+use crate::host::kernels::window::Window;
 use crate::{Backward, TensorFuture, own};
 
 /// What is wanted of each window.
@@ -86,10 +86,10 @@ impl Operation for Pool {
 
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         match self.what {
-            Pooled::Max => super::cuda::pool::max(run, &self.window, false),
-            Pooled::MaxPosition => super::cuda::pool::max(run, &self.window, true),
-            Pooled::Mean(divisor) => super::cuda::pool::mean(run, &self.window, divisor, false),
-            Pooled::Spread(divisor) => super::cuda::pool::mean(run, &self.window, divisor, true),
+            Pooled::Max => crate::cuda::ops::pool::max(run, &self.window, false),
+            Pooled::MaxPosition => crate::cuda::ops::pool::max(run, &self.window, true),
+            Pooled::Mean(divisor) => crate::cuda::ops::pool::mean(run, &self.window, divisor, false),
+            Pooled::Spread(divisor) => crate::cuda::ops::pool::mean(run, &self.window, divisor, true),
         }
     }
 

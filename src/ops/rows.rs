@@ -1,11 +1,10 @@
 //! Ops over whole rows: softmax and its relatives, and the norms of layers.
 
-use super::cuda;
 use crate::Backward;
+use crate::cuda::kernels::softmax::RowOp;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::softmax;
-use crate::kernels::cuda::softmax::RowOp;
+use crate::host::kernels::softmax;
 use crate::shape::Shape;
 
 fn float(meta: &Meta) -> Result<(), Refusal> {
@@ -25,7 +24,7 @@ fn row_cost(meta: &Meta) -> u64 {
 }
 
 /// A dimension of the view that a kernel is given: it was checked when the op was called.
-pub(super) fn checked(dim: isize, rank: usize) -> usize {
+pub(crate) fn checked(dim: isize, rank: usize) -> usize {
     if dim < 0 { (dim + rank as isize) as usize } else { dim as usize }
 }
 
@@ -79,7 +78,7 @@ impl Operation for Softmax {
         Ok(())
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        cuda::rows::along(run, if self.log { RowOp::LogSoftmax } else { RowOp::Softmax }, self.dim)
+        crate::cuda::ops::rows::along(run, if self.log { RowOp::LogSoftmax } else { RowOp::Softmax }, self.dim)
     }
 }
 
@@ -136,7 +135,7 @@ impl Operation for LogSumExp {
         Ok(())
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        cuda::rows::along(run, RowOp::LogSumExp, self.dim)
+        crate::cuda::ops::rows::along(run, RowOp::LogSumExp, self.dim)
     }
 }
 
@@ -233,6 +232,6 @@ impl Operation for Norm {
             true => RowOp::LayerNorm { weight: self.weight, bias: self.bias },
             false => RowOp::RmsNorm { weight: self.weight },
         };
-        cuda::rows::norm(run, op, self.trailing, self.eps)
+        crate::cuda::ops::rows::norm(run, op, self.trailing, self.eps)
     }
 }

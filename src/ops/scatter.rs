@@ -1,13 +1,12 @@
 //! `scatter` and `scatter_reduce`: a value with a source's elements put, or joined, where indices
 //! say. (Sums are `scatter_add`'s.)
 
-use super::cuda;
 use super::pick::{dim_of, indices, out_of_range, with_zeros_beyond, within};
 use super::rows::checked;
 use crate::dtype::DType;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::index;
+use crate::host::kernels::index;
 use crate::op::ScatterMode;
 use crate::{Backward, TensorFuture};
 
@@ -61,7 +60,7 @@ impl Operation for Scatter {
 
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
-        cuda::pick::scatter(run, checked(self.dim, rank), self.mode)
+        crate::cuda::ops::pick::scatter(run, checked(self.dim, rank), self.mode)
     }
 }
 

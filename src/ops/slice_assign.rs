@@ -4,7 +4,7 @@ use crate::Backward;
 use crate::dtype::Scalar;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::kernels::cpu::copy;
+use crate::host::kernels::copy;
 use crate::shape::{Layout, Shape};
 use crate::view::View;
 use std::marker::PhantomData;
@@ -116,6 +116,6 @@ impl Operation for SliceAssign {
     }
 
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        super::cuda::place::assign(run, self.part.as_ref().map_err(Clone::clone)?)
+        crate::cuda::ops::place::assign(run, self.part.as_ref().map_err(Clone::clone)?)
     }
 }

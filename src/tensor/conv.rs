@@ -4,7 +4,7 @@ use super::build::{self, At};
 use super::dims::Dims;
 use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
-use crate::kernels::cpu::window::triple;
+use crate::host::kernels::window::triple;
 use crate::ops::conv::{Conv, Role, Walk};
 use crate::shape::Shape;
 use smallvec::{SmallVec, smallvec};

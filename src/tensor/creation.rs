@@ -4,7 +4,6 @@ use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
-use super::gpu;
 use super::gradient::record::{is_recording, recorded};
 use super::read;
 use super::region::trace::Dice;
@@ -345,7 +344,7 @@ fn adopt<T: Element>(
         return Err(Error::new(refusal.kind, op, refusal.message, at));
     }
     let bytes = std::mem::size_of_val(&data[..]);
-    let received = |storage| Ok(gpu::received(port, Value::contiguous(storage), shape, T::DTYPE));
+    let received = |storage| Ok(crate::cuda::gpu::received(port, Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {
         return received(Storage::Inline(small(&data)));
     }
@@ -467,7 +466,7 @@ impl Future for Arrival {
         let Arrival { from, bell, to, at, reading } = &mut *self;
         if let Some(reading) = reading {
             let read = std::task::ready!(reading.poll_arrival(cx));
-            return Poll::Ready(read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+            return Poll::Ready(read.map(|v| crate::cuda::gpu::received(to, v, from.shape(), from.dtype())));
         }
         let node = &from.node;
         if node.completion.get().is_none() {
@@ -486,13 +485,15 @@ impl Future for Arrival {
             None => unreachable!("it was complete"),
         };
         // Values are immutable: between host devices the elements are shared.
-        let direct = if from.port().host { Some(value.clone()) } else { gpu::direct(from, value, to) };
+        let direct =
+            if from.port().host { Some(value.clone()) } else { crate::cuda::gpu::direct(from, value, to) };
         if let Some(value) = direct {
-            return Poll::Ready(Ok(gpu::received(to, value, from.shape(), from.dtype())));
+            return Poll::Ready(Ok(crate::cuda::gpu::received(to, value, from.shape(), from.dtype())));
         }
         let mut read = read::to_memory(from, to, at);
-        let polled =
-            read.poll_arrival(cx).map(|read| read.map(|v| gpu::received(to, v, from.shape(), from.dtype())));
+        let polled = read
+            .poll_arrival(cx)
+            .map(|read| read.map(|v| crate::cuda::gpu::received(to, v, from.shape(), from.dtype())));
         *reading = Some(read);
         polled
     }

@@ -1,13 +1,12 @@
 //! `Device`: where values live, and the barriers over all of them.
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
-use super::gpu;
-use crate::backend::cpu::memory::Memory;
 use crate::engine::driver::{CpuDriver, Manner};
 use crate::engine::machine::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::memory::Memory;
 use crate::sync::lock;
 use std::any::Any;
 use std::fmt;
@@ -284,7 +283,7 @@ impl Device {
     #[track_caller]
     pub fn cuda(index: usize) -> Result<Device> {
         let at = Location::caller();
-        gpu::shared(index).map_err(|why| {
+        crate::cuda::gpu::shared(index).map_err(|why| {
             let text = format!("cuda:{index} is not there: {why}");
             Error::new(ErrorKind::Device, "cuda", text, at)
         })
@@ -307,7 +306,7 @@ impl Device {
 
     /// How many GPUs there are: 0 where there is no driver either.
     pub fn gpu_count() -> usize {
-        gpu::count()
+        crate::cuda::gpu::count()
     }
 
     /// Memory of the device: of a GPU its own, of the CPU the machine's.
@@ -317,7 +316,7 @@ impl Device {
     /// assert!(memory.free.is_none_or(|free| free <= memory.total));
     /// ```
     pub fn memory(&self) -> DeviceMemory {
-        gpu::memory(self.port).unwrap_or_else(host_memory)
+        crate::cuda::gpu::memory(self.port).unwrap_or_else(host_memory)
     }
 
     /// Its name: `cpu`, `cpu:1`...

@@ -19,8 +19,6 @@ mod display;
 pub(crate) mod einsum;
 pub(crate) mod future;
 pub(crate) mod generator;
-#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
-pub(crate) mod gpu;
 pub(crate) mod gradient;
 mod indexing;
 mod initial;

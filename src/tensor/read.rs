@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::{Op, Sink};
 use crate::graph::operation::{Meta, Refusal};
 use crate::graph::value::{Buffer, Storage, Value};
-use crate::kernels::cpu::copy;
+use crate::host::kernels::copy;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use crate::view::{Parallel, View, ViewMut};

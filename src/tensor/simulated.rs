@@ -1,11 +1,11 @@
 //! A simulated device: for tests of code that uses futensor, and of futensor itself.
 
 use super::device::Device;
-use crate::backend::cpu::memory::Memory;
 use crate::engine::machine::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::engine::simulation::{Faults, Script, SimDriver};
+use crate::host::memory::Memory;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};

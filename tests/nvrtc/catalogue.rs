@@ -1,12 +1,12 @@
 //! Every kernel there is: each op with each element type that its class takes, each walk, each family.
 
+use crate::cuda::kernels::elementwise::{self, Key, Walk};
+use crate::cuda::kernels::generate::Form;
+use crate::cuda::kernels::index::{self, Indexed};
+use crate::cuda::kernels::softmax::{self, RowOp};
+use crate::cuda::kernels::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
-use crate::kernels::cuda::elementwise::{self, Key, Walk};
-use crate::kernels::cuda::generate::Form;
-use crate::kernels::cuda::index::{self, Indexed};
-use crate::kernels::cuda::softmax::{self, RowOp};
-use crate::kernels::cuda::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
 use crate::op::{BinaryOp, Class, ReduceOp, ScatterMode, UnaryOp};
 use crate::shape::contiguous_strides;
 

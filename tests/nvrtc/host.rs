@@ -1,7 +1,7 @@
 //! Runs plans on the host: the kernels' own source, compiled by a C++ compiler behind `host.h`.
 
-use crate::kernels::cuda::source::{INDEX_ERROR_BYTES, module};
-use crate::kernels::cuda::{Arg, Kernel, Plan};
+use crate::cuda::kernels::source::{INDEX_ERROR_BYTES, module};
+use crate::cuda::kernels::{Arg, Kernel, Plan};
 use libloading::Library;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;

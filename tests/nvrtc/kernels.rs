@@ -15,19 +15,25 @@ mod shape;
 mod graph {
     pub(crate) mod program;
 }
-#[path = "../../src/kernels"]
-mod kernels {
-    pub(crate) mod cuda;
-    pub(crate) mod philox;
-    /// Of the CPU's kernels only the random numbers, which are the same bit by bit.
-    pub(crate) mod cpu {
+#[path = "../../src/philox.rs"]
+mod philox;
+#[path = "../../src/cuda"]
+mod cuda {
+    pub(crate) mod kernels;
+}
+/// Of the host's kernels only the random numbers, which are the same bit by bit.
+#[path = "../../src/host"]
+mod host {
+    #[path = "kernels"]
+    pub(crate) mod kernels {
         pub(crate) mod random;
         pub(crate) mod simd;
     }
 }
 
 mod catalogue;
-mod host;
+#[path = "host.rs"]
+mod on_host;
 mod suite;
 mod values;
 
@@ -45,9 +51,9 @@ fn main() {
             let missing = compiler.is_none();
             let trial = Trial::test(format!("{family}_compile_for_sm_{arch}"), move || {
                 let sources: Vec<_> = kernels.iter().map(|k| k.source()).collect();
-                let text = kernels::cuda::source::module(&sources);
+                let text = cuda::kernels::source::module(&sources);
                 let compiler = compiler.ok_or("there is no NVRTC")?;
-                let cubin = compiler.compile(&text, arch, kernels::cuda::source::OPTIONS).map_err(|log| {
+                let cubin = compiler.compile(&text, arch, cuda::kernels::source::OPTIONS).map_err(|log| {
                     let path = std::env::temp_dir().join(format!("futensor-{family}.cu"));
                     let _ = std::fs::write(&path, &text);
                     Failed::from(format!("{}\n{log}", path.display()))
@@ -74,7 +80,7 @@ fn main() {
             }
             let compiler = compiler.ok_or("there is no NVRTC")?;
             for text in &units {
-                compiler.compile(text, arch, kernels::cuda::source::OPTIONS).map_err(|log| {
+                compiler.compile(text, arch, cuda::kernels::source::OPTIONS).map_err(|log| {
                     let path = std::env::temp_dir().join(format!("futensor-suite-{arch}.cu"));
                     let _ = std::fs::write(&path, text);
                     Failed::from(format!("{}\n{log}", path.display()))

@@ -2,10 +2,10 @@
 
 use super::{Random, Strided, indices};
 use crate::catalogue::{cast, mixed, source};
+use crate::cuda::kernels::elementwise::plan;
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
-use crate::host::{Buffer, run};
-use crate::kernels::cuda::elementwise::plan;
+use crate::on_host::{Buffer, run};
 use crate::op::{BinaryOp, UnaryOp};
 use half::f16;
 
@@ -90,8 +90,8 @@ pub fn in_place() {
     let mut plan = plan(&p, &[1000], &[v.operand()], 16);
     // The output's address is the input's.
     for arg in plan.launches.iter_mut().flat_map(|l| &mut l.args) {
-        if let crate::kernels::cuda::Arg::In { index, bytes } = arg {
-            *arg = crate::kernels::cuda::Arg::Out { index: *index, bytes: *bytes as usize };
+        if let crate::cuda::kernels::Arg::In { index, bytes } = arg {
+            *arg = crate::cuda::kernels::Arg::Out { index: *index, bytes: *bytes as usize };
         }
     }
     let mut out = [v.buffer()];

@@ -1,10 +1,10 @@
 //! Copies, reads and writes at indices, scans, sorts and products beside plain loops.
 
 use super::{Random, Strided, close, indices, linear};
+use crate::cuda::kernels::index::{self, Indexed};
+use crate::cuda::kernels::{Operand, copy, matmul, scan, sort};
 use crate::dtype::{DType, Element};
-use crate::host::{Batch, Buffer, run};
-use crate::kernels::cuda::index::{self, Indexed};
-use crate::kernels::cuda::{Operand, copy, matmul, scan, sort};
+use crate::on_host::{Batch, Buffer, run};
 use crate::op::ScatterMode;
 use crate::shape::contiguous_strides;
 use std::cmp::Ordering;
@@ -48,14 +48,14 @@ pub fn copies() {
     let plan = copy::plan(8, &[3, 40, 50], x.operand(), Operand { strides: &to, align: 16 }, 0);
     assert!(matches!(
         plan.launches[0].kernel,
-        crate::kernels::cuda::Kernel::Copy(copy::Key::Transpose { size: 8 })
+        crate::cuda::kernels::Kernel::Copy(copy::Key::Transpose { size: 8 })
     ));
     case(&mut b, &mut r, &[3, 40, 50], x, seed);
     let x = Strided::contiguous(&[64], |i| i as u8);
     let plan = copy::plan(1, &[64], x.operand(), Operand { strides: &[1], align: 16 }, 0);
     assert!(matches!(
         plan.launches[0].kernel,
-        crate::kernels::cuda::Kernel::Copy(copy::Key::Strided { size: 16, wide: false })
+        crate::cuda::kernels::Kernel::Copy(copy::Key::Strided { size: 16, wide: false })
     ));
     b.run();
 }
@@ -120,7 +120,7 @@ pub fn embedding() {
         let plan = index::gather(4, &[17, width], 0, x.operand(), 50, indexed, 16).unwrap();
         let wide = matches!(
             plan.launches[0].kernel,
-            crate::kernels::cuda::Kernel::Index(index::Key::Gather { size: 16, .. })
+            crate::cuda::kernels::Kernel::Index(index::Key::Gather { size: 16, .. })
         );
         assert_eq!(wide, width >= 8);
         let mut out = [Buffer::new(4 * 17 * width)];

@@ -8,8 +8,8 @@ mod reference;
 mod rows;
 mod wide;
 
-use crate::host::Buffer;
-use crate::kernels::cuda::Operand;
+use crate::cuda::kernels::Operand;
+use crate::on_host::Buffer;
 
 /// Each a promise and what proves it.
 pub const TESTS: &[(&str, fn())] = &[

@@ -6,11 +6,11 @@
 use super::reference::{bound, exact_binary, exact_unary, ulps, whole_binary, whole_quotient, whole_unary};
 use super::{Random, Strided};
 use crate::catalogue::{binary, cast, source, types, unary};
+use crate::cuda::kernels::elementwise::plan;
 use crate::dtype::{DType, Element, with_dtype};
 use crate::graph::program::Code;
-use crate::host::{Batch, Buffer};
-use crate::kernels::cpu::{random, simd::Level};
-use crate::kernels::cuda::elementwise::plan;
+use crate::host::kernels::{random, simd::Level};
+use crate::on_host::{Batch, Buffer};
 use crate::op::{BinaryOp, UnaryOp};
 use half::{bf16, f16};
 

@@ -1,11 +1,11 @@
 //! Sums, extremes and their places beside plain loops in f64 and i64.
 
 use super::{Random, Strided, close, indices, linear};
+use crate::cuda::kernels::Operand;
+use crate::cuda::kernels::reduce::{identity, plan};
 use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{Arg, Code, Program};
-use crate::host::{Batch, Buffer, run};
-use crate::kernels::cuda::Operand;
-use crate::kernels::cuda::reduce::{identity, plan};
+use crate::on_host::{Batch, Buffer, run};
 use crate::op::{BinaryOp, Class, ReduceOp};
 
 /// What an op makes of the elements of one row.

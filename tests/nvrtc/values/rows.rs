@@ -1,9 +1,9 @@
 //! Softmax and the norms beside plain loops in f64.
 
 use super::{Random, Strided, close, indices, linear};
+use crate::cuda::kernels::softmax::{RowOp, plan};
 use crate::dtype::{DType, Element};
-use crate::host::{Batch, Buffer, run};
-use crate::kernels::cuda::softmax::{RowOp, plan};
+use crate::on_host::{Batch, Buffer, run};
 
 fn naive(op: RowOp, row: &[f64], eps: f64) -> Vec<f64> {
     let n = row.len() as f64;

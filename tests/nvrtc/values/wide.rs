@@ -2,12 +2,12 @@
 
 use super::Strided;
 use crate::catalogue::{cast, source};
+use crate::cuda::kernels::index::{self, Indexed};
+use crate::cuda::kernels::reduce::{self, identity};
+use crate::cuda::kernels::{Kernel, Operand, copy, elementwise};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::Code;
-use crate::host::{Batch, Buffer};
-use crate::kernels::cuda::index::{self, Indexed};
-use crate::kernels::cuda::reduce::{self, identity};
-use crate::kernels::cuda::{Kernel, Operand, copy, elementwise};
+use crate::on_host::{Batch, Buffer};
 use crate::op::ReduceOp;
 use crate::shape::contiguous_strides;
 
@@ -65,7 +65,7 @@ pub fn far_apart() {
     let mut plan = elementwise::plan(&arange, &[3], &[], 16);
     let far = 1u64 << 40;
     for arg in &mut plan.launches[0].args {
-        if let crate::kernels::cuda::Arg::U64(base) = arg {
+        if let crate::cuda::kernels::Arg::U64(base) = arg {
             *base = far;
         }
     }

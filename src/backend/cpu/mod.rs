@@ -1,4 +1,0 @@
-//! The CPU: its memory and its compute threads.
-
-pub(crate) mod crew;
-pub(crate) mod memory;

@@ -1,0 +1,83 @@
+//! What an op's `run_cuda` launches through: the launcher behind the graph's `CudaQueue`.
+//!
+//! The crate's own ops hand over plans and products, ops from outside their source. Trouble that is not the op's own
+//! is kept here, since an op can only hand a refusal on.
+
+use super::launch::Launcher;
+use super::{DeviceView, DeviceViewMut, Site, Trouble};
+use crate::cuda::kernels::Plan;
+use crate::cuda::kernels::matmul::Product;
+use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaQueue};
+use crate::graph::operation::Refusal;
+use std::any::Any;
+
+/// The launcher for the time of one op.
+pub(super) struct Queue<'a> {
+    pub launcher: &'a mut Launcher,
+    pub site: &'a dyn Site,
+    /// The first thing that went wrong.
+    pub trouble: Option<Trouble>,
+    /// A kernel from outside was launched.
+    pub launched: bool,
+}
+
+impl Queue<'_> {
+    fn keep<T>(&mut self, result: Result<T, Trouble>) -> Result<T, Refusal> {
+        result.map_err(|trouble| {
+            let refusal = match &trouble {
+                Trouble::Refused(refusal) => refusal.clone(),
+                Trouble::OutOfMemory { bytes } => Refusal::kernel(format!("out of memory: {bytes} bytes")),
+                Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
+            };
+            self.trouble.get_or_insert(trouble);
+            refusal
+        })
+    }
+}
+
+impl CudaQueue for Queue<'_> {
+    fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal> {
+        if let Some(tape) = self.site.tape() {
+            // Its arguments are its own: an address may stand anywhere.
+            tape.refuse("an op from outside");
+            return Err(Refusal::kernel("not while launches are noted"));
+        }
+        let done = self.launcher.launch_brought(self.site, kernel, grid, args);
+        self.launched |= done.is_ok();
+        self.keep(done)
+    }
+
+    fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
+        let got = self.site.scratch(bytes);
+        self.keep(got)
+    }
+
+    fn zero(&mut self, ptr: u64, bytes: usize) {
+        let done = match self.site.tape() {
+            Some(tape) => {
+                tape.refuse("an op from outside");
+                Err(Refusal::kernel("not while launches are noted").into())
+            }
+            None => self.launcher.zero(self.site, ptr, bytes),
+        };
+        let _ = self.keep(done);
+    }
+
+    fn work(
+        &mut self,
+        work: &dyn Any,
+        inputs: &[DeviceView<'_>],
+        outputs: &[DeviceViewMut<'_>],
+    ) -> Result<(), Refusal> {
+        let done = if let Some(plan) = work.downcast_ref::<Plan>() {
+            let inputs: smallvec::SmallVec<[u64; 4]> = inputs.iter().map(|v| v.ptr).collect();
+            let outputs: smallvec::SmallVec<[u64; 2]> = outputs.iter().map(|v| v.ptr).collect();
+            self.launcher.run(self.site, plan, &inputs, &outputs)
+        } else if let Some(product) = work.downcast_ref::<Product>() {
+            self.launcher.product(self.site, product, inputs[0].ptr, inputs[1].ptr, outputs[0].ptr)
+        } else {
+            Err(Trouble::no_kernel("work of an unknown kind"))
+        };
+        self.keep(done)
+    }
+}

@@ -1,0 +1,300 @@
+//! All that a device's thread works with: context, lanes, memory, kernels, copies under way.
+//!
+//! Owned and used by that thread alone. It knows values and nodes, but not when or why a step runs.
+
+#![allow(unsafe_code)]
+
+use super::context::{Context, Event, Events};
+use super::doubt::Doubt;
+use super::lanes::{Lanes, Mark};
+use super::launch::Launcher;
+use super::memory::{DeviceBuffer, Heap, Returned, allocate, free};
+use super::pinned::{Pinned, PinnedBlock};
+use super::tape::{Tape, spoken_of};
+use super::timing::Timing;
+use super::{Site, Stream, Trouble};
+use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
+use crate::graph::node::Node;
+use crate::graph::plan::Plan;
+use crate::graph::value::{Buffer, Storage, Value};
+use cudarc::driver::sys;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+/// An event to be waited for, and the flight of the lane that it stands behind.
+pub(crate) struct ToReap {
+    pub lane: usize,
+    pub at: u64,
+    pub event: Event,
+}
+
+/// What a flight keeps until it is reached.
+#[derive(Default, Debug)]
+pub(crate) struct Cargo {
+    pub blocks: SmallVec<[PinnedBlock; 1]>,
+    /// Another device's memory that is copied from.
+    pub foreign: SmallVec<[Value; 1]>,
+}
+
+pub(crate) struct Gear {
+    pub context: Context,
+    pub lanes: Lanes,
+    pub launcher: Launcher,
+    pub heap: Arc<Heap>,
+    pub pinned: Arc<Pinned>,
+    events: Arc<Events>,
+    returned: Vec<Returned>,
+    /// Copies to the device that are made a piece at a time.
+    pub(super) uploads: VecDeque<super::upload::Upload>,
+    pub timing: Timing,
+    /// Events that the reapers have to hear of.
+    pub to_reap: Vec<ToReap>,
+    /// What the launch that is being prepared has to come after.
+    pub(super) after: SmallVec<[Mark; 8]>,
+    /// What each lane's next flight has to keep; work that was queued for a step that had to be put off counts.
+    pub(super) cargo: Vec<Cargo>,
+    /// While a block is noted: launches go here, on memory that is only spoken of.
+    pub(super) tape: Option<Arc<Tape>>,
+    /// Plans that may have graphs.
+    pub(super) graphs: Vec<Weak<Plan>>,
+}
+
+/// A step's memory beside its results, and its index error record.
+pub(super) struct Berth {
+    stream: Stream,
+    raw: super::context::Raw,
+    scratch: RefCell<SmallVec<[u64; 4]>>,
+    index_error: Cell<Option<u64>>,
+    tape: Option<Arc<Tape>>,
+}
+
+impl Site for Berth {
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    fn scratch(&self, bytes: usize) -> Result<u64, Trouble> {
+        let ptr = match &self.tape {
+            Some(tape) => tape.scratch(bytes),
+            None => allocate(bytes, self.raw)?,
+        };
+        self.scratch.borrow_mut().push(ptr);
+        Ok(ptr)
+    }
+
+    fn index_error(&self) -> Result<u64, Trouble> {
+        if let Some(ptr) = self.index_error.get() {
+            return Ok(ptr);
+        }
+        if let Some(tape) = &self.tape {
+            // Whoever replays this zeroes it.
+            let ptr = tape.keep(INDEX_ERROR_BYTES);
+            self.index_error.set(Some(ptr));
+            return Ok(ptr);
+        }
+        let ptr = self.scratch(INDEX_ERROR_BYTES)?;
+        // SAFETY: memory of that size, in this stream's order.
+        let status = unsafe { sys::cuMemsetD8Async(ptr, 0, INDEX_ERROR_BYTES, self.raw.0) };
+        Trouble::of("cuMemsetD8Async", status)?;
+        self.index_error.set(Some(ptr));
+        Ok(ptr)
+    }
+
+    fn tape(&self) -> Option<&Tape> {
+        self.tape.as_deref()
+    }
+}
+
+impl Berth {
+    /// The step is queued: gives scratch memory back, and copies the index error record to the host, if there is
+    /// one: what is in doubt about the step's node then.
+    pub fn leave(self, pinned: &Arc<Pinned>, node: &Node) -> Result<Option<Arc<Doubt>>, Trouble> {
+        if let (Some(tape), Some(ptr)) = (&self.tape, self.index_error.get()) {
+            let doubt = Doubt::stand_in(node.op.name(), node.at);
+            tape.doubts(doubt.clone(), ptr);
+            self.give_up()?;
+            return Ok(Some(doubt));
+        }
+        let copied = self.index_error.get().map(|ptr| {
+            let block = pinned.take(INDEX_ERROR_BYTES)?;
+            read_back(block.ptr(), ptr, INDEX_ERROR_BYTES, self.raw).map(|()| block)
+        });
+        self.give_up()?;
+        Ok(copied.transpose()?.map(|block| Doubt::new(block, node)))
+    }
+
+    /// Gives scratch memory back.
+    pub fn give_up(self) -> Result<(), Trouble> {
+        let scratch = self.scratch.take();
+        if let Some(tape) = &self.tape {
+            scratch.into_iter().for_each(|ptr| tape.release(ptr));
+            return Ok(());
+        }
+        scratch.into_iter().try_for_each(|ptr| free(ptr, self.raw))
+    }
+}
+
+/// Copies from the device to page-locked memory.
+pub(super) fn read_back(to: *mut u8, from: u64, bytes: usize, raw: super::context::Raw) -> Result<(), Trouble> {
+    // SAFETY: both have room for so many bytes; the flight keeps them until it is reached.
+    let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, raw.0) };
+    Trouble::of("cuMemcpyDtoHAsync", status)
+}
+
+/// A buffer as device memory, where it is that.
+pub(super) fn device(buffer: &dyn Buffer) -> Option<&DeviceBuffer> {
+    buffer.as_any().downcast_ref()
+}
+
+/// Where a value's elements are, as far as a launch can use them.
+pub(super) enum Place {
+    Device(u64),
+    /// The value has them itself.
+    Inline,
+}
+
+impl Gear {
+    /// Opens the device on this thread: `streams` for steps, and one for copies to the device.
+    pub fn open(
+        heap: Arc<Heap>,
+        pinned: Arc<Pinned>,
+        events: Arc<Events>,
+        reached: Arc<[AtomicU64]>,
+        timing: Timing,
+    ) -> Result<Gear, String> {
+        let context = Context::open(heap.ordinal, reached.len())?;
+        let lanes = Lanes::new(&context.streams, reached, events.clone());
+        let launcher = Launcher::new(context.gpu);
+        let lanes_count = 0..context.streams.len();
+        heap.opened(context.gpu.context as usize);
+        Ok(Gear {
+            context,
+            lanes,
+            launcher,
+            heap,
+            pinned,
+            events,
+            timing,
+            returned: Vec::new(),
+            uploads: VecDeque::new(),
+            to_reap: Vec::new(),
+            after: SmallVec::new(),
+            cargo: lanes_count.map(|_| Cargo::default()).collect(),
+            tape: None,
+            graphs: Vec::new(),
+        })
+    }
+
+    /// Number of the lane for copies to the device.
+    pub fn copy_lane(&self) -> usize {
+        self.context.streams.len() - 1
+    }
+
+    pub(super) fn berth(&self, lane: usize) -> Berth {
+        let raw = self.lanes.raw(lane);
+        Berth {
+            stream: Stream { raw: raw.0, number: lane },
+            raw,
+            scratch: RefCell::default(),
+            index_error: Cell::new(None),
+            tape: self.tape.clone(),
+        }
+    }
+
+    /// Sees to it that an event stands behind all that is queued on a lane.
+    pub fn cover(&mut self, lane: usize) -> Result<(), Trouble> {
+        let to_reap = &mut self.to_reap;
+        self.lanes.cover(lane, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))
+    }
+
+    /// The lane's next flight reads a buffer.
+    fn reads(&mut self, lane: usize, buffer: &DeviceBuffer) {
+        self.after.extend(buffer.read_by(self.lanes.next(lane)));
+    }
+
+    /// The lane's next flight writes over a buffer.
+    pub(super) fn overwrites(&mut self, lane: usize, buffer: &DeviceBuffer) {
+        self.after.extend(buffer.overwritten_by(self.lanes.next(lane)));
+    }
+
+    /// Puts the lane behind what the next launch reads and writes over. To be called before it.
+    pub(super) fn order(&mut self, lane: usize) -> Result<(), Trouble> {
+        if self.tape.is_some() {
+            return Ok(());
+        }
+        let (to_reap, after) = (&mut self.to_reap, std::mem::take(&mut self.after));
+        self.lanes.order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))?;
+        self.timing.begin(self.lanes.raw(lane))
+    }
+
+    /// Where the elements of a value are for a launch on this lane, which is ordered after whoever wrote them;
+    /// brings them to the device where they are elsewhere. `None` while they are on their way.
+    pub(super) fn place(&mut self, lane: usize, value: &Value) -> Result<Option<Place>, Trouble> {
+        let buffer = match &value.storage {
+            Storage::Inline(_) => return Ok(Some(Place::Inline)),
+            Storage::Shared(buffer) => buffer,
+        };
+        if let Some(here) = device(&**buffer) {
+            self.reads(lane, here);
+            return Ok(Some(Place::Device(here.ptr)));
+        }
+        if let Some(there) = spoken_of(&**buffer) {
+            return Ok(Some(Place::Device(there.ptr())));
+        }
+        match self.bring(lane, buffer)? {
+            None => Ok(None),
+            Some(brought) => {
+                self.reads(lane, &brought);
+                Ok(Some(Place::Device(brought.ptr)))
+            }
+        }
+    }
+
+    /// The lane's next flight is queued: where it stands, and what it keeps.
+    pub fn depart(&mut self, lane: usize) -> (Mark, Cargo) {
+        (self.lanes.advance(lane), std::mem::take(&mut self.cargo[lane]))
+    }
+
+    /// Frees what was dropped, as far as order allows now; false where something has to wait.
+    pub fn free_returned(&mut self) -> Result<bool, Trouble> {
+        self.heap.end_graphs();
+        self.returned.extend(self.heap.take_returned());
+        self.heap.free(&mut self.returned, &self.lanes)?;
+        Ok(self.returned.is_empty())
+    }
+
+    /// Gives back what can be given back at once; true, as there is more once nothing runs.
+    pub fn begin_trim(&mut self) -> bool {
+        self.drop_graphs();
+        self.launcher.forget_unused();
+        self.context.trim();
+        true
+    }
+
+    /// The rest, when no launch is under way: kernels, once no graph has them either. False: there is no more.
+    pub fn end_trim(&mut self) -> Result<bool, Trouble> {
+        self.drop_graphs();
+        self.free_returned()?;
+        self.launcher.trim();
+        self.context.trim();
+        Ok(false)
+    }
+
+    /// Frees that wait for the device to come further.
+    pub fn frees_under_way(&self) -> usize {
+        self.returned.len()
+    }
+
+    /// The end: nothing runs any more, and no buffer is left. What could not be given back is left to the end
+    /// of the process.
+    pub fn close(mut self) {
+        self.launcher.clear();
+        let _ = self.free_returned();
+        self.pinned.close();
+        self.heap.opened(0);
+        self.context.close(&self.events);
+    }
+}

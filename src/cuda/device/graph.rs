@@ -1,0 +1,412 @@
+//! Planned blocks as CUDA graphs: what runs again with the same shapes is launched as one.
+//!
+//! A block that has run once is noted on a tape (`tape`) when it runs again, once its fused kernels are there: launches
+//! with the places at which addresses and random positions stand. Of that a graph is built, a node a launch, in a row;
+//! what a library computes is captured and becomes a child. The block's temporaries, scratch memory and index error
+//! records are places in one block of memory that the graph keeps: which of them share memory is settled once. At each
+//! replay the outputs get memory, the nodes that read inputs or write outputs get addresses where these have changed, and
+//! one call launches all of it.
+//!
+//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are; a launch that is
+//! under way keeps the arguments it was given. A block keeps up to [`GRAPHS_MAX`] graphs: for other strides, constants
+//! among the inputs, wanted outputs, and inputs that may or may not be written over. It goes on as launches in a row
+//! where ops from outside take part, where there is but one launch, where a library would need more than [`STAGED_MAX`]
+//! bytes of inputs copied to a fixed place (large products are not what launches hold up), where an op fails, and where
+//! memory is short.
+
+#![allow(unsafe_code)]
+
+use super::block::{Doubts, GivenOperand, Known};
+use super::doubt::Doubt;
+use super::gear::{Gear, Place, device, read_back};
+use super::handed::{Handed, Whereabouts};
+use super::made::{Kernel, Made};
+use super::note::Verdict;
+use super::step::{Operand, Target};
+use super::tape::{Multiplied, Spot};
+use super::{Trouble, pinned::PinnedBlock};
+use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
+use crate::graph::block::Block;
+use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value, owners};
+use crate::sync::lock;
+use cudarc::driver::sys;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Graphs of one block; the one that was made first goes first.
+const GRAPHS_MAX: usize = 4;
+/// Graphs that are made for one block, all in all: what is never the same twice is not worth more.
+const MADE_MAX: u32 = 16;
+/// Most bytes that are copied at each replay because a library's operands have to lie still.
+pub(super) const STAGED_MAX: usize = 16 << 20;
+/// The run that is the first to be noted.
+const FIRST: u32 = 2;
+/// What became of a block.
+pub(crate) enum Replayed {
+    /// It is queued: its outputs, as far as they are wanted.
+    Done(Vec<Option<Known>>),
+    /// An input is still on its way.
+    Later,
+    /// It is to be run as launches in a row.
+    No,
+}
+
+/// What a plan keeps between its runs.
+#[derive(Default)]
+struct Shelf {
+    runs: u32,
+    /// Not before this run is anything noted.
+    next: u32,
+    made: u32,
+    /// It will not be a graph, ever.
+    never: bool,
+    graphs: Vec<Graph>,
+}
+
+/// Where a base is when a graph runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Where {
+    Given(usize),
+    Output(usize),
+    /// Bytes from the start of the graph's memory.
+    Arena(u64),
+}
+
+/// What an input was when its block was noted, and what of it has to be the same.
+pub(super) struct Input {
+    /// A constant, which is part of the graph.
+    pub words: Option<[u64; INLINE_BYTES / 8]>,
+    pub placed: Option<Box<Placed>>,
+    /// A launch reads or writes it.
+    pub used: bool,
+    /// It might have been written over, and was.
+    pub spare: bool,
+    pub taken: bool,
+    /// A library reads it where it is.
+    pub fixed: Option<u64>,
+}
+
+pub(super) enum Part {
+    Kernel(Kernel),
+    Product(Multiplied),
+}
+
+pub(super) enum Source {
+    Constant(Value),
+    Given(usize, Option<Box<Placed>>),
+    Output(usize, Option<Box<Placed>>),
+}
+
+pub(super) struct Output {
+    pub source: Source,
+    /// Inputs whose doubts are this one's too.
+    pub doubts_of: SmallVec<[usize; 2]>,
+    /// Records of the graph's own.
+    pub records: SmallVec<[usize; 1]>,
+}
+
+pub(super) struct Graph {
+    pub inputs: Vec<Input>,
+    /// Which outputs were wanted.
+    pub wanted: u64,
+    pub parts: Vec<Part>,
+    pub places: Vec<Where>,
+    /// Bytes of each output.
+    pub outputs: Vec<usize>,
+    pub results: Vec<Option<Output>>,
+    pub records: Vec<(Arc<Doubt>, u64)>,
+    pub constants: Vec<([u64; INLINE_BYTES / 8], u64)>,
+    pub arena: usize,
+    /// Where a library's workspace begins, if it needs one.
+    pub workspace: Option<u64>,
+    pub made: Option<Made>,
+}
+
+fn same(a: &Option<Box<Placed>>, b: &Option<Box<Placed>>) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => a.offset == b.offset && a.strides == b.strides,
+        _ => false,
+    }
+}
+
+/// Where a value's storage begins on this device, if it is there.
+pub(super) fn address(value: &Value) -> Option<u64> {
+    let Storage::Shared(buffer) = &value.storage else { return None };
+    if let Some(here) = device(&**buffer) {
+        return Some(here.ptr);
+    }
+    let handed: &Handed = buffer.as_any().downcast_ref()?;
+    match &*handed.whereabouts() {
+        Whereabouts::Here(here) => Some(here.ptr),
+        _ => None,
+    }
+}
+
+/// True where a result may be written over an input.
+fn is_spare(operand: &Operand) -> bool {
+    match &operand.value {
+        Ok(Value { storage: Storage::Shared(buffer), .. }) => {
+            device(&**buffer).is_some() && operand.spare == Some(owners(buffer))
+        }
+        _ => false,
+    }
+}
+
+impl Gear {
+    /// Queues a block as one graph, where it can; an input whose value failed is a matter for launches in a row.
+    ///
+    /// # Errors
+    /// Only what ends the device.
+    pub fn replay(&mut self, lane: usize, block: &Block, given: &[GivenOperand]) -> Result<Replayed, Trouble> {
+        let kept = lock(&block.plan.kept).take();
+        let mut shelf = match kept.map(|kept| kept.downcast::<Shelf>()) {
+            Some(Ok(shelf)) => shelf,
+            _ => {
+                self.graphs.retain(|plan| plan.strong_count() > 0);
+                self.graphs.push(Arc::downgrade(&block.plan));
+                Box::new(Shelf { next: FIRST, ..Shelf::default() })
+            }
+        };
+        let done = self.replay_one(&mut shelf, lane, block, given);
+        *lock(&block.plan.kept) = Some(shelf);
+        done
+    }
+
+    /// A block is about to be launched in parts.
+    pub fn runs_in_parts(&mut self) {
+        self.launcher.had_brought = false;
+    }
+
+    /// A block was launched in parts. One with ops from outside will not be a graph, and is not even noted, as what
+    /// such an op does when it is asked is its own affair; nor is one whose ops fail, until they do not.
+    pub fn ran_in_parts(&mut self, block: &Block, failed: bool) {
+        let brought = std::mem::take(&mut self.launcher.had_brought);
+        let mut kept = lock(&block.plan.kept);
+        if let Some(shelf) = kept.as_mut().and_then(|kept| kept.downcast_mut::<Shelf>()) {
+            shelf.never |= brought;
+            if failed {
+                (shelf.runs, shelf.next) = (0, FIRST);
+            }
+        }
+    }
+
+    /// Gives the memory of all graphs back; blocks that run on make new ones.
+    pub fn drop_graphs(&mut self) {
+        for plan in self.graphs.drain(..).filter_map(|plan| plan.upgrade()) {
+            drop(lock(&plan.kept).take());
+        }
+    }
+
+    fn replay_one(
+        &mut self,
+        shelf: &mut Shelf,
+        lane: usize,
+        block: &Block,
+        given: &[GivenOperand],
+    ) -> Result<Replayed, Trouble> {
+        if shelf.never || given.iter().any(|g| g.operand.value.is_err()) {
+            return Ok(Replayed::No);
+        }
+        shelf.runs = shelf.runs.saturating_add(1);
+        let all = block.plan.steps.iter().fold(0, |all, step| all | step.serves);
+        let wanted = block.wanted() & all;
+        let spare: SmallVec<[bool; 8]> = given.iter().map(|g| is_spare(&g.operand)).collect();
+        let at = match shelf.graphs.iter().position(|graph| graph.fits(given, &spare, wanted)) {
+            Some(at) => at,
+            None if shelf.runs < shelf.next || shelf.made >= MADE_MAX => return Ok(Replayed::No),
+            None => match self.note(lane, block, given, &spare, wanted)? {
+                Verdict::Graph(graph) => {
+                    if shelf.graphs.len() == GRAPHS_MAX {
+                        shelf.graphs.remove(0);
+                    }
+                    shelf.made += 1;
+                    shelf.graphs.push(*graph);
+                    shelf.graphs.len() - 1
+                }
+                Verdict::NotYet => {
+                    shelf.next = shelf.runs + 1 + shelf.runs / 2;
+                    return Ok(Replayed::No);
+                }
+                Verdict::Never => {
+                    shelf.never = true;
+                    return Ok(Replayed::No);
+                }
+            },
+        };
+        match self.launch_graph(&mut shelf.graphs[at], lane, block, given) {
+            // Launches in a row say what is wrong, if anything is.
+            Err(Trouble::OutOfMemory { .. } | Trouble::Refused(_)) => {
+                shelf.graphs.remove(at);
+                shelf.next = shelf.runs + 1 + shelf.runs / 2;
+                Ok(Replayed::No)
+            }
+            done => done,
+        }
+    }
+
+    /// Queues a graph as part of the lane's next flight.
+    fn launch_graph(
+        &mut self,
+        graph: &mut Graph,
+        lane: usize,
+        block: &Block,
+        given: &[GivenOperand],
+    ) -> Result<Replayed, Trouble> {
+        self.after.clear();
+        let raw = self.lanes.raw(lane);
+        let value = |k: usize| match &given[k].operand.value {
+            Ok(value) => value,
+            Err(_) => unreachable!("failed inputs were sorted out"),
+        };
+        // What can be missing comes first: inputs, memory.
+        let mut inputs: SmallVec<[u64; 8]> = SmallVec::from_elem(0, given.len());
+        for (k, input) in graph.inputs.iter().enumerate().filter(|(_, input)| input.used) {
+            inputs[k] = match address(value(k)) {
+                Some(ptr) if input.taken => ptr,
+                _ => match self.place(lane, value(k))? {
+                    Some(Place::Device(ptr)) => ptr,
+                    Some(Place::Inline) => unreachable!("the graph was made for an input in memory"),
+                    None => return Ok(Replayed::Later),
+                },
+            };
+        }
+        let mut outputs: SmallVec<[Target; 4]> = SmallVec::new();
+        for &bytes in &graph.outputs {
+            outputs.push(self.target(bytes, lane)?);
+        }
+        let mut blocks: SmallVec<[PinnedBlock; 1]> = SmallVec::new();
+        for _ in &graph.records {
+            blocks.push(self.pinned.take(INDEX_ERROR_BYTES)?);
+        }
+        if inputs.iter().any(|ptr| ptr % 256 != 0) || outputs.iter().any(|o| o.ptr % 256 != 0) {
+            return Err(crate::graph::operation::Refusal::kernel("memory lies at odd places").into());
+        }
+        let is_new = graph.made.is_none();
+        let made = match &mut graph.made {
+            Some(made) => made,
+            None => {
+                let arena = self.heap.buffer(graph.arena.max(1), &self.lanes, lane)?;
+                let (heap, none) = (self.heap.clone(), std::ptr::null_mut());
+                graph.made.insert(Made { heap, graph: none, executable: std::ptr::null_mut(), arena })
+            }
+        };
+        let arena = made.arena.clone();
+
+        // With no memory of its own there is nothing that a replay on another lane could still be using.
+        if graph.arena > 0 {
+            self.overwrites(lane, &arena);
+        }
+        for (k, _) in graph.inputs.iter().enumerate().filter(|(_, input)| input.used && input.taken) {
+            let Storage::Shared(buffer) = &value(k).storage else { continue };
+            if let Some(here) = device(&**buffer) {
+                self.overwrites(lane, here);
+            }
+        }
+        self.order(lane)?;
+
+        if is_new {
+            for (words, at) in &graph.constants {
+                self.bring_words(words, arena.ptr + at, lane)?;
+            }
+        }
+        let places = &graph.places;
+        let locate = |spot: &Spot| {
+            let base = match places[spot.base] {
+                Where::Given(k) => inputs[k],
+                Where::Output(j) => outputs[j].ptr,
+                Where::Arena(at) => arena.ptr + at,
+            };
+            base.wrapping_add_signed(spot.bytes)
+        };
+        let context = self.context.gpu.context;
+        let mut words: Vec<u64> = Vec::new();
+        if is_new {
+            made.begin()?;
+        }
+        let mut last: Option<sys::CUgraphNode> = None;
+        for part in &mut graph.parts {
+            match part {
+                Part::Kernel(kernel) => {
+                    words.clear();
+                    words.extend_from_slice(&kernel.noted.words);
+                    for (at, spot) in &kernel.noted.addresses {
+                        words[*at] = locate(spot);
+                    }
+                    for &(at, draw) in &kernel.draws {
+                        (words[at], words[at + 1]) = block.draws[draw];
+                    }
+                    if is_new {
+                        last = Some(made.add(kernel, &mut words, last, context)?);
+                    } else if words != kernel.sent {
+                        made.bind(kernel, &mut words, context)?;
+                    }
+                    kernel.sent.clone_from(&words);
+                }
+                Part::Product(product) if is_new => {
+                    let workspace = arena.ptr + graph.workspace.unwrap_or(0);
+                    let spots = [0, 1, 2].map(|i| locate(&product.spots[i]));
+                    let child = self.launcher.blas.captured(raw, product, spots, workspace)?;
+                    last = Some(made.add_child(child, last)?);
+                }
+                // Nothing of it ever changes.
+                Part::Product(_) => {}
+            }
+        }
+        if is_new {
+            made.instantiate()?;
+        }
+        for (_, at) in &graph.records {
+            // SAFETY: memory of the graph's own, of that size, in this stream's order.
+            let status = unsafe { sys::cuMemsetD8Async(arena.ptr + at, 0, INDEX_ERROR_BYTES, raw.0) };
+            Trouble::of("cuMemsetD8Async", status)?;
+        }
+        made.launch(raw)?;
+        let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
+        for ((stand_in, at), record) in graph.records.iter().zip(blocks) {
+            read_back(record.ptr(), arena.ptr + at, INDEX_ERROR_BYTES, raw)?;
+            doubts.push(stand_in.again(record));
+        }
+
+        let result = |output: &Output| {
+            let stored = |storage: &Storage, placed: &Option<Box<Placed>>| Value {
+                storage: storage.clone(),
+                placed: placed.clone(),
+            };
+            let value = match &output.source {
+                Source::Constant(value) => value.clone(),
+                Source::Given(k, placed) => stored(&value(*k).storage, placed),
+                Source::Output(j, placed) => stored(&Storage::Shared(outputs[*j].buffer.clone()), placed),
+            };
+            let mut about = Doubts::new();
+            let inherited = output.doubts_of.iter().flat_map(|&k| given[k].doubts.iter());
+            for doubt in inherited.chain(output.records.iter().map(|&d| &doubts[d])) {
+                if !about.iter().any(|d| Arc::ptr_eq(d, doubt)) {
+                    about.push(doubt.clone());
+                }
+            }
+            Known { result: Ok(value), doubts: about }
+        };
+        Ok(Replayed::Done(graph.results.iter().map(|output| output.as_ref().map(result)).collect()))
+    }
+}
+
+impl Graph {
+    /// True where a run with these inputs is what the graph was made for.
+    fn fits(&self, given: &[GivenOperand], spare: &[bool], wanted: u64) -> bool {
+        self.wanted == wanted
+            && self.inputs.iter().zip(given).zip(spare).all(|((input, given), &spare)| {
+                let Ok(value) = &given.operand.value else { return false };
+                let lies = match (&input.words, &value.storage) {
+                    (Some(words), Storage::Inline(now)) => words == now,
+                    (None, Storage::Shared(_)) => true,
+                    _ => false,
+                };
+                // What may be written over now, and might have been then, was, if there was a use for it.
+                let over = (spare || !input.taken) && (!spare || input.spare);
+                lies && over
+                    && same(&input.placed, &value.placed)
+                    && (input.fixed.is_none() || input.fixed == address(value))
+            })
+    }
+}

@@ -1,0 +1,308 @@
+//! From a fused program or an op to kernels on a stream.
+//!
+//! The CUDA driver's one way to kernels: a [`Launcher`] a device, made and used on the device's thread with the
+//! context current. Plans come from `kernels::cuda` (which kernels, which arguments, which grid), functions from the
+//! module store, products of matrices from cuBLAS; here they meet addresses and a stream. Nothing waits: memory for
+//! intermediate results is asked of the step ([`Site`]) and goes back in stream order.
+
+#![allow(unsafe_code)]
+
+use super::blas::Blas;
+use super::cache::Disk;
+use super::custom::Queue;
+use super::module::{Function, Fusion, Modules};
+use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
+use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
+use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
+use crate::error::ErrorKind;
+use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun};
+use crate::graph::node::{Op, Reduction};
+use crate::graph::operation::Refusal;
+use crate::shape::{Strides, contiguous_strides};
+use cudarc::driver::sys;
+use smallvec::SmallVec;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Everything that launches of one device need.
+pub(crate) struct Launcher {
+    pub(super) modules: Modules,
+    pub(super) blas: Blas,
+    /// An op from outside has been here since somebody looked.
+    pub(super) had_brought: bool,
+}
+
+/// The largest power of two up to 16 that divides an address.
+pub(super) fn align(ptr: u64) -> usize {
+    1 << ptr.trailing_zeros().min(4)
+}
+
+/// A view as a kernel is planned for it.
+pub(super) fn operand<'a>(view: &DeviceView<'a>) -> Operand<'a> {
+    Operand { strides: view.strides, align: align(view.ptr) }
+}
+
+impl Launcher {
+    /// For a device; libraries are looked for when they are needed.
+    pub fn new(gpu: Gpu) -> Launcher {
+        Launcher::with(gpu, Fusion::from_environment(), Disk::from_environment())
+    }
+
+    pub fn with(gpu: Gpu, fusion: Fusion, disk: Disk) -> Launcher {
+        Launcher {
+            modules: Modules::new(&gpu, fusion, Arc::new(disk)),
+            blas: Blas::new(&gpu),
+            had_brought: false,
+        }
+    }
+
+    /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output is the memory of
+    /// the input that `Operation::reuses` names.
+    ///
+    /// # Errors
+    /// See [`Trouble`]. An op without a kernel is refused.
+    pub fn node(
+        &mut self,
+        site: &dyn Site,
+        op: &Op,
+        inputs: &[DeviceView<'_>],
+        output: DeviceViewMut<'_>,
+        in_place: bool,
+    ) -> Result<(), Trouble> {
+        match op {
+            // The elements in order; the new shape is the reader's.
+            Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
+            Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
+            Op::Custom(op) => {
+                let mut queue = Queue { launcher: self, site, trouble: None, launched: false };
+                let done =
+                    op.run_cuda(&mut CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue });
+                match (queue.trouble, done) {
+                    // Its operand is not what it was: it cannot be tried again.
+                    (Some(Trouble::OutOfMemory { bytes }), _) if in_place && queue.launched => {
+                        let message = format!("out of memory: {bytes} bytes, after a launch in place");
+                        Err(Trouble::Refused(Refusal { kind: ErrorKind::OutOfMemory, message }))
+                    }
+                    (Some(trouble), _) => Err(trouble),
+                    (None, done) => done.map_err(Trouble::Refused),
+                }
+            }
+            other => Err(Trouble::no_kernel(other.name())),
+        }
+    }
+
+    /// Copies elements in row-major order to contiguous memory. The two must not overlap.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub fn copy(
+        &mut self,
+        site: &dyn Site,
+        from: DeviceView<'_>,
+        to: DeviceViewMut<'_>,
+    ) -> Result<(), Trouble> {
+        let strides = contiguous_strides(from.shape);
+        let to_operand = Operand { strides: &strides, align: align(to.ptr) };
+        let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), to_operand, 0);
+        self.run(site, &plan, &[from.ptr], &[to.ptr])
+    }
+
+    /// Zeroes memory of the step's own.
+    pub(super) fn zero(&mut self, site: &dyn Site, ptr: u64, bytes: usize) -> Result<(), Trouble> {
+        // SAFETY: the step's memory has so many bytes, and nobody else uses it before the step's end.
+        let status = unsafe { sys::cuMemsetD8Async(ptr, 0, bytes, site.stream().raw) };
+        Trouble::of("cuMemsetD8Async", status)
+    }
+
+    /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its strides.
+    pub(super) fn contiguous<'a>(
+        &mut self,
+        site: &dyn Site,
+        view: DeviceView<'a>,
+        strides: &'a mut Strides,
+    ) -> Result<DeviceView<'a>, Trouble> {
+        if view.is_contiguous() {
+            return Ok(view);
+        }
+        let ptr = site.scratch(view.numel() * view.dtype.size())?;
+        self.copy(site, view, DeviceViewMut { ptr, dtype: view.dtype, shape: view.shape })?;
+        *strides = contiguous_strides(view.shape);
+        Ok(DeviceView { ptr, strides, ..view })
+    }
+
+    fn reduce(
+        &mut self,
+        site: &dyn Site,
+        reduction: &Reduction,
+        input: DeviceView<'_>,
+        output: DeviceViewMut<'_>,
+    ) -> Result<(), Trouble> {
+        let program = reduce::identity(input.dtype);
+        let dims = &reduction.dims;
+        let plan = reduce::plan(reduction.op, &program, input.shape, dims, &[operand(&input)]);
+        if let Some(plan) = plan {
+            return self.run(site, &plan, &[input.ptr], &[output.ptr]);
+        }
+        let mut strides = Strides::new();
+        let input = self.contiguous(site, input, &mut strides)?;
+        match reduce::plan(reduction.op, &program, input.shape, dims, &[operand(&input)]) {
+            Some(plan) => self.run(site, &plan, &[input.ptr], &[output.ptr]),
+            // Kept and reduced dimensions by turns, more than eight of each.
+            None => Err(Trouble::no_kernel(format_args!("{} over {:?}", reduction.op.name(), input.shape))),
+        }
+    }
+
+    /// Forgets kernels that were not used since the last call; `trim` unloads them.
+    pub fn forget_unused(&mut self) {
+        self.modules.forget_unused();
+    }
+
+    /// Unloads what is no longer used, when nothing of this device runs and no graph of it is left.
+    pub fn trim(&mut self) {
+        self.modules.trim();
+    }
+
+    /// Unloads all modules and ends the cuBLAS handles, once nothing of this device runs any more.
+    pub fn clear(&mut self) {
+        self.modules.clear();
+        self.blas.clear();
+    }
+
+    /// Queues the launches of a plan: inputs and outputs by address, in the plan's order.
+    pub(super) fn run(
+        &mut self,
+        site: &dyn Site,
+        plan: &Plan,
+        inputs: &[u64],
+        outputs: &[u64],
+    ) -> Result<(), Trouble> {
+        let mut functions: SmallVec<[Function; 4]> = SmallVec::new();
+        for launch in &plan.launches {
+            functions.push(self.modules.single(&launch.kernel)?);
+        }
+        launch_plan(site, plan, &functions, inputs, outputs)
+    }
+
+    /// Queues one launch of a kernel from outside.
+    pub(super) fn launch_brought(
+        &mut self,
+        site: &dyn Site,
+        kernel: CudaKernel<'_>,
+        grid: CudaGrid,
+        args: &[CudaArg<'_>],
+    ) -> Result<(), Trouble> {
+        self.had_brought = true;
+        let function = self.modules.brought(kernel)?;
+        let mut words = Words::default();
+        for arg in args {
+            match *arg {
+                CudaArg::Address(x) | CudaArg::U64(x) => words.push(&[x]),
+                CudaArg::I64(x) => words.push(&[x as u64]),
+                CudaArg::U32(x) => words.push(&[x as u64]),
+                CudaArg::I32(x) => words.push(&[x as u32 as u64]),
+                CudaArg::F32(x) => words.push(&[x.to_bits() as u64]),
+                CudaArg::F64(x) => words.push(&[x.to_bits()]),
+                CudaArg::Bytes(bytes) => {
+                    let word = |chunk: &[u8]| {
+                        let mut eight = [0; 8];
+                        eight[..chunk.len()].copy_from_slice(chunk);
+                        u64::from_ne_bytes(eight)
+                    };
+                    words.push(&bytes.chunks(8).map(word).collect::<SmallVec<[u64; 16]>>());
+                }
+            }
+        }
+        launch(site, function, grid.grid, grid.block, grid.shared, &mut words)
+    }
+}
+
+/// Queues launches whose functions are at hand.
+pub(super) fn launch_plan(
+    site: &dyn Site,
+    plan: &Plan,
+    functions: &[Function],
+    inputs: &[u64],
+    outputs: &[u64],
+) -> Result<(), Trouble> {
+    let scratch = if plan.scratch > 0 { site.scratch(plan.scratch)? } else { 0 };
+    for (Launch { grid, block, shared, args, .. }, &function) in plan.launches.iter().zip(functions) {
+        let mut words = Words::default();
+        for arg in args {
+            match arg {
+                Arg::In { index, bytes } => {
+                    words.address(inputs[*index as usize].wrapping_add_signed(*bytes as i64))
+                }
+                Arg::Out { index, bytes } => words.address(outputs[*index as usize] + *bytes as u64),
+                Arg::Scratch(bytes) => words.address(scratch + *bytes as u64),
+                Arg::IndexError => words.address(site.index_error()?),
+                Arg::U32(x) => words.push(&[*x as u64]),
+                Arg::U64(x) => words.push(&[*x]),
+                Arg::F32(x) => words.push(&[x.to_bits() as u64]),
+                Arg::F64(x) => words.push(&[x.to_bits()]),
+                Arg::Struct(w) => words.push(w.as_words()),
+            }
+        }
+        launch(site, function, *grid, *block, *shared, &mut words)?;
+    }
+    Ok(())
+}
+
+const _: () = assert!(INDEX_ERROR_BYTES == 32, "the driver of the device reads the record back in this size");
+
+/// The values of a launch's arguments, each from an eight-byte word on.
+#[derive(Default)]
+struct Words {
+    words: SmallVec<[u64; 128]>,
+    starts: SmallVec<[usize; 24]>,
+    /// Words that are device addresses.
+    addresses: SmallVec<[usize; 8]>,
+}
+
+impl Words {
+    fn push(&mut self, words: &[u64]) {
+        self.starts.push(self.words.len());
+        self.words.extend_from_slice(words);
+    }
+
+    fn address(&mut self, ptr: u64) {
+        self.addresses.push(self.words.len());
+        self.push(&[ptr]);
+    }
+}
+
+fn launch(
+    site: &dyn Site,
+    function: Function,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    args: &mut Words,
+) -> Result<(), Trouble> {
+    if let Some(tape) = site.tape() {
+        tape.launch(function, grid, block, shared, &args.words, &args.starts, &args.addresses);
+        return Ok(());
+    }
+    let base = args.words.as_mut_ptr();
+    let mut pointers: SmallVec<[*mut c_void; 24]> =
+        // SAFETY: every start lies inside the words (or at their end, for a struct without bytes).
+        args.starts.iter().map(|&at| unsafe { base.add(at) }.cast()).collect();
+    // SAFETY: the function is loaded in the current context; there is a pointer for each parameter, to a value
+    // of its size in memory that outlives the call, which copies them. Plans are made for the kernel they name; of
+    // kernels from outside, the caller of `CudaRun::launch` promises the same.
+    let status = unsafe {
+        sys::cuLaunchKernel(
+            function.0,
+            grid[0],
+            grid[1],
+            grid[2],
+            block[0],
+            block[1],
+            block[2],
+            shared,
+            site.stream().raw,
+            pointers.as_mut_ptr(),
+            std::ptr::null_mut(),
+        )
+    };
+    Trouble::of("cuLaunchKernel", status)
+}

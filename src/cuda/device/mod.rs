@@ -1,0 +1,142 @@
+//! CUDA: what a device's thread does to a GPU.
+//!
+//! The engine's CUDA driver (`cuda/worker`) owns the threads and decides when; this folder knows how. The seam
+//! between its two halves stands in this file: memory, streams and copies make [`DeviceView`]s and a [`Site`];
+//! [`launch`] turns a program or an op on such views into kernels on a stream.
+//!
+//! What the driver asks of the launching half (`launch::Launcher`, one a device, made and used on its thread):
+//!
+//! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no panic if missing;
+//! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`, inputs broadcast to
+//!   it by strides of 0, one output for each of `program.outputs`, and perhaps a reduction of a register at the end
+//!   ([`group::End`]). An output may be the memory of an input that is contiguous and the last in reading;
+//! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of `Op::View` only the
+//!   reshape that copies. In place, the output is the memory of the input that `Operation::reuses` names;
+//! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
+//! - `clear(&mut self)`: unloads modules and ends cuBLAS handles, once nothing of this device runs any more.
+//!
+//! Everything here is called on the device's own thread, with the context current. Nothing waits for the
+//! device, nothing synchronises, and no destructor calls the driver.
+
+mod background;
+mod blas;
+pub(crate) mod block;
+pub(crate) mod cache;
+mod compile;
+pub(crate) mod context;
+mod custom;
+pub(crate) mod doubt;
+pub(crate) mod gear;
+mod gemm;
+pub(crate) mod graph;
+mod group;
+pub(crate) mod handed;
+pub(crate) mod lanes;
+pub(crate) mod launch;
+mod made;
+pub(crate) mod memory;
+pub(crate) mod module;
+mod note;
+pub(crate) mod nvtx;
+pub(crate) mod pinned;
+pub(crate) mod probe;
+mod shelf;
+pub(crate) mod step;
+mod tape;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+pub(crate) mod timing;
+mod upload;
+
+use crate::error::ErrorKind;
+use crate::graph::operation::Refusal;
+use cudarc::driver::sys;
+
+/// The GPU that launches go to.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // For traces, and for launches that fill the device.
+pub(crate) struct Gpu {
+    pub ordinal: i32,
+    /// The primary context; current on the device's thread.
+    pub context: sys::CUcontext,
+    /// Compute capability: (9, 0) is sm_90.
+    pub capability: (u32, u32),
+    pub multiprocessors: u32,
+}
+
+pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
+
+/// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by it).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    pub raw: sys::CUstream,
+    pub number: usize,
+}
+
+/// The step that launches belong to, as far as a launch needs to know.
+pub(crate) trait Site {
+    fn stream(&self) -> Stream;
+    /// Device memory for this step alone, aligned to 256 bytes, not initialised; it is given back in stream
+    /// order once the step's launches are queued.
+    fn scratch(&self, bytes: usize) -> Result<u64, Trouble>;
+    /// Address of the step's index error record (`INDEX_ERROR_BYTES`, zeroed in stream order). Asking for
+    /// it makes the step read it back at its end: an index that was out of range fails the value.
+    fn index_error(&self) -> Result<u64, Trouble>;
+    /// Where launches are noted instead of being made.
+    fn tape(&self) -> Option<&tape::Tape> {
+        None
+    }
+}
+
+/// Why a step could not be launched. What was queued of it before stays queued, and harms nobody.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// Memory could not be had: the step may be tried again once something was freed.
+    OutOfMemory { bytes: usize },
+    /// This op cannot be done, or not like this: it fails, and nothing else does.
+    Refused(Refusal),
+    /// The driver answered with an error that ends the device: which call, and what it said.
+    Fault { call: &'static str, status: sys::CUresult },
+}
+
+impl Trouble {
+    /// An op that has no kernel here.
+    pub fn no_kernel(what: impl std::fmt::Display) -> Trouble {
+        let message = format!("{what} has no CUDA kernel: copy its operands to the CPU with to_device");
+        Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message })
+    }
+
+    /// What a call's result means to the step that made it.
+    pub fn of(call: &'static str, status: sys::CUresult) -> Result<(), Trouble> {
+        use sys::CUresult::*;
+        match status {
+            CUDA_SUCCESS => Ok(()),
+            CUDA_ERROR_OUT_OF_MEMORY => Err(Trouble::OutOfMemory { bytes: 0 }),
+            // The call was wrong or too large for the device: the context is as it was.
+            CUDA_ERROR_INVALID_VALUE
+            | CUDA_ERROR_INVALID_IMAGE
+            | CUDA_ERROR_NO_BINARY_FOR_GPU
+            | CUDA_ERROR_NOT_FOUND
+            | CUDA_ERROR_NOT_SUPPORTED
+            | CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+            | CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => {
+                let message = format!("{call}: {}", describe(status));
+                Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message }))
+            }
+            _ => Err(Trouble::Fault { call, status }),
+        }
+    }
+}
+
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Trouble {
+        Trouble::Refused(refusal)
+    }
+}
+
+/// A driver's answer in words: its name and number.
+pub(crate) fn describe(status: sys::CUresult) -> String {
+    format!("{status:?} ({})", status as u32)
+}

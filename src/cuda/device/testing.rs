@@ -1,0 +1,287 @@
+//! What the tests of launches share: a device with a stream, values on both sides, comparisons.
+
+#![allow(unsafe_code)]
+
+use super::cache::Disk;
+use super::launch::Launcher;
+use super::module::Fusion;
+use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
+use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
+use crate::dtype::{DType, Element, with_dtype};
+use crate::graph::node::Op;
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::shape::{Shape, contiguous_strides};
+use crate::view::{Serial, View, ViewMut};
+use cudarc::driver::sys;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// One test at a time: what they count is the driver's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The device, a stream, and all memory that a test takes.
+pub(super) struct Rig {
+    gpu: Gpu,
+    pub stream: Stream,
+    owned: RefCell<Vec<u64>>,
+    error: Cell<u64>,
+    pub scratched: Cell<usize>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+pub(super) fn ok(status: sys::CUresult) {
+    assert_eq!(status, sys::CUresult::CUDA_SUCCESS);
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        let alone = ALONE.lock().unwrap_or_else(|p| p.into_inner());
+        let (mut context, mut raw) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut major, mut minor) = (0, 0);
+        use sys::CUdevice_attribute_enum::*;
+        // SAFETY: plain calls in the order that the driver asks for, with live pointers.
+        unsafe {
+            assert!(sys::is_culib_present(), "no libcuda in the loader's path");
+            ok(sys::cuInit(0));
+            ok(sys::cuDevicePrimaryCtxRetain(&mut context, 0));
+            ok(sys::cuCtxSetCurrent(context));
+            ok(sys::cuStreamCreate(&mut raw, 1));
+            ok(sys::cuDeviceGetAttribute(&mut major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+            ok(sys::cuDeviceGetAttribute(&mut minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
+        }
+        let capability = (major as u32, minor as u32);
+        let gpu = Gpu { ordinal: 0, context, capability, multiprocessors: 1 };
+        let stream = Stream { raw, number: 0 };
+        Rig {
+            gpu,
+            stream,
+            owned: RefCell::default(),
+            error: Cell::new(0),
+            scratched: Cell::new(0),
+            _alone: alone,
+        }
+    }
+
+    pub fn launcher(&self, fusion: Fusion) -> Launcher {
+        Launcher::with(self.gpu, fusion, Disk::from_environment())
+    }
+
+    pub fn alloc(&self, bytes: usize) -> u64 {
+        let mut ptr = 0;
+        // SAFETY: the context is current.
+        ok(unsafe { sys::cuMemAlloc_v2(&mut ptr, bytes.max(1)) });
+        self.owned.borrow_mut().push(ptr);
+        ptr
+    }
+
+    pub fn upload(&self, bytes: &[u8]) -> u64 {
+        let ptr = self.alloc(bytes.len());
+        if !bytes.is_empty() {
+            // SAFETY: the memory was just made with this size; the host's lives through the call, which waits.
+            ok(unsafe { sys::cuMemcpyHtoD_v2(ptr, bytes.as_ptr().cast(), bytes.len()) });
+        }
+        ptr
+    }
+
+    pub fn download(&self, ptr: u64, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0u8; bytes];
+        // SAFETY: everything queued is waited for; the buffer has the size.
+        unsafe {
+            ok(sys::cuStreamSynchronize(self.stream.raw));
+            if bytes > 0 {
+                ok(sys::cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), ptr, bytes));
+            }
+        }
+        out
+    }
+
+    /// The record of a bad index: position, index, size.
+    pub fn bad_index(&self) -> Option<(u64, i64, u64)> {
+        let at = self.error.take();
+        if at == 0 {
+            return None;
+        }
+        let bytes = self.download(at, INDEX_ERROR_BYTES);
+        let word = |k: usize| u64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().unwrap());
+        (word(0) >> 32 != 0).then(|| (word(1), word(2) as i64, word(3)))
+    }
+}
+
+impl Site for Rig {
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+    fn scratch(&self, bytes: usize) -> Result<u64, Trouble> {
+        self.scratched.set(self.scratched.get() + 1);
+        Ok(self.alloc(bytes))
+    }
+    fn index_error(&self) -> Result<u64, Trouble> {
+        if self.error.get() == 0 {
+            self.error.set(self.upload(&[0; INDEX_ERROR_BYTES]));
+        }
+        Ok(self.error.get())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // SAFETY: all work is waited for before its memory goes.
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream.raw);
+            for ptr in self.owned.take() {
+                let _ = sys::cuMemFree_v2(ptr);
+            }
+            let _ = sys::cuStreamDestroy_v2(self.stream.raw);
+            let _ = sys::cuDevicePrimaryCtxRelease_v2(0);
+        }
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+pub(super) struct Rng(pub u64);
+
+impl Rng {
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.word() % n as u64) as usize
+    }
+}
+
+/// A value on both sides.
+#[derive(Clone)]
+pub(super) struct Value {
+    dtype: DType,
+    pub shape: Vec<usize>,
+    strides: Vec<isize>,
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+pub(super) fn bytes_of<T: Element>(values: &[T]) -> Vec<u8> {
+    // SAFETY: plain elements, read as bytes.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }.to_vec()
+}
+
+impl Value {
+    pub fn of<T: Element>(shape: &[usize], values: &[T]) -> Value {
+        assert_eq!(shape.iter().product::<usize>(), values.len());
+        let strides = contiguous_strides(shape).to_vec();
+        Value { dtype: T::DTYPE, shape: shape.to_vec(), strides, offset: 0, bytes: bytes_of(values) }
+    }
+
+    /// Small numbers of any type.
+    pub fn drawn(rng: &mut Rng, dtype: DType, shape: &[usize]) -> Value {
+        let n = shape.iter().product();
+        with_dtype!(dtype, T => {
+            let draw = |_| match T::DTYPE.is_float() {
+                true => T::from_f64((rng.word() >> 40) as f64 / (1 << 21) as f64 - 4.0),
+                false => T::from_i64(rng.below(7) as i64 - if T::DTYPE == DType::U8 { 0 } else { 3 }),
+            };
+            Value::of(shape, &(0..n).map(draw).collect::<Vec<T>>())
+        })
+    }
+
+    /// The same elements seen with dimensions in another order.
+    pub fn permuted(mut self, order: &[usize]) -> Value {
+        self.shape = order.iter().map(|&d| self.shape[d]).collect();
+        self.strides = order.iter().map(|&d| self.strides[d]).collect();
+        self
+    }
+
+    /// Walked backwards along a dimension.
+    pub fn flipped(mut self, dim: usize) -> Value {
+        self.offset += (self.shape[dim] - 1) * self.strides[dim] as usize;
+        self.strides[dim] = -self.strides[dim];
+        self
+    }
+
+    /// Repeated along a dimension of one.
+    pub fn repeated(mut self, dim: usize, n: usize) -> Value {
+        assert_eq!(self.shape[dim], 1);
+        (self.shape[dim], self.strides[dim]) = (n, 0);
+        self
+    }
+
+    pub fn view(&self) -> View<'_> {
+        let ptr = self.bytes.as_ptr().wrapping_add(self.offset * self.dtype.size());
+        View { ptr, dtype: self.dtype, shape: &self.shape, strides: &self.strides }
+    }
+
+    pub fn meta(&self) -> Meta {
+        Meta { shape: Shape::from(&self.shape[..]), dtype: self.dtype }
+    }
+
+    pub fn on<'a>(&'a self, rig: &Rig) -> DeviceView<'a> {
+        let ptr = rig.upload(&self.bytes) + (self.offset * self.dtype.size()) as u64;
+        DeviceView { ptr, dtype: self.dtype, shape: &self.shape, strides: &self.strides }
+    }
+}
+
+/// Runs an op on both sides and hands back the bytes: the CPU's, then the device's.
+pub(super) fn both(
+    rig: &Rig,
+    launcher: &mut Launcher,
+    op: impl Operation,
+    inputs: &[&Value],
+) -> Result<(DType, Vec<u8>, Vec<u8>), Refusal> {
+    let metas: Vec<Meta> = inputs.iter().map(|v| v.meta()).collect();
+    let out = op.infer(&metas.iter().collect::<Vec<_>>())?;
+    let mut cpu = vec![0u64; out.bytes().div_ceil(8) + 1];
+    let views: Vec<View<'_>> = inputs.iter().map(|v| v.view()).collect();
+    let buffers = vec![None; inputs.len()];
+    op.run_cpu(&mut CpuRun {
+        inputs: &views,
+        output: ViewMut {
+            ptr: cpu.as_mut_ptr().cast(),
+            dtype: out.dtype,
+            shape: &out.shape,
+            life: PhantomData,
+        },
+        parallel: &Serial,
+        in_place: false,
+        written: 0,
+        buffers: &buffers,
+    })?;
+    let views: Vec<DeviceView<'_>> = inputs.iter().map(|v| v.on(rig)).collect();
+    let ptr = rig.alloc(out.bytes());
+    let to = DeviceViewMut { ptr, dtype: out.dtype, shape: &out.shape };
+    let name = op.name().to_owned();
+    launcher
+        .node(rig, &Op::Custom(Arc::new(op)), &views, to, false)
+        .unwrap_or_else(|trouble| panic!("{name} {:?}: {trouble:?}", metas));
+    assert_eq!(rig.bad_index(), None, "{name}");
+    let cpu = bytes_of(&cpu.iter().map(|&w| w as i64).collect::<Vec<_>>())[..out.bytes()].to_vec();
+    Ok((out.dtype, cpu, rig.download(ptr, out.bytes())))
+}
+
+pub(super) fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    with_dtype!(dtype, T => {
+        let size = size_of::<T>();
+        let read = |c: &[u8]| {
+            // SAFETY: so many bytes of a value that a kernel wrote.
+            unsafe { c.as_ptr().cast::<T>().read_unaligned() }.to_f64()
+        };
+        bytes.chunks(size).map(read).collect()
+    })
+}
+
+pub(super) fn same(what: &str, (dtype, cpu, cuda): (DType, Vec<u8>, Vec<u8>)) {
+    if cpu != cuda {
+        panic!("{what}: {:?} is not {:?}", numbers(dtype, &cuda), numbers(dtype, &cpu));
+    }
+}
+
+pub(super) fn near(what: &str, (dtype, cpu, cuda): (DType, Vec<u8>, Vec<u8>), tolerance: f64) {
+    for (i, (got, want)) in numbers(dtype, &cuda).into_iter().zip(numbers(dtype, &cpu)).enumerate() {
+        let fits = got == want
+            || (got.is_nan() && want.is_nan())
+            || (got - want).abs() <= tolerance * want.abs().max(1.0);
+        assert!(fits, "{what} {i}: {got} is not {want}");
+    }
+}

@@ -1,0 +1,256 @@
+//! CUDA devices: how one is asked for, and what comes to it from elsewhere.
+
+use crate::cuda::device::handed::{Handed, Whereabouts};
+use crate::cuda::device::{context, probe};
+use crate::cuda::worker::{CudaDriver, Manner};
+use crate::dtype::DType;
+use crate::engine::machine::Limits;
+use crate::engine::port::{Opening, Port};
+use crate::engine::pressure::{Pressure, QueueLimits};
+use crate::error::{Error, ErrorKind, Result};
+use crate::graph::value::{Storage, Value};
+use crate::host::memory::Memory;
+use crate::shape::Shape;
+use crate::tensor::device::{Device, DeviceMemory};
+use crate::tensor::future::TensorFuture;
+use std::panic::Location;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How a CUDA device of one's own is made. Start from the default and change what matters.
+///
+/// ```
+/// use futensor::{CudaOptions, Device};
+/// let options = CudaOptions::default().streams(2).watchdog(Some(std::time::Duration::from_secs(60)));
+/// match Device::cuda_with(0, options) {
+///     Ok(device) => assert!(device.name().starts_with("cuda:0")),
+///     Err(error) => assert!(error.is_device()),    // says what is missing, and where it was looked for
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    streams: usize,
+    linger: Duration,
+    spin: Duration,
+    hold_back: Duration,
+    watchdog: Option<Duration>,
+    sync: bool,
+    timed: u32,
+    graphs: bool,
+    nvtx: bool,
+    bytes_max: usize,
+    in_flight_ops: usize,
+    in_flight_bytes: usize,
+    depth: u64,
+    queue_ops: usize,
+    queue_bytes: usize,
+    permits: usize,
+    seed: u64,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        let spare_cores = std::thread::available_parallelism().is_ok_and(|n| n.get() > 2);
+        CudaOptions {
+            streams: 4,
+            linger: Duration::from_micros(if spare_cores { 100 } else { 0 }),
+            spin: Duration::from_micros(if spare_cores { 40 } else { 0 }),
+            hold_back: Duration::from_micros(50),
+            watchdog: None,
+            sync: std::env::var_os("FUTENSOR_SYNC").is_some_and(|v| v != "0" && !v.is_empty()),
+            timed: 0,
+            graphs: std::env::var_os("FUTENSOR_GRAPHS").is_none_or(|v| v != "never"),
+            nvtx: std::env::var_os("FUTENSOR_NVTX").is_some_and(|v| v != "0" && !v.is_empty()),
+            bytes_max: usize::MAX,
+            in_flight_ops: 256,
+            in_flight_bytes: 4 << 30,
+            depth: 64,
+            queue_ops: 4096,
+            queue_bytes: 4 << 30,
+            permits: 64,
+            seed: 0,
+        }
+    }
+}
+
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
+        impl CudaOptions {$(
+            $(#[$doc])*
+            pub fn $name(mut self, $name: $t) -> CudaOptions {
+                self.$name = $name;
+                self
+            }
+        )*}
+    };
+}
+options! {
+    /// Streams that steps run on: how many independent chains can be under way at once; 4 by default, from 1
+    /// to 64. One more is for copies to the device.
+    streams: usize;
+    /// How long the idle thread stays awake; 100 us by default, and not at all on machines with two cores or
+    /// fewer.
+    linger: Duration;
+    /// How long a thread that waits for an awaited value asks before it sleeps; 40 us by default, and not at
+    /// all on machines with two cores or fewer.
+    spin: Duration;
+    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by default.
+    hold_back: Duration;
+    /// A step that takes longer than this ends the device with an error; off by default.
+    watchdog: Option<Duration>;
+    /// Whether each step runs to its end before the next is launched, so that a fault names its op. Off by
+    /// default, on where the environment has `FUTENSOR_SYNC=1`.
+    sync: bool;
+    /// While somebody records ([`Device::record`]), every so many steps stand between two events that the GPU times,
+    /// and the recording has the GPU's times of them; 1 times all of them. Nothing waits for the times. 0 by default:
+    /// a recorded step then begins when it is launched, and ends when it is seen to be through.
+    timed: u32;
+    /// Whether a region ([`Device::region`]) that runs again is launched as one CUDA graph; on by default, off where the
+    /// environment has `FUTENSOR_GRAPHS=never`, and while each step runs to its end (`sync`).
+    graphs: bool;
+    /// Whether a profiler is told what each step is: an NVTX range, named by the step's ops and the caller's line
+    /// (`mul add sum (src/main.rs:12)`), stands around its launches on the device's thread, and a region that is
+    /// launched step by step has one for each of these inside its own. Off by default, on where the environment has
+    /// `FUTENSOR_NVTX=1`: `FUTENSOR_NVTX=1 nsys profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is
+    /// done, and nothing has to be installed.
+    nvtx: bool;
+    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
+    /// default but the device's.
+    bytes_max: usize;
+    /// Steps that may be started and not finished; 256 by default.
+    in_flight_ops: usize;
+    /// Bytes of results that may be started and not finished; 4 GiB by default. A larger step runs alone.
+    in_flight_bytes: usize;
+    /// Steps that may be started on one stream and not finished; 64 by default.
+    depth: u64;
+    /// Queued ops up to which `ready` and `admit` let through; 4096 by default.
+    queue_ops: usize;
+    /// Bytes of queued results up to which `ready` and `admit` let through; 4 GiB by default.
+    queue_bytes: usize;
+    /// Permits that `admit` and `try_admit` give out at once; 64 by default.
+    permits: usize;
+    /// Seed of the device's generator; 0 by default.
+    seed: u64;
+}
+
+/// The process's GPUs, by number.
+static GPUS: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The process's device for a GPU.
+pub(crate) fn shared(index: usize) -> Result<Device, String> {
+    probe::device(index)?;
+    let mut gpus = GPUS.lock().unwrap_or_else(|p| p.into_inner());
+    if let Some((_, device)) = gpus.iter().find(|(i, _)| *i == index) {
+        return Ok(device.clone());
+    }
+    let device = open(index, format!("cuda:{index}"), CudaOptions::default());
+    gpus.push((index, device.clone()));
+    Ok(device)
+}
+
+pub(crate) fn count() -> usize {
+    probe::count().unwrap_or(0)
+}
+
+fn driver(port: &'static Port) -> Option<&'static CudaDriver> {
+    port.driver.as_any().downcast_ref()
+}
+
+/// Memory of a port's GPU; `None` for other devices.
+pub(crate) fn memory(port: &'static Port) -> Option<DeviceMemory> {
+    let driver = driver(port)?;
+    let known = match driver.context() {
+        0 => None,
+        open => context::free_memory(open),
+    };
+    Some(match known {
+        Some((free, total)) => DeviceMemory { free: Some(free), total },
+        None => DeviceMemory { free: None, total: probe::memory(driver.ordinal()).unwrap_or(0) },
+    })
+}
+
+/// A value of this port's device from one that lies in host memory, or on another GPU.
+pub(crate) fn received(port: &'static Port, value: Value, shape: &Shape, dtype: DType) -> Value {
+    if port.host { value } else { Handed::value(value, shape, dtype) }
+}
+
+/// A complete value as one of another device, where that needs no copy through the host: constants, what still
+/// lies on the host, and elements that the other GPU can copy itself.
+pub(crate) fn direct(x: &TensorFuture, value: &Value, to: &'static Port) -> Option<Value> {
+    let Storage::Shared(buffer) = &value.storage else { return Some(value.clone()) };
+    let mut here = buffer.clone();
+    if let Some(handed) = buffer.as_any().downcast_ref::<Handed>() {
+        match &*handed.whereabouts() {
+            Whereabouts::Elsewhere(from) => return value.placed.is_none().then(|| from.clone()),
+            Whereabouts::OnTheWay => return None,
+            Whereabouts::Here(buffer) => here = buffer.clone(),
+        }
+    }
+    let to = driver(to)?;
+    let from = driver(x.port())?;
+    let near = from.ordinal() == to.ordinal() || probe::open_to(from.ordinal(), to.ordinal());
+    let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };
+    (near && value.layout(x.shape()).is_contiguous()).then_some(value)
+}
+
+fn open(index: usize, name: String, options: CudaOptions) -> Device {
+    let memory = Memory::new(options.bytes_max);
+    let manner = Manner {
+        ordinal: index,
+        linger: options.linger,
+        spin: options.spin,
+        watchdog: options.watchdog,
+        sync: options.sync,
+        timed: options.timed,
+        graphs: options.graphs && !options.sync,
+        nvtx: options.nvtx,
+    };
+    let limits = Limits {
+        streams: options.streams.clamp(1, 64) as u16,
+        depth_max: options.depth.max(1),
+        ops_max: options.in_flight_ops.max(1),
+        bytes_max: options.in_flight_bytes,
+        hold_max_ns: options.hold_back.as_nanos() as u64,
+        ahead: true,
+        epilogues: false,
+    };
+    let pressure = Pressure::new(QueueLimits {
+        ops_max: options.queue_ops,
+        bytes_max: options.queue_bytes,
+        permits_max: options.permits.max(1),
+    });
+    Device::of(Port::open(Opening {
+        name,
+        inline: false,
+        host: false,
+        memory: memory.clone(),
+        pressure,
+        driver: Box::new(CudaDriver::new(manner, limits, memory)),
+        seed: options.seed,
+    }))
+}
+
+impl Device {
+    /// A CUDA device of its own on the GPU with this number: streams, limits, counters. Its threads end once its
+    /// last handle is gone and all its work is done. A fault on the GPU ends every device on it.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`].
+    #[track_caller]
+    pub fn cuda_with(index: usize, options: CudaOptions) -> Result<Device> {
+        let at = Location::caller();
+        probe::device(index).map_err(|why| {
+            let text = format!("cuda:{index} is not there: {why}");
+            Error::new(ErrorKind::Device, "cuda", text, at)
+        })?;
+        Ok(open(index, format!("cuda:{index}/{}", COUNT.fetch_add(1, Relaxed) + 1), options))
+    }
+
+    /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
+    pub fn hardware(&self) -> String {
+        let found = driver(self.port).and_then(|driver| probe::name(driver.ordinal()));
+        found.unwrap_or_else(|| self.name().to_owned())
+    }
+}

@@ -1,0 +1,240 @@
+//! Convolutions on CUDA, as products of matrices over columns.
+//!
+//! The elements under each output are laid below each other (`im2col`), so that cuBLAS does the work; in groups a
+//! direct kernel does. The batch is cut so that columns stay within bounds. Halves are added in float32, and where
+//! sums are cut, they are rounded to halves once at the end.
+
+use super::pool::sizes;
+use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
+use crate::cuda::kernels::matmul::Product;
+use crate::cuda::kernels::window::{self, Way};
+use crate::cuda::kernels::{Plan, reduce};
+use crate::dtype::{DType, Scalar};
+use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::operation::Refusal;
+use crate::host::kernels::conv::Geometry;
+use crate::op::ReduceOp;
+use crate::shape::{Shape, Strides, contiguous_strides};
+
+/// Most bytes of columns at a time.
+const COLUMNS_MAX: usize = 256 << 20;
+
+fn planned(plan: Option<Plan>) -> Result<Plan, Refusal> {
+    plan.ok_or_else(|| Refusal::kernel("a convolution of these sizes has no CUDA kernel"))
+}
+
+/// So many images at a time have columns that fit.
+fn images(batch: usize, bytes_each: usize) -> usize {
+    (COLUMNS_MAX / bytes_each.max(1)).clamp(1, batch.max(1))
+}
+
+/// A part of a value along its first dimension.
+fn part<'a>(view: &CudaView<'a>, start: usize, shape: &'a [usize]) -> CudaView<'a> {
+    let bytes = start as isize * view.strides[0] * view.dtype.size() as isize;
+    CudaView { ptr: view.ptr.wrapping_add_signed(bytes as i64), shape, ..*view }
+}
+
+fn numbers(strides: &[isize]) -> Strides {
+    Strides::from_slice(strides)
+}
+
+fn multiply(cuda: &mut CudaRun<'_>, product: &Product, [a, b]: [u64; 2], out: u64) -> Result<(), Refusal> {
+    let view = |ptr| CudaView { ptr, dtype: product.dtype, shape: &[], strides: &[] };
+    let to = CudaViewMut { ptr: out, dtype: product.dtype, shape: &[] };
+    cuda.work(product, &[view(a), view(b)], &[to])
+}
+
+/// The type that sums over several kernels are kept in.
+fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// Puts the bias into the result, where there is one: sums begin with it, so that the whole is rounded once. True
+/// where it did.
+fn begin(cuda: &mut CudaRun<'_>) -> Result<bool, Refusal> {
+    let (out, bias) = (cuda.output(), cuda.inputs().get(2).copied());
+    let Some(bias) = bias else { return Ok(false) };
+    let each = [0, bias.strides[0], 0, 0, 0];
+    copy_to(cuda, CudaView { shape: out.shape, strides: &each[..out.shape.len()], ..bias }, out)?;
+    Ok(true)
+}
+
+/// The step between all elements of a plane, where there is one.
+fn even(x: &CudaView<'_>) -> Option<isize> {
+    let last = *x.strides.last()?;
+    let mut next = last;
+    for (&size, &step) in x.shape[2..].iter().zip(&x.strides[2..]).rev() {
+        if size != 1 && step != next {
+            return None;
+        }
+        next *= size as isize;
+    }
+    Some(last)
+}
+
+/// `y[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
+pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
+    let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
+    let (x, w) = (inputs[0], inputs[1]);
+    let [depth, outs] = geo.channels;
+    if out.numel() == 0 {
+        return Ok(());
+    }
+    let adds = begin(cuda)?;
+    if geo.groups > 1 {
+        let strides = [x.strides, w.strides];
+        let way = Way::Forward { adds };
+        let plan = window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
+        run(cuda, planned(plan)?, &[x, w], &[out])?;
+    } else {
+        let mut lent = Strides::new();
+        let w = contiguous(cuda, w, &mut lent)?;
+        let (rows, places, size) = (depth * window.taps(), window.places(), x.dtype.size());
+        let product = |images: usize, b: Strides| Product {
+            dtype: x.dtype,
+            batch: Shape::from(images),
+            m: outs,
+            k: rows,
+            n: places,
+            a: numbers(&[0, rows as isize, 1]),
+            b,
+            adds,
+        };
+        // A kernel of one element on planes without gaps: the value is its own columns.
+        let plain = window.taps() == 1 && window.stride == [1; 3] && window.padding == [[0; 2]; 3];
+        if let Some(step) = even(&x).filter(|_| plain) {
+            let b = numbers(&[x.strides[0], x.strides[1], step]);
+            multiply(cuda, &product(geo.batch, b), [w.ptr, x.ptr], out.ptr)?;
+        } else {
+            let each = rows * places;
+            let most = images(geo.batch, each * size);
+            let columns = cuda.scratch(most * each * size)?;
+            for start in (0..geo.batch).step_by(most) {
+                let count = most.min(geo.batch - start);
+                let plan = window::columns(x.dtype, [count, depth], &window, x.strides, places, each);
+                let to = CudaViewMut { ptr: columns, dtype: x.dtype, shape: &[] };
+                run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
+                let b = numbers(&[each as isize, places as isize, 1]);
+                let at = out.ptr + (start * outs * places * size) as u64;
+                multiply(cuda, &product(count, b), [w.ptr, columns], at)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// From `(dy, w)`, and perhaps a bias, what flows back to the input: the transposed convolution.
+pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
+    let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
+    let (dy, w) = (inputs[0], inputs[1]);
+    let [depth, outs] = geo.channels;
+    if out.numel() == 0 {
+        return Ok(());
+    }
+    let adds = begin(cuda)?;
+    if geo.groups > 1 {
+        let (strides, way) = ([dy.strides, w.strides], Way::Back { adds });
+        let plan = window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
+        return run(cuda, planned(plan)?, &[dy, w], &[out]);
+    }
+    let dtype = wide(dy.dtype);
+    let mut lent: [Strides; 4] = Default::default();
+    let [a, b, c, d] = &mut lent;
+    let w = converted(cuda, w, dtype, a)?;
+    let w = contiguous(cuda, w, b)?;
+    let dy = converted(cuda, dy, dtype, c)?;
+    let dy = contiguous(cuda, dy, d)?;
+    let (rows, places, size) = (depth * window.taps(), window.places(), dtype.size());
+    let each = rows * places;
+    let most = images(geo.batch, each * size);
+    let columns = cuda.scratch(most * each * size)?;
+    let plane = depth * window.room() * out.dtype.size();
+    for start in (0..geo.batch).step_by(most) {
+        let count = most.min(geo.batch - start);
+        let product = Product {
+            dtype,
+            batch: Shape::from(count),
+            m: rows,
+            k: outs,
+            n: places,
+            a: numbers(&[0, 1, rows as isize]),
+            b: numbers(&[(outs * places) as isize, places as isize, 1]),
+            adds: false,
+        };
+        let from = dy.ptr + (start * outs * places * size) as u64;
+        multiply(cuda, &product, [w.ptr, from], columns)?;
+        let view = CudaView { ptr: columns, dtype, shape: &[], strides: &[] };
+        let to = CudaViewMut { ptr: out.ptr + (start * plane) as u64, ..out };
+        let plan = window::from_columns(dtype, out.dtype, [count, depth], &window, adds);
+        run(cuda, planned(plan)?, &[view], &[to])?;
+    }
+    Ok(())
+}
+
+/// From `(dy, x)` what flows back to the weight.
+pub(crate) fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
+    let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
+    let [depth, outs] = geo.channels;
+    let (channels, all) = (geo.groups * depth, geo.groups * outs);
+    if out.numel() == 0 {
+        return Ok(());
+    }
+    let (rows, places) = (depth * window.taps(), window.places());
+    if geo.batch * places == 0 {
+        return fill(cuda, Scalar::Int(0), out);
+    }
+    let dtype = wide(out.dtype);
+    let mut lent: [Strides; 2] = Default::default();
+    let [a, b] = &mut lent;
+    let dy = converted(cuda, inputs[0], dtype, a)?;
+    let x = converted(cuda, inputs[1], dtype, b)?;
+    let size = dtype.size();
+    let most = images(geo.batch, (geo.groups * rows + all) * places * size);
+    let columns = cuda.scratch(geo.groups * rows * most * places * size)?;
+    let turned = cuda.scratch(all * most * places * size)?;
+    // A sum over the batch for each cut of it, and the sum of those.
+    let (cuts, weight) = (geo.batch.div_ceil(most), out.numel());
+    let direct = cuts == 1 && dtype == out.dtype;
+    let sums = if direct { out.ptr } else { cuda.scratch(cuts * weight * size)? };
+    for (cut, start) in (0..geo.batch).step_by(most).enumerate() {
+        let count = most.min(geo.batch - start);
+        let deep = count * places;
+        let plan = window::columns(dtype, [count, channels], &window, x.strides, deep, places);
+        let to = CudaViewMut { ptr: columns, dtype, shape: &[] };
+        run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
+        // The same order of places in `dy`: channels first.
+        let shape: Shape = [all, count].into_iter().chain(dy.shape[2..].iter().copied()).collect();
+        let mut strides = numbers(dy.strides);
+        strides.swap(0, 1);
+        let view = CudaView { shape: &shape, strides: &strides, ..part(&dy, start, dy.shape) };
+        copy_to(cuda, view, CudaViewMut { ptr: turned, dtype, shape: &shape })?;
+        let deep = deep as isize;
+        let product = Product {
+            dtype,
+            batch: Shape::from(geo.groups),
+            m: outs,
+            k: deep as usize,
+            n: rows,
+            a: numbers(&[outs as isize * deep, deep, 1]),
+            b: numbers(&[rows as isize * deep, 1, deep]),
+            adds: false,
+        };
+        multiply(cuda, &product, [turned, columns], sums + (cut * weight * size) as u64)?;
+    }
+    if direct {
+        return Ok(());
+    }
+    let (shape, strides) = ([cuts, weight], [weight as isize, 1]);
+    let view = CudaView { ptr: sums, dtype, shape: &shape, strides: &strides };
+    let total = match dtype == out.dtype {
+        true => out,
+        false => CudaViewMut { ptr: cuda.scratch(weight * size)?, dtype, shape: out.shape },
+    };
+    let plan = reduce::plan(ReduceOp::Sum, &reduce::identity(dtype), &shape, &[true, false], &[operand(&view)]);
+    run(cuda, planned(plan)?, &[view], &[total])?;
+    if dtype != out.dtype {
+        let strides = contiguous_strides(total.shape);
+        cast(cuda, reread(total, &strides), out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The CUDA side of the ops: which plans of `kernels::cuda` each of them is.
+//!
+//! Called by the ops' `run_cuda`. Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
+//! memory first. Pure description: plans are handed over with addresses, and the backend launches them.
+
+pub(crate) mod arrange;
+pub(crate) mod conv;
+pub(crate) mod pick;
+pub(crate) mod place;
+pub(crate) mod pool;
+pub(crate) mod product;
+pub(crate) mod rows;
+
+use crate::cuda::kernels::{Operand, Plan, copy, elementwise};
+use crate::dtype::{DType, Scalar};
+use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::operation::Refusal;
+use crate::graph::program::{Arg, Code, Program};
+use crate::shape::{Strides, contiguous_strides};
+use smallvec::SmallVec;
+
+/// A view as a kernel is planned for it.
+pub(crate) fn operand<'a>(view: &CudaView<'a>) -> Operand<'a> {
+    Operand { strides: view.strides, align: align(view.ptr) }
+}
+
+/// The largest power of two up to 16 that divides an address.
+pub(crate) fn align(ptr: u64) -> usize {
+    1 << ptr.trailing_zeros().min(4)
+}
+
+/// A result as an operand of what follows; `strides` are those of its shape without gaps.
+pub(crate) fn reread<'a>(out: CudaViewMut<'a>, strides: &'a [isize]) -> CudaView<'a> {
+    CudaView { ptr: out.ptr, dtype: out.dtype, shape: out.shape, strides }
+}
+
+/// Queues a plan.
+pub(crate) fn run(
+    run: &mut CudaRun<'_>,
+    plan: Plan,
+    inputs: &[CudaView<'_>],
+    outputs: &[CudaViewMut<'_>],
+) -> Result<(), Refusal> {
+    if plan.launches.is_empty() {
+        return Ok(());
+    }
+    run.work(&plan, inputs, outputs)
+}
+
+/// Copies elements in row-major order to contiguous memory that does not overlap.
+pub(crate) fn copy_to(cuda: &mut CudaRun<'_>, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal> {
+    let strides = contiguous_strides(from.shape);
+    let place = Operand { strides: &strides, align: align(to.ptr) };
+    let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), place, 0);
+    run(cuda, plan, &[from], &[to])
+}
+
+/// A copy without gaps in scratch memory; `strides` lends the memory for its strides.
+pub(crate) fn packed<'a>(
+    cuda: &mut CudaRun<'_>,
+    view: CudaView<'a>,
+    strides: &'a mut Strides,
+) -> Result<CudaView<'a>, Refusal> {
+    let ptr = cuda.scratch(view.numel() * view.dtype.size())?;
+    copy_to(cuda, view, CudaViewMut { ptr, dtype: view.dtype, shape: view.shape })?;
+    *strides = contiguous_strides(view.shape);
+    Ok(CudaView { ptr, strides, ..view })
+}
+
+/// A view without gaps: itself, or a copy.
+pub(crate) fn contiguous<'a>(
+    cuda: &mut CudaRun<'_>,
+    view: CudaView<'a>,
+    strides: &'a mut Strides,
+) -> Result<CudaView<'a>, Refusal> {
+    if view.is_contiguous() { Ok(view) } else { packed(cuda, view, strides) }
+}
+
+/// Plans with the operand as it lies or, where that is no use, with a copy of it, and queues the plan.
+pub(crate) fn walk(
+    cuda: &mut CudaRun<'_>,
+    view: CudaView<'_>,
+    outputs: &[CudaViewMut<'_>],
+    name: &str,
+    plan: impl Fn(&CudaView<'_>) -> Option<Plan>,
+) -> Result<(), Refusal> {
+    if let Some(plan) = plan(&view) {
+        return run(cuda, plan, &[view], outputs);
+    }
+    let mut strides = Strides::new();
+    let view = packed(cuda, view, &mut strides)?;
+    match plan(&view) {
+        Some(plan) => run(cuda, plan, &[view], outputs),
+        None => Err(Refusal::kernel(format!("{name} of shape {:?} has no CUDA kernel", view.shape))),
+    }
+}
+
+/// Runs a program of one op over views of one shape, broadcast to it by strides of 0.
+pub(crate) fn program(
+    cuda: &mut CudaRun<'_>,
+    program: &Program,
+    inputs: &[CudaView<'_>],
+    output: CudaViewMut<'_>,
+) -> Result<(), Refusal> {
+    let operands: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(operand).collect();
+    let plan = elementwise::plan(program, output.shape, &operands, align(output.ptr));
+    run(cuda, plan, inputs, &[output])
+}
+
+/// Converts elements to another type.
+pub(crate) fn cast(cuda: &mut CudaRun<'_>, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal> {
+    let mut p = Program::default();
+    let x = p.push(Code::Input(0), from.dtype, from.dtype);
+    let y = if from.dtype == to.dtype { x } else { p.push(Code::Cast(Arg::Reg(x)), from.dtype, to.dtype) };
+    p.outputs.push(y);
+    program(cuda, &p, &[from], to)
+}
+
+/// The same number everywhere.
+pub(crate) fn fill(cuda: &mut CudaRun<'_>, number: Scalar, to: CudaViewMut<'_>) -> Result<(), Refusal> {
+    let mut p = Program::default();
+    let y = p.push(Code::Fill(number), to.dtype, to.dtype);
+    p.outputs.push(y);
+    program(cuda, &p, &[], to)
+}
+
+/// A value of another type in scratch memory; itself where it has the type already.
+pub(crate) fn converted<'a>(
+    cuda: &mut CudaRun<'_>,
+    view: CudaView<'a>,
+    dtype: DType,
+    strides: &'a mut Strides,
+) -> Result<CudaView<'a>, Refusal> {
+    if view.dtype == dtype {
+        return Ok(view);
+    }
+    let ptr = cuda.scratch(view.numel() * dtype.size())?;
+    cast(cuda, view, CudaViewMut { ptr, dtype, shape: view.shape })?;
+    *strides = contiguous_strides(view.shape);
+    Ok(CudaView { ptr, dtype, strides, ..view })
+}

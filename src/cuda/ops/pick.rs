@@ -1,0 +1,133 @@
+//! Reads and writes by index on CUDA: gather and its relatives, scatter, one_hot.
+//!
+//! A bad index is written to the step's error record by the kernel, and fails the value when the device has run it.
+
+use super::{align, copy_to, operand, run};
+use crate::cuda::kernels::index::{self, Indexed};
+use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::operation::Refusal;
+use crate::op::ScatterMode;
+use crate::shape::{Strides, contiguous_strides};
+use smallvec::SmallVec;
+
+fn refused(name: &str, shape: &[usize]) -> Refusal {
+    Refusal::kernel(format!("{name} of shape {shape:?} has no CUDA kernel"))
+}
+
+/// Looks at the indices of a result that has no elements, so that a bad one is found there, too.
+fn look(cuda: &mut CudaRun<'_>, index: CudaView<'_>, size: usize, from_end: bool) -> Result<(), Refusal> {
+    if index.numel() == 0 {
+        return Ok(());
+    }
+    // Every place is read from the same byte: that of the first index.
+    let nothing: Strides = SmallVec::from_elem(0, index.shape.len());
+    let positions = contiguous_strides(index.shape);
+    let (mut shape, mut strides, mut at) = (index.shape, index.strides, &positions[..]);
+    let (one, none) = ([0isize], [0isize]);
+    let mut from: &[isize] = &nothing;
+    if shape.is_empty() {
+        (shape, strides, at, from) = (&[1], &one, &none, &none);
+    }
+    let x = CudaView { shape, strides: from, ..index };
+    let indexed = Indexed { dtype: index.dtype, strides, positions: at, from_end };
+    let to = CudaViewMut { ptr: cuda.scratch(index.numel())?, dtype: crate::dtype::DType::U8, shape };
+    let plan = index::gather(1, shape, 0, operand(&x), size, indexed, align(to.ptr));
+    run(cuda, plan.ok_or_else(|| refused("an index", shape))?, &[x, index], &[to])
+}
+
+/// `out[i] = x[.., index[i], ..]`, where `index_at` are the strides of the index over the result's shape and
+/// `positions` those of a contiguous one.
+fn gather(
+    cuda: &mut CudaRun<'_>,
+    x: CudaView<'_>,
+    dim: usize,
+    index_at: &[isize],
+    positions: &[isize],
+    from_end: bool,
+    name: &str,
+) -> Result<(), Refusal> {
+    let (out, index) = (cuda.output(), cuda.inputs()[1]);
+    let size = x.shape[dim];
+    if out.numel() == 0 {
+        return look(cuda, index, size, from_end);
+    }
+    let indexed = Indexed { dtype: index.dtype, strides: index_at, positions, from_end };
+    let plan = index::gather(x.dtype.size(), out.shape, dim, operand(&x), size, indexed, align(out.ptr));
+    if let Some(plan) = plan {
+        return run(cuda, plan, &[x, index], &[out]);
+    }
+    let mut strides = Strides::new();
+    let x = super::packed(cuda, x, &mut strides)?;
+    let plan = index::gather(x.dtype.size(), out.shape, dim, operand(&x), size, indexed, align(out.ptr));
+    run(cuda, plan.ok_or_else(|| refused(name, out.shape))?, &[x, index], &[out])
+}
+
+/// One index an element of the result.
+pub(crate) fn each(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusal> {
+    let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
+    let positions = contiguous_strides(index.shape);
+    gather(cuda, x, dim, index.strides, &positions, from_end, "gather")
+}
+
+/// Whole slices along a dimension, by a row of indices.
+pub(crate) fn slices(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
+    let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
+    let along =
+        |step: isize| -> Strides { (0..x.shape.len()).map(|d| if d == dim { step } else { 0 }).collect() };
+    gather(cuda, x, dim, &along(index.strides[0]), &along(1), true, "index_select")
+}
+
+/// Rows of a table, for indices of any shape.
+pub(crate) fn embedding(cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
+    let (table, index, out) = (cuda.inputs()[0], cuda.inputs()[1], cuda.output());
+    let (rank, size) = (index.shape.len(), table.shape[0]);
+    if out.numel() == 0 {
+        return look(cuda, index, size, false);
+    }
+    // The indices as one row: a kernel indexes along one dimension.
+    let mut lent = Strides::new();
+    let index = super::contiguous(cuda, index, &mut lent)?;
+    let rows = [index.numel(), table.shape[1]];
+    debug_assert_eq!(out.shape.len(), rank + 1);
+    let indexed = Indexed { dtype: index.dtype, strides: &[1, 0], positions: &[1, 0], from_end: false };
+    let plan = index::gather(table.dtype.size(), &rows, 0, operand(&table), size, indexed, align(out.ptr));
+    run(cuda, plan.ok_or_else(|| refused("embedding", out.shape))?, &[table, index], &[out])
+}
+
+/// The value with the source's elements joined to it at the indices.
+pub(crate) fn scatter(cuda: &mut CudaRun<'_>, dim: usize, mode: ScatterMode) -> Result<(), Refusal> {
+    let (inputs, out) = (cuda.inputs(), cuda.output());
+    let (x, index, source) = (inputs[0], inputs[1], inputs[2]);
+    if !cuda.in_place() {
+        copy_to(cuda, x, out)?;
+    }
+    if out.numel() == 0 {
+        return look(cuda, index, out.shape[dim], true);
+    }
+    let mut lent = [Strides::new(), Strides::new()];
+    let [a, b] = &mut lent;
+    let (mut index, mut source) = (index, source);
+    let positions = contiguous_strides(index.shape);
+    let plan = |index: &CudaView<'_>, source: &CudaView<'_>| {
+        let indexed =
+            Indexed { dtype: index.dtype, strides: index.strides, positions: &positions, from_end: true };
+        index::scatter(mode, out.dtype, index.shape, dim, source.strides, indexed, out.shape)
+    };
+    if plan(&index, &source).is_none() {
+        index = super::packed(cuda, index, a)?;
+        source = super::packed(cuda, source, b)?;
+    }
+    let plan = plan(&index, &source).ok_or_else(|| refused("scatter", out.shape))?;
+    run(cuda, plan, &[source, index], &[out])
+}
+
+/// A row of zeros with a one, for each index.
+pub(crate) fn one_hot(cuda: &mut CudaRun<'_>, classes: usize) -> Result<(), Refusal> {
+    let (index, out) = (cuda.inputs()[0], cuda.output());
+    if classes == 0 {
+        return look(cuda, index, 0, false);
+    }
+    super::walk(cuda, index, &[out], "one_hot", |index| {
+        index::one_hot(index.shape, index.dtype, index.strides, classes)
+    })
+}

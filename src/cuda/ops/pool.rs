@@ -1,0 +1,31 @@
+//! Pooling on CUDA: a thread an element of the result.
+
+use super::walk;
+use crate::cuda::kernels::window;
+use crate::graph::launch::CudaRun;
+use crate::graph::operation::Refusal;
+use crate::host::kernels::pool::Divisor;
+use crate::host::kernels::window::Window;
+
+/// A window in the kernels' terms.
+pub(super) fn sizes(w: &Window) -> window::Window {
+    let Window { spatial, input, kernel, output, stride, padding, dilation } = *w;
+    window::Window { spatial, input, kernel, output, stride, padding, dilation }
+}
+
+/// The largest element under each window, or its position.
+pub(crate) fn max(cuda: &mut CudaRun<'_>, w: &Window, position: bool) -> Result<(), Refusal> {
+    let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
+    walk(cuda, x, &[out], "max_pool", |x| window::max(x.dtype, position, &w, x.shape, x.strides))
+}
+
+/// The mean under each window, or its way back.
+pub(crate) fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) -> Result<(), Refusal> {
+    let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
+    let (fixed, padded) = match by {
+        Divisor::Fixed(n) => (n, false),
+        Divisor::Met => (0, false),
+        Divisor::Padded => (0, true),
+    };
+    walk(cuda, x, &[out], "avg_pool", |x| window::mean(x.dtype, back, &w, x.shape, x.strides, fixed, padded))
+}

@@ -1,0 +1,184 @@
+//! Flights: steps that are queued on a lane and not yet seen to be through, and how they are published.
+//!
+//! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows nothing of streams.
+
+use super::Shared;
+use crate::completion::{AWAITED, Phase};
+use crate::cuda::device::context::Event;
+use crate::cuda::device::doubt::Doubt;
+use crate::cuda::device::gear::Cargo;
+use crate::cuda::device::step::Landing;
+use crate::cuda::device::timing::{Anchor, Timed};
+use crate::engine::step::Step;
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{NodeLink, Op};
+use crate::graph::value::Value;
+use crate::guard::caught;
+use crate::sync::{Mutex, lock};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar};
+use std::time::{Duration, Instant};
+
+/// What an entry of the books was given before it has run.
+#[derive(Clone)]
+pub(super) struct Made {
+    pub result: Result<Value, Error>,
+    /// Indices that may have been out of range, here or in what this was made from.
+    pub doubts: SmallVec<[Arc<Doubt>; 1]>,
+}
+
+/// One step, or one piece of a copy, on its way.
+pub(super) struct Flight {
+    /// Which one it is on its lane, from 1.
+    pub at: u64,
+    /// None for a piece of a copy.
+    pub step: Option<Step>,
+    pub cargo: Cargo,
+    pub landing: Option<Landing>,
+    pub launched: Instant,
+    /// The GPU's own times of it, where they are taken.
+    pub timed: Option<Timed>,
+}
+
+#[derive(Default)]
+pub(super) struct Sky {
+    pub flights: VecDeque<Flight>,
+    /// Events to wait for, and the flights that they stand behind.
+    pub events: VecDeque<(u64, Event)>,
+    /// When the lane was last seen to come further.
+    pub moved: Option<Instant>,
+}
+
+/// A lane as its reaper sees it.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub sky: std::sync::Mutex<Sky>,
+    /// What the GPU's times on this lane are counted from.
+    pub anchor: Mutex<Option<Anchor>>,
+    bell: Condvar,
+}
+
+impl Lane {
+    pub fn sky(&self) -> std::sync::MutexGuard<'_, Sky> {
+        self.sky.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn ring(&self) {
+        // Under the lock, so that a reaper that has just looked is asleep by now.
+        let _sky = self.sky();
+        self.bell.notify_all();
+    }
+
+    /// Waits for an event to come, or for the end.
+    pub fn next_event(&self, over: impl Fn() -> bool) -> Option<(u64, Event)> {
+        let mut sky = self.sky();
+        loop {
+            if over() {
+                return None;
+            }
+            if let Some(next) = sky.events.pop_front() {
+                return Some(next);
+            }
+            sky = self.bell.wait(sky).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// True where somebody awaits one of the flights up to this one.
+    pub fn is_awaited(&self, at: u64) -> bool {
+        let sky = self.sky();
+        let awaited = |step: &Step| step.nodes().any(|n| n.completion.state().has(AWAITED));
+        sky.flights.iter().take_while(|f| f.at <= at).any(|f| f.step.as_ref().is_some_and(awaited))
+    }
+
+    /// True where the first flight has had the lane for itself for longer than this.
+    pub fn is_late(&self, limit: Duration) -> bool {
+        let sky = self.sky();
+        let Some(first) = sky.flights.front() else { return false };
+        sky.moved.map_or(first.launched, |moved| moved.max(first.launched)).elapsed() > limit
+    }
+}
+
+/// The op and its place in the caller's source.
+fn place(node: &NodeLink) -> String {
+    format!("{} ({}:{})", node.op.name(), node.at.file(), node.at.line())
+}
+
+impl Shared {
+    /// The ops that the lanes have begun, as far as that is known: those of each lane's first flights.
+    pub(super) fn running_ops(&self) -> String {
+        let mut named: Vec<String> = Vec::new();
+        for lane in &self.lanes {
+            let sky = lane.sky();
+            let first = sky.flights.iter().filter_map(|f| f.step.as_ref()).take(3);
+            named.extend(first.flat_map(|step| step.nodes().map(place).collect::<Vec<_>>()));
+        }
+        let more = named.len().saturating_sub(8);
+        named.truncate(8);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        named.join(", ") + &more
+    }
+
+    /// Publishes a flight that is through: values and errors become known, and those who await them wake.
+    pub(super) fn publish(&self, lane: usize, flight: Flight) {
+        let Flight { step, cargo, landing, timed, launched, .. } = flight;
+        // Staging is of no more use; a landing's is read below.
+        drop(cargo);
+        let times = timed.and_then(|timed| {
+            lock(&self.lanes[lane].anchor).as_mut().and_then(|anchor| anchor.read(timed, &self.timed))
+        });
+        let Some(step) = step else { return };
+        if self.port.tape.is_on() {
+            self.port.tape.landed(step.at, launched, times);
+        }
+        self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
+        for (node, &entry) in step.nodes().zip(&step.entries) {
+            let made = lock(&self.table).get(entry as usize).cloned().flatten();
+            // A panic (of somebody who is woken, say) takes no other value with it.
+            if let Err(words) = caught(|| self.publish_one(node, made, landing.as_ref()))
+                && node.completion.state().phase() == Phase::Writing
+            {
+                let error = node.fail(ErrorKind::Kernel, format!("its end panicked: {words}"));
+                let _ = caught(|| self.port.finish(node, Err(error)));
+            }
+        }
+        lock(&self.done).push(step);
+    }
+
+    fn publish_one(&self, node: &NodeLink, made: Option<Made>, landing: Option<&Landing>) {
+        if !node.completion.begin_writing() {
+            // The device ended meanwhile, and the node with it.
+            return;
+        }
+        let Some(Made { mut result, doubts }) = made else {
+            // Fused away, or dropped before it was there.
+            node.completion.fuse();
+            return;
+        };
+        if result.is_ok()
+            && let Some(error) = doubts.iter().find_map(|d| d.verdict())
+        {
+            result = Err(error);
+        }
+        if let (Ok(_), Op::Sink(sink), Some(landing)) = (&result, &node.op, landing)
+            && let Err(error) = landing.give(&**sink, node)
+        {
+            result = Err(error);
+        }
+        self.port.finish(node, result);
+    }
+}
+
+/// A lane's table slot.
+pub(super) fn put(table: &Mutex<Vec<Option<Made>>>, entry: u32, made: Option<Made>) {
+    let mut table = lock(table);
+    let entry = entry as usize;
+    if table.len() <= entry {
+        table.resize_with(entry + 1, || None);
+    }
+    let before = std::mem::replace(&mut table[entry], made);
+    // A value's last owner may be here: its memory is handed over without the lock.
+    drop(table);
+    drop(before);
+}

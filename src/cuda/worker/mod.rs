@@ -1,0 +1,264 @@
+//! The CUDA device's driver: it owns the device's threads and calls the machine.
+//!
+//! One thread attends to the intake (`look`), runs the machine and does all launching, loading and allocating (`worker`). It
+//! never waits for the GPU: what it has queued are flights (`flight`), one a step, in the order of their lanes.
+//! Beside it sleeps a reaper a lane (`reaper`), which waits for events, publishes what the lane has reached, and
+//! wakes those who await it. A watchdog, where one is asked for, ends a device that does not come on. Any fault ends
+//! the device for the life of the process, and with it every wait.
+
+mod flight;
+mod look;
+mod reaper;
+mod region;
+mod thread;
+
+use crate::cuda::device::context::Events;
+use crate::cuda::device::memory::Heap;
+use crate::cuda::device::pinned::Pinned;
+use crate::engine::intake::Batch;
+use crate::engine::machine::{Limits, Machine};
+use crate::engine::port::{Driver, Port};
+use crate::engine::step::Step;
+use crate::error::ErrorKind;
+use crate::graph::node::Node;
+use crate::guard::{Later, caught};
+use crate::host::memory::Memory;
+use crate::sync::{Mutex, lock};
+use flight::{Lane, Made};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How the device behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    pub ordinal: usize,
+    /// How long the idle thread stays awake.
+    pub linger: Duration,
+    /// How long a reaper asks before it sleeps.
+    pub spin: Duration,
+    /// A step that takes longer ends the device.
+    pub watchdog: Option<Duration>,
+    /// Each step runs to its end before the next is launched.
+    pub sync: bool,
+    /// While somebody records, every so many steps are timed by the GPU; 0 for none.
+    pub timed: u32,
+    /// Blocks that run again become graphs.
+    pub graphs: bool,
+    /// A profiler is told of each step.
+    pub nvtx: bool,
+}
+
+/// What the lock guards. It is never held while CUDA is called.
+struct Desk {
+    machine: Machine,
+    /// Taken from the intake and not looked at yet.
+    batch: Batch<Node>,
+    ended: bool,
+}
+
+/// What the device's threads share, for one life of the device's thread.
+struct Shared {
+    port: &'static Port,
+    manner: Manner,
+    desk: Mutex<Desk>,
+    /// Steps have results before they have run: what each entry of the machine's books was given.
+    table: Mutex<Vec<Option<Made>>>,
+    lanes: Vec<Lane>,
+    /// How far the host has seen each lane come.
+    reached: Arc<[AtomicU64]>,
+    /// Steps that have been published; the machine is to hear of them.
+    done: Mutex<Vec<Step>>,
+    /// Counts what reapers have seen.
+    progress: AtomicU64,
+    events: Arc<Events>,
+    /// Those that tell the GPU's time.
+    timed: Arc<Events>,
+    heap: Arc<Heap>,
+    pinned: Arc<Pinned>,
+    epoch: Instant,
+    /// The thread ends: so do the others.
+    over: AtomicBool,
+    abandoned: Arc<AtomicBool>,
+}
+
+/// Owner of a CUDA device's threads.
+pub(crate) struct CudaDriver {
+    manner: Manner,
+    limits: Limits,
+    memory: Arc<Memory>,
+    running: Arc<AtomicBool>,
+    abandoned: Arc<AtomicBool>,
+    trim: Arc<AtomicBool>,
+    thread: Mutex<Option<Thread>>,
+    shared: Mutex<Option<Arc<Shared>>>,
+}
+
+impl CudaDriver {
+    pub fn new(manner: Manner, limits: Limits, memory: Arc<Memory>) -> CudaDriver {
+        CudaDriver {
+            manner,
+            limits,
+            memory,
+            running: Arc::default(),
+            abandoned: Arc::default(),
+            trim: Arc::default(),
+            thread: Mutex::new(None),
+            shared: Mutex::new(None),
+        }
+    }
+
+    /// Which GPU it is.
+    pub fn ordinal(&self) -> usize {
+        self.manner.ordinal
+    }
+
+    /// The open context, as a number; 0 while there is none.
+    pub fn context(&self) -> usize {
+        lock(&self.shared).as_ref().map_or(0, |shared| shared.heap.context())
+    }
+}
+
+impl Shared {
+    fn new(driver: &CudaDriver, port: &'static Port) -> Arc<Shared> {
+        let lanes = driver.limits.streams as usize + 1;
+        let heap = Heap::new(driver.manner.ordinal, driver.memory.clone());
+        heap.on_return(move || port.attend());
+        Arc::new(Shared {
+            port,
+            manner: driver.manner,
+            desk: Mutex::new(Desk {
+                machine: Machine::new(port, driver.limits),
+                batch: Batch::empty(),
+                ended: false,
+            }),
+            table: Mutex::new(Vec::new()),
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            reached: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
+            done: Mutex::new(Vec::new()),
+            progress: AtomicU64::new(0),
+            events: Arc::new(Events::untimed()),
+            timed: Arc::new(Events::timed()),
+            heap,
+            pinned: Arc::default(),
+            epoch: Instant::now(),
+            over: AtomicBool::new(false),
+            abandoned: driver.abandoned.clone(),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// The device is lost: everything that is pending fails, and everything that is asked for later.
+    fn lose(&self, what: impl std::fmt::Display) {
+        let running = self.running_ops();
+        let text = if running.is_empty() {
+            format!("the device is lost: {what}")
+        } else {
+            format!("the device is lost: {what}; it was running {running}")
+        };
+        self.port.end(ErrorKind::DeviceLost, text);
+        let _later = Later::begin();
+        // Whatever panics here, the others are to hear of the end.
+        let _ = caught(|| self.end_desk(&mut lock(&self.desk)));
+        self.over.store(true, SeqCst);
+        self.ring_all();
+        self.port.attend();
+    }
+
+    /// Ends everything in the books.
+    fn end_desk(&self, desk: &mut Desk) {
+        if !desk.ended {
+            desk.ended = true;
+            desk.machine.end();
+        }
+    }
+
+    fn ring_all(&self) {
+        self.lanes.iter().for_each(Lane::ring);
+    }
+
+    /// The watchdog's life: a step that takes too long ends the device, and nobody is waited for.
+    fn watch(&self, limit: Duration) {
+        while !self.over.load(SeqCst) {
+            std::thread::sleep((limit / 8).max(Duration::from_millis(1)));
+            if !self.over.load(SeqCst) && self.lanes.iter().any(|lane| lane.is_late(limit)) {
+                self.lose(format_args!("a step took longer than the watchdog's {limit:?}"));
+            }
+        }
+        // The device's thread may be stuck in the driver: then this one refuses what comes in.
+        while self.port.is_ended() && !self.abandoned.load(SeqCst) {
+            self.refuse_all();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// After the end: fails whatever is in the intake.
+    fn refuse_all(&self) {
+        let _later = Later::begin();
+        while self.conduct(&mut lock(&self.desk)) {}
+    }
+}
+
+impl Driver for CudaDriver {
+    fn wake(&self, _: usize) {
+        if let Some(thread) = &*lock(&self.thread) {
+            thread.unpark();
+        }
+    }
+
+    fn start(&self, port: &'static Port) {
+        if self.running.load(SeqCst) {
+            // It is at work, and looks at the intake when it is through.
+            return;
+        }
+        let mut slot = lock(&self.thread);
+        if self.running.swap(true, SeqCst) {
+            return;
+        }
+        // Values may ask for work after the last `Device` handle is gone.
+        self.abandoned.store(lock(&port.token).strong_count() == 0, SeqCst);
+        let shared = Shared::new(self, port);
+        *lock(&self.shared) = Some(shared.clone());
+        let (running, trim) = (self.running.clone(), self.trim.clone());
+        let life = {
+            let shared = shared.clone();
+            move || thread::live(shared, running, trim)
+        };
+        match std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(life) {
+            Ok(handle) => *slot = Some(handle.thread().clone()),
+            Err(_) => {
+                port.end(ErrorKind::DeviceLost, "the device's thread could not be started");
+                shared.refuse_all();
+            }
+        }
+        if let Some(limit) = self.manner.watchdog {
+            let name = format!("futensor-{}-watchdog", port.name);
+            // Without the thread there is no watchdog, and nothing else changes.
+            let _ = std::thread::Builder::new().name(name).spawn(move || shared.watch(limit));
+        }
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        self.wake(0);
+    }
+
+    fn trim(&self) -> usize {
+        // The device's thread does it; how many bytes that will be, only the driver knows.
+        self.trim.store(true, SeqCst);
+        if let Some(shared) = &*lock(&self.shared) {
+            shared.progress.fetch_add(1, SeqCst);
+            shared.port.attend();
+        }
+        0
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

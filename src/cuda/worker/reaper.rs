@@ -1,0 +1,65 @@
+//! A lane's reaper: waits for the lane's events, one after the other, and publishes what is through.
+//!
+//! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the driver on an event made
+//! for that. Every answer but "reached" and "not yet" ends the device, and so does a panic of its own. It never launches
+//! anything.
+
+use super::Shared;
+use crate::cuda::device::{context, describe};
+use crate::guard::caught;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Gives a lane its reaper.
+pub(super) fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
+    let name = format!("futensor-{}-reaper-{lane}", shared.port.name);
+    let shared = shared.clone();
+    let life = move || {
+        // Nobody else would tell those who await what is on this lane.
+        if let Err(words) = caught(|| live(&shared, lane)) {
+            shared.lose(format_args!("a thread that waits for it panicked: {words}"));
+        }
+    };
+    std::thread::Builder::new().name(name).spawn(life)
+}
+
+fn live(shared: &Shared, number: usize) {
+    let lane = &shared.lanes[number];
+    context::make_current(shared.heap.context());
+    while let Some((at, event)) = lane.next_event(|| shared.over.load(SeqCst)) {
+        let spins = !shared.manner.spin.is_zero() && lane.is_awaited(at);
+        let from = Instant::now();
+        let reached = loop {
+            match event.is_reached() {
+                Ok(true) => break Ok(()),
+                Err(fault) => break Err(fault),
+                Ok(false) if spins && from.elapsed() < shared.manner.spin => std::hint::spin_loop(),
+                Ok(false) => break event.sleep(),
+            }
+        };
+        if shared.over.load(SeqCst) {
+            break;
+        }
+        if let Err(fault) = reached {
+            shared.lose(describe(fault));
+            break;
+        }
+        shared.reached[number].store(at, Release);
+        shared.events.give_back(event);
+        let mut through = Vec::new();
+        {
+            let mut sky = lane.sky();
+            while sky.flights.front().is_some_and(|f| f.at <= at) {
+                through.extend(sky.flights.pop_front());
+            }
+            sky.moved = Some(Instant::now());
+        }
+        for flight in through {
+            shared.publish(number, flight);
+        }
+        shared.progress.fetch_add(1, SeqCst);
+        shared.port.attend();
+    }
+}

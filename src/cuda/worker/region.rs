@@ -1,0 +1,111 @@
+//! Planned blocks on the device's thread: queued on one lane, as a graph where they have become one, else step by step.
+
+#![allow(unsafe_code)]
+
+use super::thread::{Worker, named};
+use crate::cuda::device::Trouble;
+use crate::cuda::device::block::{Doubts, GivenOperand, UnderWay, settle};
+use crate::cuda::device::doubt::Doubt;
+use crate::cuda::device::graph::Replayed;
+use crate::cuda::device::nvtx;
+use crate::cuda::device::step::Queued;
+use crate::graph::block::Block;
+use crate::graph::node::{NodeLink, Op};
+use crate::host::block::not_run;
+use crate::sync::lock;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Worker {
+    /// Queues a block, or hands out an output of one. As `Gear::node`; what is doubted about the result is added.
+    pub(super) fn region(
+        &mut self,
+        lane: usize,
+        node: &NodeLink,
+        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
+        last_try: bool,
+    ) -> Result<Option<Queued>, Trouble> {
+        let result = match &node.op {
+            Op::Block(block) => match self.block(lane, node, block, last_try)? {
+                Some((result, about)) => {
+                    doubts.extend(about);
+                    result
+                }
+                None => return Ok(None),
+            },
+            Op::Part(part) => match part.take() {
+                Some(kept) => {
+                    let about = kept.doubts.as_ref().and_then(|d| d.downcast_ref::<Doubts>());
+                    doubts.extend(about.into_iter().flatten().cloned());
+                    kept.result
+                }
+                // SAFETY: the engine claimed the node for this step, and this thread runs it.
+                None => Err(unsafe { node.inputs() }[0].error().cloned().unwrap_or_else(|| not_run(node))),
+            },
+            _ => unreachable!("only blocks and their parts come here"),
+        };
+        Ok(Some(Queued { results: SmallVec::from_iter([result]), ..Queued::default() }))
+    }
+
+    fn block(
+        &mut self,
+        lane: usize,
+        node: &NodeLink,
+        block: &Block,
+        mut last_try: bool,
+    ) -> Result<Option<(Result<crate::graph::value::Value, crate::error::Error>, Doubts)>, Trouble> {
+        // SAFETY: the engine claimed the node for this step, and this thread runs it.
+        let inputs = unsafe { node.inputs() };
+        let edges = |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
+        let given: Vec<GivenOperand> = inputs
+            .iter()
+            .map(|input| {
+                let mut doubts = Doubts::new();
+                let operand = self.operand(input, edges(input), &mut doubts);
+                GivenOperand { operand, doubts }
+            })
+            .collect();
+        let before = lock(&block.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
+        if before.is_none() && self.shared.manner.graphs {
+            match self.gear.replay(lane, block, &given)? {
+                Replayed::Done(outputs) => {
+                    self.shared.port.counters.graphs.fetch_add(1, Relaxed);
+                    let known = settle(outputs, node, block);
+                    return Ok(Some((known.result, known.doubts)));
+                }
+                Replayed::Later => return Ok(None),
+                // What was queued of it (an input's copy, say) is a flight by itself.
+                Replayed::No if self.gear.lanes.is_begun(lane) => self.depart(lane, None, None, None),
+                Replayed::No => {}
+            }
+        }
+        let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
+        self.gear.runs_in_parts();
+        while let Some(step) = under_way.step(block) {
+            let range = if self.shared.manner.nvtx { nvtx::range(step.task.nodes().map(named)) } else { None };
+            let queued = self.gear.block_step(lane, block, step, &given, &mut under_way, last_try);
+            drop(range);
+            match queued {
+                Ok(true) => {}
+                Ok(false) => {
+                    *lock(&block.under_way) = Some(Box::new(under_way));
+                    return Ok(None);
+                }
+                Err(trouble) => {
+                    *lock(&block.under_way) = Some(Box::new(under_way));
+                    return Err(trouble);
+                }
+            }
+            // Memory may come free behind this one; only the step that was stuck has had its last try.
+            last_try = false;
+            if self.gear.lanes.is_begun(lane) {
+                self.depart(lane, None, None, None);
+            }
+            self.gear.free_returned()?;
+        }
+        self.gear.ran_in_parts(block, under_way.failed);
+        let known = settle(under_way.outputs(block), node, block);
+        Ok(Some((known.result, known.doubts)))
+    }
+}

@@ -1,0 +1,427 @@
+//! The device's thread: attends to the intake, calls the machine, queues its steps on the GPU.
+//!
+//! Everything that launches, loads or allocates happens here, and nothing here waits for the GPU. A step that cannot
+//! be queued yet (an operand is still being copied, memory is short and some is about to come free) stays at the head
+//! of its lane and is tried again when something has moved.
+
+mod launch;
+
+use super::flight::put;
+use super::{Desk, Shared, reaper};
+use crate::cuda::device::gear::Gear;
+use crate::cuda::device::timing::Timing;
+use crate::cuda::device::{Trouble, describe};
+use crate::engine::step::Step;
+use crate::graph::node::NodeLink;
+use crate::guard::{Later, caught};
+use crate::sync::lock;
+use std::collections::VecDeque;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Steps launched on each lane before anything else is looked at.
+const AT_ONCE: usize = 64;
+/// Work on a lane, in estimated nanoseconds, behind which an event is recorded although more follows.
+const COVERED_AFTER_NS: u64 = 20_000;
+/// Steps on a lane behind which an event is recorded although more follows.
+const COVERED_AFTER: u32 = 32;
+
+/// Why a step was put off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PutOff {
+    /// What it waits for is not queued yet, or an operand is on its way.
+    Later,
+    /// Memory is short.
+    Memory,
+}
+
+/// A lane's steps that are not queued yet, and its work since the last event.
+#[derive(Default)]
+struct Queue {
+    steps: VecDeque<Step>,
+    put_off: Option<PutOff>,
+    since_event: u32,
+    since_event_ns: u64,
+    /// The machine's point that has been queued.
+    point: u64,
+}
+
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) gear: Gear,
+    queues: Vec<Queue>,
+    reapers: Vec<Option<JoinHandle<()>>>,
+    /// What the reapers had seen when this thread last looked.
+    seen: u64,
+    /// Something was freed or has come through since memory was short.
+    moved: bool,
+    trim: Arc<AtomicBool>,
+    tidy: bool, // Not all is trimmed: the rest goes once nothing runs.
+}
+
+/// The life of the device's thread.
+pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<AtomicBool>) {
+    let port = shared.port;
+    let timing = Timing::new(shared.manner.timed, shared.timed.clone());
+    let (heap, pinned) = (shared.heap.clone(), shared.pinned.clone());
+    let opened = Gear::open(heap, pinned, shared.events.clone(), shared.reached.clone(), timing);
+    let lanes = shared.lanes.len();
+    let worker = match opened {
+        Ok(gear) => Some(Worker {
+            gear,
+            queues: (0..lanes).map(|_| Queue::default()).collect(),
+            reapers: (0..lanes).map(|_| None).collect(),
+            seen: 0,
+            moved: false,
+            trim,
+            tidy: false,
+            shared: shared.clone(),
+        }),
+        Err(why) => {
+            shared.lose(format_args!("{} could not be opened: {why}", port.name));
+            None
+        }
+    };
+    if let Some(mut worker) = worker {
+        let result = caught(|| worker.work());
+        let healthy = result.is_ok() && !shared.over.load(SeqCst);
+        if let Err(words) = result {
+            shared.lose(format_args!("its engine panicked: {words}"));
+        }
+        if healthy {
+            worker.close();
+        } else {
+            // After a fault no call succeeds any more, and some never return: the process's end cleans up.
+            std::mem::forget(worker);
+        }
+    }
+    refuse_until_abandoned(&shared);
+    running.store(false, SeqCst);
+    // A push that came in between found a thread: start again for it.
+    if !port.intake.is_empty() {
+        port.driver.start(port);
+    }
+}
+
+/// After the end: everything that comes in fails.
+fn refuse_until_abandoned(shared: &Shared) {
+    let attendance = &shared.port.attendance;
+    while shared.port.is_ended() {
+        attendance.attend(0);
+        shared.refuse_all();
+        attendance.park(0);
+        attendance.leave(0);
+        if !shared.port.intake.is_empty() {
+            attendance.unpark(0);
+            continue;
+        }
+        while attendance.is_parked(0) {
+            if shared.abandoned.load(SeqCst) {
+                attendance.unpark(0);
+                return;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+/// A node's op and the caller's line, for a profiler.
+pub(super) fn named(node: &NodeLink) -> (&str, &'static Location<'static>) {
+    (node.op.name(), node.at)
+}
+
+impl Worker {
+    fn work(&mut self) {
+        if let Err(trouble) = self.anchor() {
+            return self.lose(trouble);
+        }
+        let mut last = Instant::now();
+        loop {
+            if self.shared.over.load(SeqCst) {
+                return;
+            }
+            match self.turn() {
+                Err(trouble) => {
+                    self.lose(trouble);
+                    return;
+                }
+                Ok(true) => last = Instant::now(),
+                Ok(false) => {
+                    if !self.idle(last) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Before anything is queued: what each lane's times are counted from.
+    fn anchor(&self) -> Result<(), Trouble> {
+        for (lane, of) in self.shared.lanes.iter().enumerate() {
+            *lock(&of.anchor) = self.gear.timing.anchor(self.gear.lanes.raw(lane))?;
+        }
+        Ok(())
+    }
+
+    fn lose(&self, trouble: Trouble) {
+        match trouble {
+            Trouble::Fault { call, status } => {
+                self.shared.lose(format_args!("{call} says {}", describe(status)));
+            }
+            Trouble::OutOfMemory { bytes } => {
+                self.shared.lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
+            }
+            Trouble::Refused(refusal) => self.shared.lose(refusal),
+        }
+    }
+
+    /// One round of everything; true where anything was done.
+    fn turn(&mut self) -> Result<bool, Trouble> {
+        let shared = self.shared.clone();
+        let seen = shared.progress.load(SeqCst);
+        let mut did = seen != self.seen;
+        self.seen = seen;
+        self.moved |= did;
+        self.tidy |= self.trim.swap(false, SeqCst) && self.gear.begin_trim();
+        shared.port.attendance.attend(0);
+        {
+            let _later = Later::begin();
+            let mut desk = lock(&shared.desk);
+            did |= self.settle_done(&mut desk);
+            did |= shared.conduct(&mut desk);
+            if desk.ended {
+                drop(desk);
+                shared.over.store(true, SeqCst);
+                shared.ring_all();
+                return Ok(false);
+            }
+            let now = shared.now();
+            desk.machine.tick(now);
+            while let Some(step) = desk.machine.next(now) {
+                self.queues[step.at.stream as usize].steps.push_back(step);
+                did = true;
+            }
+        }
+        did |= self.launch_some()?;
+        if self.gear.heap.has_returned() || self.gear.frees_under_way() > 0 {
+            let before = self.gear.heap.live();
+            self.gear.free_returned()?;
+            self.moved |= self.gear.heap.live() != before;
+        }
+        did |= self.upload()?;
+        let short = self.queues.iter().any(|q| q.put_off == Some(PutOff::Memory));
+        if short {
+            self.watch_frees()?;
+        }
+        if !did {
+            self.cover_all()?;
+            if self.tidy && self.is_alone() {
+                self.tidy = self.gear.end_trim()?;
+            }
+        }
+        self.send_reapers()?;
+        // Nothing can bring memory any more: the last try is due.
+        Ok(did || short && self.has_all_memory())
+    }
+
+    /// A free is queued like all else, and other lanes cannot have the memory before that lane has come past it. Here
+    /// an empty flight follows the frees, so that the engine hears of it; only where memory is short.
+    fn watch_frees(&mut self) -> Result<(), Trouble> {
+        for lane in 0..self.queues.len() {
+            if self.gear.lanes.has_freed(lane) {
+                self.depart(lane, None, None, None);
+                self.cover(lane)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the machine which steps are through.
+    fn settle_done(&mut self, desk: &mut Desk) -> bool {
+        let done = std::mem::take(&mut *lock(&self.shared.done));
+        let any = !done.is_empty();
+        for step in done {
+            for &entry in &step.entries {
+                put(&self.shared.table, entry, None);
+            }
+            let now = self.shared.now();
+            desk.machine.finished(step, now);
+        }
+        any
+    }
+
+    /// Queues steps on their lanes, in turn.
+    fn launch_some(&mut self) -> Result<bool, Trouble> {
+        let mut launched = 0;
+        let mut put_off = 0;
+        let lanes = self.queues.len();
+        for _ in 0..AT_ONCE {
+            let before = launched;
+            for lane in 0..lanes {
+                if self.queues[lane].steps.is_empty() {
+                    continue;
+                }
+                if self.queues[lane].put_off == Some(PutOff::Memory) && !self.moved && !self.has_all_memory() {
+                    continue;
+                }
+                let Some(step) = self.queues[lane].steps.pop_front() else { continue };
+                if step.waits.iter().any(|w| self.queues[w.stream as usize].point < w.point) {
+                    self.queues[lane].steps.push_front(step);
+                    continue;
+                }
+                match self.launch(lane, step)? {
+                    None => launched += 1,
+                    Some(step) => {
+                        put_off += 1;
+                        self.queues[lane].steps.push_front(step);
+                    }
+                }
+            }
+            if launched == before {
+                break;
+            }
+        }
+        if put_off > 0 {
+            // What it waits for has to be seen when it comes.
+            self.cover_all()?;
+        }
+        self.moved = false;
+        Ok(launched > 0)
+    }
+
+    /// True where nothing that is under way could give memory back.
+    fn is_alone(&self) -> bool {
+        let shared = &self.shared;
+        let lanes = &self.gear.lanes;
+        let through = (0..self.queues.len()).all(|lane| lanes.is_through(lane));
+        through
+            && lock(&shared.done).is_empty()
+            && self.gear.frees_under_way() == 0
+            && !shared.heap.has_returned()
+            && !self.gear.is_uploading()
+    }
+
+    /// True where no more memory can come: nothing is under way, nor a free.
+    fn has_all_memory(&self) -> bool {
+        self.is_alone() && !(0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane))
+    }
+
+    /// Goes on with copies to the device.
+    fn upload(&mut self) -> Result<bool, Trouble> {
+        let lane = self.gear.copy_lane();
+        let under_way = self.shared.lanes[lane].sky().flights.len();
+        if !self.gear.can_upload(under_way) {
+            return Ok(false);
+        }
+        match self.gear.upload_piece() {
+            Ok(()) => {}
+            // The step that needs it asks again.
+            Err(Trouble::OutOfMemory { .. }) => self.moved = true,
+            Err(trouble) => return Err(trouble),
+        }
+        self.depart(lane, None, None, None);
+        self.cover(lane)?;
+        Ok(true)
+    }
+
+    fn cover(&mut self, lane: usize) -> Result<(), Trouble> {
+        self.queues[lane].since_event = 0;
+        self.queues[lane].since_event_ns = 0;
+        self.gear.cover(lane)
+    }
+
+    /// Sees to it that everything that is queued will be seen to be through.
+    fn cover_all(&mut self) -> Result<(), Trouble> {
+        (0..self.queues.len()).try_for_each(|lane| self.cover(lane))
+    }
+
+    /// Hands recorded events to the reapers.
+    fn send_reapers(&mut self) -> Result<(), Trouble> {
+        for reap in std::mem::take(&mut self.gear.to_reap) {
+            self.shared.lanes[reap.lane].sky().events.push_back((reap.at, reap.event));
+            self.shared.lanes[reap.lane].ring();
+            if self.reapers[reap.lane].is_none() {
+                match reaper::start(&self.shared, reap.lane) {
+                    Ok(handle) => self.reapers[reap.lane] = Some(handle),
+                    Err(_) => self.shared.lose("a thread that waits for it could not be started"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stays awake for a moment, then sleeps. False where the thread is to end.
+    fn idle(&mut self, last: Instant) -> bool {
+        let shared = self.shared.clone();
+        let attendance = &shared.port.attendance;
+        let news = || {
+            shared.port.has_news()
+                || shared.progress.load(SeqCst) != self.seen
+                || shared.heap.has_returned()
+                || shared.over.load(SeqCst)
+        };
+        loop {
+            if news() {
+                return true;
+            }
+            let deadline = lock(&shared.desk).machine.deadline();
+            if deadline.is_some_and(|d| d <= shared.now()) {
+                return true;
+            }
+            if deadline.is_none() && last.elapsed() > shared.manner.linger {
+                break;
+            }
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+        }
+        attendance.park(0);
+        attendance.leave(0);
+        // Whatever was pushed or offered before the two lines above is seen by the next.
+        if news() {
+            attendance.unpark(0);
+            return true;
+        }
+        while attendance.is_parked(0) {
+            if shared.abandoned.load(SeqCst) && self.retire() {
+                return false;
+            }
+            std::thread::park();
+        }
+        true
+    }
+
+    /// True where the device has been abandoned and has nothing left: no work, no values.
+    fn retire(&self) -> bool {
+        let shared = &self.shared;
+        let nothing = {
+            let desk = lock(&shared.desk);
+            desk.machine.is_idle() && desk.batch.is_empty() && !shared.port.has_news()
+        };
+        if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
+            return false;
+        }
+        // Appointed meanwhile: whoever did so counts on this thread.
+        shared.port.attendance.unpark(0)
+    }
+
+    /// The orderly end.
+    fn close(mut self) {
+        self.shared.over.store(true, SeqCst);
+        self.shared.ring_all();
+        for reaper in self.reapers.drain(..).flatten() {
+            // Nothing is under way, so it ends at once.
+            let _ = reaper.join();
+        }
+        for lane in &self.shared.lanes {
+            if let Some(anchor) = lock(&lane.anchor).take() {
+                anchor.close(&self.shared.timed);
+            }
+        }
+        self.shared.timed.destroy();
+        self.gear.close();
+    }
+}

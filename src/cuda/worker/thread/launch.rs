@@ -1,0 +1,225 @@
+//! One step on its lane: its operands as they are now, its launches, what it made, and what it lets go of.
+//!
+//! Called by the worker in turn for each lane. Nothing here waits; what cannot be queued yet is given back.
+
+#![allow(unsafe_code)]
+
+use super::{COVERED_AFTER, COVERED_AFTER_NS, PutOff, Worker, named};
+use crate::completion::DETACHED;
+use crate::cuda::device::doubt::Doubt;
+use crate::cuda::device::nvtx;
+use crate::cuda::device::step::{Fused, Landing, Operand, Queued};
+use crate::cuda::device::timing::Timed;
+use crate::cuda::device::{Trouble, describe};
+use crate::cuda::worker::flight::{Flight, Made, put};
+use crate::engine::step::{Step, Work};
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{Inputs, NodeLink, Op, free};
+use crate::graph::value::Value;
+use crate::sync::lock;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+impl Worker {
+    /// Queues a step; gives it back where it has to be put off.
+    pub(super) fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
+        let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.has_all_memory();
+        let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
+        self.gear.timing.arm(self.shared.port.tape.is_on())?;
+        let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
+        let attempt = match &step.work {
+            Work::Group { group, written, end } => {
+                let operands: SmallVec<[Operand; 4]> = group
+                    .inputs
+                    .iter()
+                    .zip(&group.edges)
+                    // The members' edges, and the group's own link.
+                    .map(|(input, &edges)| self.operand(input, edges as u32 + 1, &mut doubts))
+                    .collect();
+                let end = end.as_ref().map(|(n, k)| (&**n, *k));
+                let program = Cow::Borrowed(&group.program);
+                self.gear.group(lane, Fused { group, program, written, end }, &operands, last_try)
+            }
+            Work::Node(node) if matches!(node.op, Op::Block(_) | Op::Part(_)) => {
+                self.region(lane, node, &mut doubts, last_try)
+            }
+            Work::Node(node) => {
+                // SAFETY: the engine claimed the node for this step, and this thread runs it.
+                let inputs = unsafe { node.inputs() };
+                let edges =
+                    |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
+                let operands: SmallVec<[Operand; 4]> =
+                    inputs.iter().map(|input| self.operand(input, edges(input), &mut doubts)).collect();
+                match node.op {
+                    // It tells what failed from what did not, so it waits until nothing is in doubt.
+                    Op::Gate(Some(_)) if !doubts.is_empty() => Ok(None),
+                    _ => self.gear.node(lane, node, inputs, &operands, last_try),
+                }
+            }
+        };
+        drop(range);
+        let queued = match attempt {
+            Ok(Some(queued)) => queued,
+            Ok(None) => {
+                self.put_off(lane, PutOff::Later);
+                return Ok(Some(step));
+            }
+            Err(Trouble::OutOfMemory { .. }) => {
+                self.gear.drop_graphs();
+                self.gear.context.trim();
+                self.put_off(lane, PutOff::Memory);
+                return Ok(Some(step));
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        let Queued { results, doubt, landing } = queued;
+        self.queues[lane].put_off = None;
+        self.queues[lane].point = step.at.point;
+        doubts.extend(doubt);
+        self.note_results(&step, results, &doubts);
+        if self.shared.port.tape.is_on() {
+            // SAFETY: this thread runs the step, and its nodes' inputs are still there.
+            unsafe { self.shared.port.tape.step(&step, None) };
+            // Its times follow when it is through.
+        }
+        let observed = step.nodes().any(|n| n.counts().handles > 0);
+        let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);
+        self.shared.port.counters.events.store(waits, Relaxed);
+        self.let_go(&mut step);
+        let names =
+            self.shared.manner.sync.then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
+        let timed = self.gear.timing.end(self.gear.lanes.raw(lane))?;
+        self.depart(lane, Some(step), landing, timed);
+
+        // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
+        let queue = &mut self.queues[lane];
+        queue.since_event += 1;
+        queue.since_event_ns += 2_000 + cost_ns / 64;
+        let enough = observed && queue.since_event_ns >= COVERED_AFTER_NS || queue.since_event >= COVERED_AFTER;
+        if enough || names.is_some() {
+            self.cover(lane)?;
+        }
+        if let Some(Some(culprit)) = names {
+            self.send_reapers()?;
+            if let Err(fault) = self.gear.lanes.raw(lane).sleep() {
+                let (op, at) = (culprit.op(), culprit.location());
+                let place = format!("{}:{}", at.file(), at.line());
+                self.shared.lose(format_args!("{} while running {op} ({place})", describe(fault)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A step has to be tried again. What was queued of it (an operand's copy, say) is a flight by itself: others may
+    /// come after it before the step does.
+    fn put_off(&mut self, lane: usize, why: PutOff) {
+        self.queues[lane].put_off = Some(why);
+        if self.gear.lanes.is_begun(lane) {
+            self.depart(lane, None, None, None);
+        }
+    }
+
+    /// A flight is queued.
+    pub(in crate::cuda::worker) fn depart(
+        &mut self,
+        lane: usize,
+        step: Option<Step>,
+        landing: Option<Landing>,
+        timed: Option<Timed>,
+    ) {
+        let (mark, cargo) = self.gear.depart(lane);
+        let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now(), timed };
+        self.shared.lanes[lane].sky().flights.push_back(flight);
+    }
+
+    /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
+    pub(in crate::cuda::worker) fn operand(
+        &self,
+        input: &NodeLink,
+        edges: u32,
+        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
+    ) -> Operand {
+        let made =
+            input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
+        let complete = input.completion.get();
+        let (in_table, is_complete) = (made.is_some(), complete.is_some());
+        let value = match (complete, made) {
+            (Some(result), _) => result.clone(),
+            (None, Some(made)) => {
+                for doubt in made.doubts {
+                    if !doubts.iter().any(|d| Arc::ptr_eq(d, &doubt)) {
+                        doubts.push(doubt);
+                    }
+                }
+                made.result
+            }
+            (None, None) => match input.completion.get() {
+                Some(result) => result.clone(),
+                None => Err(input.fail(ErrorKind::Kernel, "its value was gone before its reader came")),
+            },
+        };
+        let counts = input.counts();
+        // While its step is in the books, they hold a link to it, and so does the step.
+        let ours = if in_table { 2 } else { 0 };
+        let last = counts.handles == 0 && counts.links == edges + ours;
+        let owners = 1 + in_table as usize + is_complete as usize;
+        Operand { value, spare: last.then_some(owners) }
+    }
+
+    /// Notes what each of a step's entries was given.
+    fn note_results(
+        &self,
+        step: &Step,
+        results: SmallVec<[Result<Value, Error>; 2]>,
+        doubts: &SmallVec<[Arc<Doubt>; 1]>,
+    ) {
+        let mut results = results.into_iter();
+        for (k, &entry) in step.entries.iter().enumerate() {
+            let written = match &step.work {
+                Work::Group { group, written, .. } => k >= group.members.len() || written.contains(&(k as u8)),
+                Work::Node(_) => true,
+            };
+            let made = if written { results.next() } else { None };
+            let made = made.map(|result| Made { result, doubts: doubts.clone() });
+            put(&self.shared.table, entry, made);
+        }
+    }
+
+    /// Lets go of what a queued step has read: its memory is now free in stream order, unless somebody else wants it.
+    fn let_go(&self, step: &mut Step) {
+        let mut links = Inputs::new();
+        for node in step.nodes() {
+            // SAFETY: claimed for this step, which this thread runs; nobody else reads a claimed node's inputs.
+            links.extend(unsafe { node.let_go() });
+        }
+        if let Work::Group { group, .. } = &mut step.work {
+            links.extend(std::mem::take(&mut group.inputs));
+        }
+        let mut queued: SmallVec<[(u32, NodeLink); 4]> = SmallVec::new();
+        for link in &links {
+            if let Some(entry) = link.entry()
+                && !queued.iter().any(|(e, _)| *e == entry)
+            {
+                queued.push((entry, link.clone()));
+            }
+        }
+        free(links);
+        for (entry, link) in queued {
+            let counts = link.counts();
+            let made = lock(&self.shared.table).get(entry as usize).cloned().flatten();
+            // The books', its step's, and ours: nobody can come to look at the value any more. An error stays, for
+            // the log of what is detached.
+            let gone = counts.handles == 0 && counts.links == 3;
+            if gone
+                && made.is_some_and(|m| {
+                    m.result.is_ok() && (m.doubts.is_empty() || !link.completion.state().has(DETACHED))
+                })
+            {
+                put(&self.shared.table, entry, None);
+            }
+        }
+    }
+}

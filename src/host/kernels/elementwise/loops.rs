@@ -1,0 +1,335 @@
+//! The loops: every op of the table over arrays of every type that it takes, at every SIMD level.
+//!
+//! [`unary`], [`binary`], [`select`], [`cast`] and their like look a loop up by op and type; the planner calls
+//! them once per instruction. A loop knows neither tiles nor programs. Its destination overlaps
+//! no operand, unless it is the very same memory (and then the loop is not vectorised). 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
+
+#![allow(unsafe_code)]
+
+use crate::dtype::DType;
+use crate::host::kernels::math::{self, Lane, Number, Real, Value};
+use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
+use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
+use std::marker::PhantomData;
+
+/// How a register holds a type: 16-bit floats as f32 that are rounded after each instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(in crate::host::kernels) enum Rep {
+    F32,
+    F64,
+    I32,
+    I64,
+    U8,
+    Bool,
+}
+
+const REPS: usize = 6;
+
+impl Rep {
+    /// The representation of an element type.
+    #[inline(always)]
+    pub fn of(dtype: DType) -> Rep {
+        match dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Rep::F32,
+            DType::F64 => Rep::F64,
+            DType::I32 => Rep::I32,
+            DType::I64 => Rep::I64,
+            DType::U8 => Rep::U8,
+            DType::Bool => Rep::Bool,
+        }
+    }
+
+    /// Bytes of one element.
+    #[inline(always)]
+    pub fn size(self) -> usize {
+        match self {
+            Rep::F32 | Rep::I32 => 4,
+            Rep::F64 | Rep::I64 => 8,
+            Rep::U8 | Rep::Bool => 1,
+        }
+    }
+}
+
+type Instances = [Loop; LEVELS];
+
+/// A function of one element.
+trait Fn1<A> {
+    type Out;
+    fn eval<S: Simd>(a: A) -> Self::Out;
+}
+
+/// A function of two elements.
+trait Fn2<A> {
+    type Out;
+    fn eval<S: Simd>(a: A, b: A) -> Self::Out;
+}
+
+/// `dst[i] = F(a[i])`.
+struct Map<F, A>(PhantomData<(F, A)>);
+
+impl<A: Copy, F: Fn1<A>> Body for Map<F, A> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let (dst, a) = (dst.cast::<F::Out>(), a.cast::<A>());
+        for i in 0..n {
+            // SAFETY: the planner passes places of n elements of these types.
+            unsafe { dst.add(i).write(F::eval::<S>(*a.add(i))) }
+        }
+    }
+}
+
+/// `dst[i] = F(a[i], b[i])`; an operand that is a `splat` is one element for all i.
+struct Zip<F, A, const SPLAT: u8>(PhantomData<(F, A)>);
+
+/// Which operands of a binary loop are one element: none, the second, the first.
+const NONE: u8 = 0;
+const SECOND: u8 = 1;
+const FIRST: u8 = 2;
+
+impl<A: Copy, F: Fn2<A>, const SPLAT: u8> Body for Zip<F, A, SPLAT> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        let (dst, a, b) = (dst.cast::<F::Out>(), a.cast::<A>(), b.cast::<A>());
+        // SAFETY: the planner passes places of n elements of these types, of one where it is a splat.
+        unsafe {
+            match SPLAT {
+                SECOND => {
+                    let b = *b;
+                    for i in 0..n {
+                        dst.add(i).write(F::eval::<S>(*a.add(i), b));
+                    }
+                }
+                FIRST => {
+                    let a = *a;
+                    for i in 0..n {
+                        dst.add(i).write(F::eval::<S>(a, *b.add(i)));
+                    }
+                }
+                _ => {
+                    for i in 0..n {
+                        dst.add(i).write(F::eval::<S>(*a.add(i), *b.add(i)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+const fn map<F: Fn1<A>, A: Copy>() -> Option<Instances> {
+    Some(instances::<Map<F, A>>())
+}
+
+const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
+    Some([instances::<Zip<F, A, NONE>>(), instances::<Zip<F, A, SECOND>>(), instances::<Zip<F, A, FIRST>>()])
+}
+
+/// Marker types, one a row of the table, that carry the table's expressions.
+#[allow(non_camel_case_types)]
+mod ops {
+    macro_rules! markers {
+        ($($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr $(, $other:tt)*;)*) => {
+            $(#[doc = $doc] pub(super) struct $V;)*
+        };
+    }
+    crate::op::for_each_unary!(markers);
+    crate::op::for_each_binary!(markers);
+}
+
+/// The result of an expression: that of a lane, or a truth value as it is.
+trait Done<R> {
+    fn done(self) -> R;
+}
+impl<S, R> Done<R> for Lane<S, R> {
+    #[inline(always)]
+    fn done(self) -> R {
+        self.0
+    }
+}
+impl Done<bool> for bool {
+    #[inline(always)]
+    fn done(self) -> bool {
+        self
+    }
+}
+
+macro_rules! implement {
+    ($V:ident, |$x:ident| $e:expr, $($A:ty => $R:ty),*) => {$(
+        impl Fn1<$A> for ops::$V {
+            type Out = $R;
+            #[inline(always)]
+            fn eval<S: Simd>($x: $A) -> $R {
+                let $x = Lane::<S, $A>::new($x);
+                Done::<$R>::done($e)
+            }
+        }
+    )*};
+    ($V:ident, |$a:ident, $b:ident| $e:expr, $($A:ty => $R:ty),*) => {$(
+        impl Fn2<$A> for ops::$V {
+            type Out = $R;
+            #[inline(always)]
+            fn eval<S: Simd>($a: $A, $b: $A) -> $R {
+                let ($a, $b) = (Lane::<S, $A>::new($a), Lane::<S, $A>::new($b));
+                Done::<$R>::done($e)
+            }
+        }
+    )*};
+}
+
+/// A class of unary ops: which types have a loop. The first form implements, the second is a row.
+macro_rules! unary_class {
+    (number, $V:ident, |$x:ident| $e:expr) => {
+        implement!($V, |$x| $e, f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8);
+    };
+    (test, $V:ident, |$x:ident| $e:expr) => {
+        implement!($V, |$x| $e, f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool);
+    };
+    ($float_or_real:ident, $V:ident, |$x:ident| $e:expr) => {
+        implement!($V, |$x| $e, f32 => f32, f64 => f64);
+    };
+    (number, $V:ident) => { row!(map, $V, f32, f64, i32, i64, u8, ()) };
+    (test, $V:ident) => { row!(map, $V, f32, f64, i32, i64, u8, bool) };
+    ($float_or_real:ident, $V:ident) => { row!(map, $V, f32, f64, (), (), (), ()) };
+}
+
+/// The same for binary ops. `logic` sees operands that have been turned into bool.
+macro_rules! binary_class {
+    (any, $V:ident, |$a:ident, $b:ident| $e:expr) => {
+        implement!($V, |$a, $b| $e, f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8, bool => bool);
+    };
+    (number, $V:ident, |$a:ident, $b:ident| $e:expr) => {
+        implement!($V, |$a, $b| $e, f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8);
+    };
+    (float, $V:ident, |$a:ident, $b:ident| $e:expr) => {
+        implement!($V, |$a, $b| $e, f32 => f32, f64 => f64);
+    };
+    (compare, $V:ident, |$a:ident, $b:ident| $e:expr) => {
+        implement!($V, |$a, $b| $e, f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool);
+    };
+    (logic, $V:ident, |$a:ident, $b:ident| $e:expr) => {
+        implement!($V, |$a, $b| $e, bool => bool);
+    };
+    (bits, $V:ident, |$a:ident, $b:ident| $e:expr) => {
+        implement!($V, |$a, $b| $e, i32 => i32, i64 => i64, u8 => u8, bool => bool);
+    };
+    (any, $V:ident) => { row!(zip, $V, f32, f64, i32, i64, u8, bool) };
+    (number, $V:ident) => { row!(zip, $V, f32, f64, i32, i64, u8, ()) };
+    (float, $V:ident) => { row!(zip, $V, f32, f64, (), (), (), ()) };
+    (compare, $V:ident) => { row!(zip, $V, f32, f64, i32, i64, u8, bool) };
+    (logic, $V:ident) => { row!(zip, $V, (), (), (), (), (), bool) };
+    (bits, $V:ident) => { row!(zip, $V, (), (), i32, i64, u8, bool) };
+}
+
+macro_rules! row {
+    ($make:ident, $V:ident, $($A:tt),*) => { [$(cell!($make, $V, $A)),*] };
+}
+macro_rules! cell {
+    ($make:ident, $V:ident, ()) => {
+        None
+    };
+    ($make:ident, $V:ident, $A:ident) => {
+        $make::<ops::$V, $A>()
+    };
+}
+
+macro_rules! unary_table {
+    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
+        $(unary_class!($class, $V, |$x| $e);)*
+        /// By op and [`Rep`].
+        static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
+            let mut table = [$(unary_class!($class, $V)),*];
+            // These three mend rare elements in a second pass.
+            table[UnaryOp::Sin as usize][0] = Some(instances::<Trig<0>>());
+            table[UnaryOp::Cos as usize][0] = Some(instances::<Trig<1>>());
+            table[UnaryOp::Tan as usize][0] = Some(instances::<Trig<2>>());
+            table
+        };
+    };
+}
+macro_rules! binary_table {
+    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:tt)*;)*) => {
+        $(binary_class!($class, $V, |$a, $b| $e);)*
+        /// By op and [`Rep`], then by which operand is a splat.
+        static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] = [$(binary_class!($class, $V)),*];
+    };
+}
+for_each_unary!(unary_table);
+for_each_binary!(binary_table);
+
+/// Sine, cosine or tangent of f32: a vectorised pass, and one that mends the few elements too large for it.
+struct Trig<const WHICH: u8>;
+
+impl<const WHICH: u8> Body for Trig<WHICH> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let (dst, a) = (dst.cast::<f32>(), a.cast::<f32>());
+        if std::ptr::eq(dst, a) {
+            // The second pass would read what the first has written: one careful pass instead.
+            for i in 0..n {
+                // SAFETY: the place of n floats.
+                unsafe {
+                    let x = Lane::<S, f32>::new(*a.add(i));
+                    *dst.add(i) = match WHICH {
+                        0 => x.sin(),
+                        1 => x.cos(),
+                        _ => x.tan(),
+                    }
+                    .0;
+                }
+            }
+            return;
+        }
+        let mut rare = false;
+        // SAFETY: the planner passes places of n floats.
+        unsafe {
+            for i in 0..n {
+                let x = *a.add(i);
+                dst.add(i).write(match WHICH {
+                    0 => math::sin_fast::<S>(x),
+                    1 => math::cos_fast::<S>(x),
+                    _ => math::tan_fast::<S>(x),
+                });
+                rare |= math::is_rare(x);
+            }
+            for i in if rare { 0..n } else { 0..0 } {
+                let x = *a.add(i);
+                if math::is_rare(x) {
+                    dst.add(i).write(match WHICH {
+                        0 => math::sin_rare(x),
+                        1 => math::cos_rare(x),
+                        _ => math::tan_rare(x),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The loop of a unary op. Rounding of integers is a copy: they are whole.
+#[inline]
+pub(in crate::host::kernels) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Loop {
+    match &UNARY[op as usize][rep as usize] {
+        Some(instances) => instances[level as usize],
+        None => copy_of_whole(op, rep),
+    }
+}
+
+#[cold]
+fn copy_of_whole(op: UnaryOp, rep: Rep) -> Loop {
+    assert!(op.class() == Class::real, "{} has no loop for {rep:?}", op.name());
+    super::moves::copy(rep.size())
+}
+
+/// The loop of a binary op. An operand marked as a splat is one element.
+#[inline]
+pub(in crate::host::kernels) fn binary(level: Level, op: BinaryOp, rep: Rep, splat: (bool, bool)) -> Loop {
+    let variant = match splat {
+        (_, true) => SECOND,
+        (true, false) => FIRST,
+        _ => NONE,
+    };
+    match &BINARY[op as usize][rep as usize] {
+        Some(variants) => variants[variant as usize][level as usize],
+        None => panic!("{} has no loop for {rep:?}", op.name()),
+    }
+}

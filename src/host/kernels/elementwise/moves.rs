@@ -1,0 +1,277 @@
+//! Loops that move elements: conversions between types, choices, copies, fills, and the store that goes
+//! around the cache.
+//!
+//! Looked up by the planner as the loops of ops are; see `loops.rs` for the promises about pointers.
+
+#![allow(unsafe_code)]
+
+use super::loops::Rep;
+use crate::dtype::DType;
+use crate::host::kernels::math::{narrow_bf16, narrow_f16, narrow_odd, widen_bf16, widen_f16};
+use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+type Instances = [Loop; LEVELS];
+
+/// A conversion of one element.
+trait Convert<A, R> {
+    fn convert(x: A) -> R;
+}
+
+struct Each<F, A, R>(PhantomData<(F, A, R)>);
+
+impl<A: Copy, R, F: Convert<A, R>> Body for Each<F, A, R> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: the planner passes places of n elements of these types.
+        let (dst, a) =
+            unsafe { (from_raw_parts_mut(dst.cast::<MaybeUninit<R>>(), n), from_raw_parts(a.cast::<A>(), n)) };
+        for (y, &x) in dst.iter_mut().zip(a) {
+            y.write(F::convert(x));
+        }
+    }
+}
+
+/// Rust's `as`; to bool, `!= 0`.
+struct As;
+
+macro_rules! casts {
+    ($($A:ident to $($R:ident)*;)*) => {$($(
+        impl Convert<$A, $R> for As {
+            #[inline(always)]
+            fn convert(x: $A) -> $R { x as $R }
+        }
+    )*)*};
+}
+casts! {
+    f32 to f32 f64 i32 i64;
+    f64 to f32 f64 i32 i64;
+    i32 to f32 f64 i32 i64 u8;
+    i64 to f32 f64 i32 i64 u8;
+    u8 to f32 f64 i32 i64 u8;
+    bool to i32 i64 u8 bool;
+}
+macro_rules! casts_of_bool {
+    ($($T:ident $zero:literal),*) => {$(
+        impl Convert<$T, bool> for As {
+            #[inline(always)]
+            fn convert(x: $T) -> bool { x != $zero }
+        }
+    )*};
+}
+casts_of_bool!(f32 0.0, f64 0.0, i32 0, i64 0, u8 0);
+// A float becomes a u8 by way of i64, as `Element` has it and as PyTorch does in practice: -1.0 is 255.
+impl Convert<f32, u8> for As {
+    #[inline(always)]
+    fn convert(x: f32) -> u8 {
+        x as i64 as u8
+    }
+}
+impl Convert<f64, u8> for As {
+    #[inline(always)]
+    fn convert(x: f64) -> u8 {
+        x as i64 as u8
+    }
+}
+impl Convert<bool, f32> for As {
+    #[inline(always)]
+    fn convert(x: bool) -> f32 {
+        x as u8 as f32
+    }
+}
+impl Convert<bool, f64> for As {
+    #[inline(always)]
+    fn convert(x: bool) -> f64 {
+        x as u8 as f64
+    }
+}
+
+macro_rules! cast_table {
+    ($($A:ident)*) => {
+        [$([
+            instances::<Each<As, $A, f32>>(), instances::<Each<As, $A, f64>>(), instances::<Each<As, $A, i32>>(),
+            instances::<Each<As, $A, i64>>(), instances::<Each<As, $A, u8>>(), instances::<Each<As, $A, bool>>(),
+        ]),*]
+    };
+}
+/// By the representation that is converted, then by the one it becomes.
+static CASTS: [[Instances; 6]; 6] = cast_table!(f32 f64 i32 i64 u8 bool);
+
+/// The loop that converts between representations, as Rust's `as` does; to bool, `!= 0`.
+#[inline]
+pub(super) fn cast(level: Level, from: Rep, to: Rep) -> Loop {
+    CASTS[from as usize][to as usize][level as usize]
+}
+
+/// To an f32 that is rounded to odd, so that rounding it once more to 16 bits is rounding once.
+struct Odd;
+impl Convert<f64, f32> for Odd {
+    #[inline(always)]
+    fn convert(x: f64) -> f32 {
+        narrow_odd(x)
+    }
+}
+impl Convert<i32, f32> for Odd {
+    #[inline(always)]
+    fn convert(x: i32) -> f32 {
+        narrow_odd(x as f64)
+    }
+}
+impl Convert<i64, f32> for Odd {
+    #[inline(always)]
+    fn convert(x: i64) -> f32 {
+        narrow_odd(x as f64)
+    }
+}
+
+/// The loop that converts to f32 on the way to a 16-bit float.
+#[inline]
+pub(super) fn cast_odd(level: Level, from: Rep) -> Loop {
+    static ODD: [Instances; 3] = [
+        instances::<Each<Odd, f64, f32>>(),
+        instances::<Each<Odd, i32, f32>>(),
+        instances::<Each<Odd, i64, f32>>(),
+    ];
+    match from {
+        Rep::F64 => ODD[0][level as usize],
+        Rep::I32 => ODD[1][level as usize],
+        Rep::I64 => ODD[2][level as usize],
+        _ => cast(level, from, Rep::F32), // exact
+    }
+}
+
+/// f16 (false) or bf16 (true).
+struct Half<const BRAIN: bool>;
+impl<const BRAIN: bool> Convert<u16, f32> for Half<BRAIN> {
+    #[inline(always)]
+    fn convert(x: u16) -> f32 {
+        if BRAIN { widen_bf16(x) } else { widen_f16(x) }
+    }
+}
+impl<const BRAIN: bool> Convert<f32, u16> for Half<BRAIN> {
+    #[inline(always)]
+    fn convert(x: f32) -> u16 {
+        if BRAIN { narrow_bf16(x) } else { narrow_f16(x) }
+    }
+}
+impl<const BRAIN: bool> Convert<f32, f32> for Half<BRAIN> {
+    #[inline(always)]
+    fn convert(x: f32) -> f32 {
+        if BRAIN { widen_bf16(narrow_bf16(x)) } else { widen_f16(narrow_f16(x)) }
+    }
+}
+
+/// A loop for f16 and one for bf16.
+macro_rules! halves {
+    ($(#[$doc:meta])* $name:ident, $A:ty, $R:ty) => {
+        $(#[$doc])*
+        #[inline]
+        pub(super) fn $name(level: Level, dtype: DType) -> Loop {
+            static LOOPS: [Instances; 2] =
+                [instances::<Each<Half<false>, $A, $R>>(), instances::<Each<Half<true>, $A, $R>>()];
+            LOOPS[(dtype == DType::BF16) as usize][level as usize]
+        }
+    };
+}
+halves!(
+    /// The loop that reads 16-bit floats as f32.
+    widen, u16, f32
+);
+halves!(
+    /// The loop that rounds f32 to 16-bit floats.
+    narrow, f32, u16
+);
+halves!(
+    /// The loop that rounds f32 to what 16-bit floats can hold.
+    round, f32, f32
+);
+
+/// `dst[i] = if a[i] { b[i] } else { c[i] }`; bit 0 of `SPLAT` says that b is one element, bit 1 that c is.
+struct Select<T, const SPLAT: u8>(PhantomData<T>);
+
+impl<T: Copy, const SPLAT: u8> Body for Select<T, SPLAT> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        // SAFETY: the planner passes places of n elements of these types, of one where it is a splat.
+        unsafe {
+            let dst = from_raw_parts_mut(dst.cast::<MaybeUninit<T>>(), n);
+            let a = from_raw_parts(a.cast::<bool>(), n);
+            let (b, c) = (b.cast::<T>(), c.cast::<T>());
+            let b = from_raw_parts(b, if SPLAT & 1 != 0 { 1 } else { n });
+            let c = from_raw_parts(c, if SPLAT & 2 != 0 { 1 } else { n });
+            for i in 0..n {
+                // SAFETY: i < n, and splats are read at 0.
+                let b = *b.get_unchecked(if SPLAT & 1 != 0 { 0 } else { i });
+                let c = *c.get_unchecked(if SPLAT & 2 != 0 { 0 } else { i });
+                dst.get_unchecked_mut(i).write(if *a.get_unchecked(i) { b } else { c });
+            }
+        }
+    }
+}
+
+macro_rules! selects {
+    ($T:ty) => {
+        [
+            instances::<Select<$T, 0>>(),
+            instances::<Select<$T, 1>>(),
+            instances::<Select<$T, 2>>(),
+            instances::<Select<$T, 3>>(),
+        ]
+    };
+}
+
+/// The loop of `where` for elements of a size; which of the two values are splats.
+#[inline]
+pub(super) fn select(level: Level, rep: Rep, splat: (bool, bool)) -> Loop {
+    static LOOPS: [[Instances; 4]; 3] = [selects!(u8), selects!(u32), selects!(u64)];
+    let size = match rep.size() {
+        1 => 0,
+        4 => 1,
+        _ => 2,
+    };
+    LOOPS[size][splat.0 as usize + 2 * splat.1 as usize][level as usize]
+}
+
+/// `dst[i] = a[0]`.
+struct Fill<T>(PhantomData<T>);
+
+impl<T: Copy> Body for Fill<T> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: the caller passes a place of n elements and one element.
+        unsafe { from_raw_parts_mut(dst.cast::<MaybeUninit<T>>(), n).fill(MaybeUninit::new(*a.cast::<T>())) }
+    }
+}
+
+/// The loop that repeats one element of so many bytes.
+#[inline]
+pub(super) fn fill(level: Level, size: usize) -> Loop {
+    static LOOPS: [Instances; 4] =
+        [instances::<Fill<u8>>(), instances::<Fill<u16>>(), instances::<Fill<u32>>(), instances::<Fill<u64>>()];
+    LOOPS[size.trailing_zeros() as usize][level as usize]
+}
+
+/// `dst[i] = a[i]`, for elements of any type of `BYTES` bytes.
+struct Copy_<const BYTES: usize>;
+
+impl<const BYTES: usize> Body for Copy_<BYTES> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: the caller passes two places of n elements that do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(a, dst, n * BYTES) }
+    }
+}
+
+/// The loop that copies elements of so many bytes.
+#[inline]
+pub(super) fn copy(size: usize) -> Loop {
+    static LOOPS: [Loop; 4] = [
+        instances::<Copy_<1>>()[0],
+        instances::<Copy_<2>>()[0],
+        instances::<Copy_<4>>()[0],
+        instances::<Copy_<8>>()[0],
+    ];
+    LOOPS[size.trailing_zeros() as usize]
+}

@@ -1,0 +1,397 @@
+//! A weight packed once, and its products.
+//!
+//! `gemm` brings its operands into order at every call, which with few rows costs as much as the product, and
+//! with a transposed weight more. Here the weight is cut into panels of two or three [`Line`]s of columns (one, where
+//! it has no more), as even as can be, each contiguous along k; rows of `a` are read as they lie, in blocks that stay in the second-level cache while all panels pass.
+//! A model's weights do not fit into that cache, so while one panel is multiplied the next is fetched: on two
+//! cores with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on one thread without, 230 with,
+//! `gemm` 650; from 64 rows on it is at `gemm`'s rate for a weight that stays in the cache (122 GFLOP/s).
+//! Sums are blocked over k as elsewhere, so that a product does not change when its weight is packed: what the library
+//! would compute in an order of its own is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of
+//! f32 is left to it: `[1, 1024]` by `[1024, 1024]`, transposed or not, takes it 215 us on one thread, panels 240.)
+//! Weights of halves are widened as they are packed, so a product of halves
+//! takes no longer than one of f32, and is rounded once.
+
+use super::super::load::Load;
+use super::super::nest::{Shared, in_parts, slice_of};
+#[cfg(target_arch = "x86_64")]
+use super::super::simd::Level;
+use super::super::simd::level;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Plain};
+use crate::dtype::DType;
+use crate::graph::value::Buffer;
+use crate::view::{Parallel, View, ViewMut};
+use ::half::{bf16, f16};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most lines of columns of a panel: three 512-bit registers of f32.
+const LINES_MAX: usize = 3;
+/// Columns of a line.
+const LINE: usize = 16;
+/// Most depth after which a block of sums is put aside, so that errors grow with k / DEPTH.
+const DEPTH: usize = 512;
+/// Rows of a block, at most: with k = 1536 they take 384 KiB.
+const BLOCK: usize = 64;
+/// Rows that are taken together, at most.
+const ROWS_MAX: usize = 8;
+/// Multiply-adds of a part for another thread, at least: some 9 us.
+const PART: usize = 1 << 19;
+
+/// Length of the blocks of k, as even as can be; the last may be shorter.
+pub(super) fn depth(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(DEPTH).max(1))
+}
+
+/// Whether a product of `m` rows by a `[k, n]` weight of this type and steps is the same to the bit with the weight
+/// packed and not. It depends on nothing else, so all products of two values are in one order.
+pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 2]) -> bool {
+    // Our sums and the library's round alike: both fused, or neither.
+    #[cfg(target_arch = "x86_64")]
+    if level() == Level::Baseline && !cfg!(target_feature = "fma") && std::is_x86_feature_detected!("fma") {
+        return false;
+    }
+    // A single row or column, and one or two along k, the library adds in ways of their own; a weight whose rows lie in
+    // reverse it reads from its end. (Of halves it sees widened tiles, whose rows are none of this.)
+    let ordered = match dtype {
+        DType::F16 | DType::BF16 => m > 0,
+        DType::F32 => m > 1 && steps[0] >= 0,
+        _ => false,
+    };
+    ordered && n > 1 && k > 2 && (k - 1) % depth(k) > 1
+}
+
+/// A `[k, n]` matrix in panels of f32.
+pub(crate) struct Packed {
+    memory: Arc<dyn Buffer>,
+    k: usize,
+    n: usize,
+}
+
+impl Packed {
+    fn panels(n: usize) -> usize {
+        n.div_ceil(LINE).div_ceil(LINES_MAX)
+    }
+
+    /// The lines of columns of a panel. One of 64 columns has twice two, not three and one: a line alone has too few
+    /// sums to keep the machine busy.
+    fn columns(n: usize, panel: usize) -> Range<usize> {
+        slice_of(n.div_ceil(LINE), Packed::panels(n), panel)
+    }
+
+    fn panel(&self, panel: usize) -> &[Line] {
+        let columns = Packed::columns(self.n, panel);
+        &self.lines()[columns.start * self.k..columns.end * self.k]
+    }
+}
+
+/// A cache line, for alignment.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; LINE]);
+
+impl Packed {
+    /// Bytes of a `[k, n]` matrix in panels.
+    pub fn bytes(k: usize, n: usize) -> Option<usize> {
+        k.checked_mul(n.div_ceil(LINE))?.checked_mul(size_of::<Line>())
+    }
+
+    /// Bytes that these panels take.
+    #[cfg(all(test, not(futensor_loom)))]
+    pub fn bytes_kept(&self) -> usize {
+        std::mem::size_of_val(self.lines())
+    }
+
+    /// The panels, one after the other.
+    fn lines(&self) -> &[Line] {
+        let lines = self.n.div_ceil(LINE) * self.k;
+        match self.memory.host() {
+            // SAFETY: `pack` has seen to it that they are there, aligned, and has written all of them; nobody writes
+            // them after.
+            Some(at) if lines > 0 => unsafe { std::slice::from_raw_parts(at.cast::<Line>(), lines) },
+            _ => &[],
+        }
+    }
+}
+
+/// Packs a `[k, n]` view of f32, f16 or bf16 into memory of [`Packed::bytes`], aligned to cache lines, that nobody else has.
+///
+/// # Errors
+/// For other element types or ranks, and memory that is none of this.
+pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, String> {
+    let &[k, n] = b.shape else { return Err(format!("only matrices are packed, not {:?}", b.shape)) };
+    let to = memory.host().filter(|at| (*at as usize).is_multiple_of(align_of::<Line>()));
+    let (Some(to), true) = (to, Packed::bytes(k, n).is_some_and(|bytes| bytes <= memory.bytes())) else {
+        return Err("there is no place for the panels".into());
+    };
+    match b.dtype {
+        DType::F32 => pack_as::<f32>(b, to.cast(), k, n),
+        DType::F16 => pack_as::<f16>(b, to.cast(), k, n),
+        DType::BF16 => pack_as::<bf16>(b, to.cast(), k, n),
+        other => return Err(format!("only float32 and halves are packed, not {other}")),
+    }
+    Ok(Packed { memory, k, n })
+}
+
+fn pack_as<T: Load<f32>>(b: View<'_>, to: *mut f32, k: usize, n: usize) {
+    let (from, [rows, cols]) = (Shared::<T>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
+    for panel in 0..Packed::panels(n) {
+        let columns = Packed::columns(n, panel);
+        let (to, wide) = (to.wrapping_add(columns.start * LINE * k), columns.len() * LINE);
+        // Columns outside, so that a transposed weight is read along memory; rows of a panel are near.
+        for c in 0..wide {
+            let column = columns.start * LINE + c;
+            for p in 0..k {
+                // SAFETY: an index of the view; a place in the panel, which has k rows.
+                unsafe {
+                    let x = match column < n {
+                        true => (*from.at(p as isize * rows + column as isize * cols)).load(),
+                        false => 0.0,
+                    };
+                    to.add(p * wide + c).write(x);
+                }
+            }
+        }
+    }
+}
+
+/// `out[m, n] = a[m, k] x b`. `a` and `out` are of one type, one that can be packed; the rows of `a` are contiguous.
+pub(crate) fn matmul_packed(a: View<'_>, b: &Packed, out: &ViewMut<'_>, par: &dyn Parallel) {
+    debug_assert_eq!(a.dtype, out.dtype);
+    debug_assert_eq!((a.shape[1], out.shape), (b.k, &[a.shape[0], b.n][..]));
+    debug_assert!(a.strides[1] == 1 || b.k <= 1);
+    let m = a.shape[0];
+    match a.dtype {
+        DType::F16 => widened::<f16>(&a, |rows, step| all::<f16>(rows, step, m, b, out, par)),
+        DType::BF16 => widened::<bf16>(&a, |rows, step| all::<bf16>(rows, step, m, b, out, par)),
+        _ => all::<f32>(Shared::new(a.ptr.cast_mut()), a.strides[0], m, b, out, par),
+    }
+}
+
+thread_local! {
+    /// Rows of halves, widened. As large as the largest were.
+    static ROWS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends the rows of `a` in f32, and the step from one to the next.
+fn widened<T: Load<f32>>(a: &View<'_>, f: impl FnOnce(Shared<f32>, isize)) {
+    let (from, [m, k]) = (Shared::<T>::new(a.ptr.cast_mut()), [a.shape[0], a.shape[1]]);
+    ROWS.with_borrow_mut(|rows| {
+        rows.clear();
+        for row in 0..m as isize {
+            // SAFETY: indices of the view.
+            rows.extend((0..k as isize).map(|p| unsafe { *from.at(row * a.strides[0] + p) }.load()));
+        }
+        f(Shared::new(rows.as_mut_ptr().cast::<u8>()), k as isize);
+    });
+}
+
+/// How many of `left` rows are taken together: as even as can be, so 9 are 5 and 4, not 8 and 1.
+#[inline(always)]
+fn group(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(ROWS_MAX))
+}
+
+/// Every row by every panel: blocks of rows outside, panels within.
+fn all<T: Load<f32>>(
+    rows: Shared<f32>,
+    step: isize,
+    m: usize,
+    b: &Packed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let (panels, blocks) = (Packed::panels(b.n), m.div_ceil(BLOCK));
+    let to = Shared::<T>::new(out.ptr);
+    let each = (m.div_ceil(blocks.max(1)) * b.k * LINES_MAX * LINE).max(1);
+    in_parts(panels * blocks, PART.div_ceil(each), par, &|parts| {
+        let end = parts.end;
+        for i in parts {
+            let (block, panel) = (slice_of(m.div_ceil(ROWS_MAX), blocks, i / panels), i % panels);
+            let columns = Packed::columns(b.n, panel);
+            Panel {
+                lines: b.panel(panel),
+                next: if i + 1 < end { b.panel((i + 1) % panels) } else { &[] },
+                rows,
+                step,
+                from: block.start * ROWS_MAX,
+                to: (block.end * ROWS_MAX).min(m),
+                k: b.k,
+                col: columns.start * LINE,
+                wide: (columns.len() * LINE).min(b.n - columns.start * LINE),
+                n: b.n,
+                out: to,
+                life: PhantomData,
+            }
+            .run();
+        }
+    });
+}
+
+/// A block of rows by one panel.
+struct Panel<'a, T> {
+    lines: &'a [Line],
+    /// What is multiplied next, to be fetched meanwhile.
+    next: &'a [Line],
+    rows: Shared<f32>,
+    step: isize,
+    from: usize,
+    to: usize,
+    k: usize,
+    /// The first column, and how many there are.
+    col: usize,
+    wide: usize,
+    n: usize,
+    out: Shared<T>,
+    life: PhantomData<&'a T>,
+}
+
+impl<T: Load<f32>> Panel<'_, T> {
+    fn run(self) {
+        match level() {
+            // SAFETY: a `Level` is only made where the machine has it.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { self.on_avx512() },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { self.on_avx2() },
+            _ => self.block::<Plain, 2>(),
+        }
+    }
+
+    // 8 rows by 3 registers are 24 sums of the 32 registers; by 2 they are 16.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
+    fn on_avx512(&self) {
+        self.block::<Avx512, 1>();
+    }
+
+    // 4 rows by 3 registers are 12 sums of 16: each group of rows in two halves, each panel in two.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+    fn on_avx2(&self) {
+        self.block::<Avx2, 2>();
+    }
+
+    #[inline(always)]
+    fn block<L: Lanes, const CUTS: usize>(&self) {
+        let lines = self.wide.div_ceil(LINE);
+        let registers = lines * LINE / L::WIDTH;
+        let row_groups = (self.to - self.from).div_ceil(ROWS_MAX) * CUTS;
+        // How often k is walked along, to fetch the next panel's lines evenly.
+        match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
+            (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 1>(),
+            (1, _) => self.groups::<L, CUTS, 1, 2, 1>(),
+            (2, 0..=1) => self.groups::<L, CUTS, 2, 2, 2>(),
+            (2, _) => self.groups::<L, CUTS, 2, 2, 1>(),
+            (_, 0..=1) => self.groups::<L, CUTS, 3, 3, 3>(),
+            (_, 2) => self.groups::<L, CUTS, 3, 3, 2>(),
+            (_, _) => self.groups::<L, CUTS, 3, 3, 1>(),
+        }
+    }
+
+    /// Each step along k fetches `AHEAD` lines of the next panel, until all are.
+    #[inline(always)]
+    fn groups<L: Lanes, const CUTS: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(&self) {
+        let (mut row, mut next) = (self.from, self.next.iter());
+        while row < self.to {
+            let high = group(self.to - row);
+            let end = row + high;
+            while row < end {
+                let some = (end - row).min(high.div_ceil(CUTS));
+                match some {
+                    1 => self.group::<L, 1, LINES, REGS, AHEAD>(row, &mut next),
+                    2 => self.group::<L, 2, LINES, REGS, AHEAD>(row, &mut next),
+                    3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
+                    4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
+                    5 if CUTS == 1 => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
+                    6 if CUTS == 1 => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
+                    7 if CUTS == 1 => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
+                    _ => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
+                }
+                row += some;
+            }
+        }
+    }
+
+    /// `M` rows by the whole panel, `REGS` registers wide at a time.
+    #[inline(always)]
+    fn group<L: Lanes, const M: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(
+        &self,
+        row: usize,
+        next: &mut std::slice::Iter<'_, Line>,
+    ) {
+        // Sums of the blocks of k before the last, where there are any.
+        let mut sums = [[MaybeUninit::<f32>::uninit(); LINES_MAX * LINE]; M];
+        let rows: [*const f32; M] =
+            std::array::from_fn(|r| self.rows.at((row + r) as isize * self.step).cast_const());
+        // At least one block of k, since without any the sums are zeros all the same.
+        let deep = depth(self.k).max(1);
+        for depth in (0..self.k.max(1)).step_by(deep) {
+            let end = (depth + deep).min(self.k);
+            for first in (0..self.wide).step_by(REGS * L::WIDTH) {
+                // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie
+                // within the rows, the panel and the sums, which the first block of k has written.
+                unsafe {
+                    let mut acc = [[L::splat(0.0); REGS]; M];
+                    let mut b = self.lines.as_ptr().add(depth * LINES).cast::<f32>().add(first);
+                    for p in depth..end {
+                        let mut line = [L::splat(0.0); REGS];
+                        for c in 0..REGS {
+                            line[c] = L::load(b.add(c * L::WIDTH));
+                        }
+                        for _ in 0..AHEAD {
+                            if let Some(next) = next.next() {
+                                L::fetch(next.0.as_ptr());
+                            }
+                        }
+                        for r in 0..M {
+                            let x = L::splat(*rows[r].add(p));
+                            for c in 0..REGS {
+                                acc[r][c] = L::fma(x, line[c], acc[r][c]);
+                            }
+                        }
+                        b = b.add(LINES * LINE);
+                    }
+                    for r in 0..M {
+                        for c in 0..REGS {
+                            let col = first + c * L::WIDTH;
+                            let before = sums[r].as_mut_ptr().add(col).cast::<f32>();
+                            let sum = if depth > 0 { L::add(L::load(before), acc[r][c]) } else { acc[r][c] };
+                            if end == self.k {
+                                self.write::<L>(row + r, col, sum);
+                            } else {
+                                L::store(before, sum);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes a register of sums as elements of the output; what lies beyond the last column is left out.
+    ///
+    /// # Safety
+    /// As for the functions of `L`; the row is the output's.
+    #[inline(always)]
+    unsafe fn write<L: Lanes>(&self, row: usize, col: usize, sum: L::Register) {
+        let mut line = [0f32; LINE];
+        // SAFETY: a register fits into a line; the columns below `wide` are this panel's own.
+        unsafe {
+            L::store(line.as_mut_ptr(), sum);
+            let to = self.out.at((row * self.n + self.col + col) as isize);
+            let write = |c: usize| to.add(c).write(T::store(line[c]));
+            // Mostly all of them are there, and their number known to the compiler.
+            match self.wide.saturating_sub(col) {
+                left if left >= L::WIDTH => (0..L::WIDTH).for_each(write),
+                left => (0..left).for_each(write),
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Loop nests over strided operands: sizes and the steps of each operand, walked in row-major order.
+//!
+//! Every kernel that takes strides builds one, merges what can be merged, and walks what is left.
+//! Pure arithmetic, but for [`Shared`], the address that the parts of a parallel kernel hold.
+
+#[cfg(test)]
+mod measure;
+
+use crate::view::Parallel;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// One loop of a nest: its length and how far each operand moves a turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dim<const N: usize> {
+    pub size: usize,
+    pub step: [isize; N],
+}
+
+/// Loops over `N` operands, outermost first. None at all is a single turn.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Nest<const N: usize> {
+    pub dims: SmallVec<[Dim<N>; 4]>,
+}
+
+impl<const N: usize> Nest<N> {
+    /// The nest of a shape, without its dimensions of one element.
+    pub fn new(shape: &[usize], strides: [&[isize]; N]) -> Nest<N> {
+        let dims = shape.iter().enumerate().filter(|(_, n)| **n != 1);
+        Nest { dims: dims.map(|(i, &size)| Dim { size, step: strides.map(|s| s[i]) }).collect() }
+    }
+
+    /// Turns of the whole nest.
+    pub fn numel(&self) -> usize {
+        // Sizes beside a size of 0 may be any.
+        match self.dims.iter().any(|d| d.size == 0) {
+            true => 0,
+            false => self.dims.iter().fold(1, |n, d| n.saturating_mul(d.size)),
+        }
+    }
+
+    /// Joins neighbours that every operand walks as one loop. The order of turns stays.
+    pub fn merged(mut self) -> Nest<N> {
+        let mut out: SmallVec<[Dim<N>; 4]> = SmallVec::new();
+        for d in self.dims.drain(..) {
+            match out.last_mut() {
+                Some(o) if (0..N).all(|i| o.step[i] == d.step[i].wrapping_mul(d.size as isize)) => {
+                    *o = Dim { size: o.size.saturating_mul(d.size), step: d.step };
+                }
+                _ => out.push(d),
+            }
+        }
+        Nest { dims: out }
+    }
+
+    /// Where the operands are at a turn, as offsets in elements from their first.
+    pub fn at(&self, mut turn: usize) -> [isize; N] {
+        let mut offset = [0; N];
+        for d in self.dims.iter().rev() {
+            let i = (turn % d.size) as isize;
+            turn /= d.size;
+            (0..N).for_each(|n| offset[n] += i * d.step[n]);
+        }
+        offset
+    }
+
+    /// Calls `f(turn, offsets)` for a range of turns, in order.
+    #[inline(always)]
+    pub fn each(&self, turns: Range<usize>, mut f: impl FnMut(usize, [isize; N])) {
+        if turns.is_empty() {
+            return;
+        }
+        let mut index: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.dims.len());
+        let mut rest = turns.start;
+        for (i, d) in self.dims.iter().enumerate().rev() {
+            index[i] = rest % d.size;
+            rest /= d.size;
+        }
+        let mut offset = self.at(turns.start);
+        for turn in turns {
+            f(turn, offset);
+            for (i, d) in self.dims.iter().enumerate().rev() {
+                index[i] += 1;
+                (0..N).for_each(|n| offset[n] = offset[n].wrapping_add(d.step[n]));
+                if index[i] < d.size {
+                    break;
+                }
+                index[i] = 0;
+                (0..N)
+                    .for_each(|n| offset[n] = offset[n].wrapping_sub(d.step[n].wrapping_mul(d.size as isize)));
+            }
+        }
+    }
+}
+
+/// Part `i` of `parts` nearly equal ranges of `0..n`.
+pub(super) fn slice_of(n: usize, parts: usize, i: usize) -> Range<usize> {
+    let (base, more) = (n / parts, n % parts);
+    let start = i * base + i.min(more);
+    start..start + base + (i < more) as usize
+}
+
+/// How many parts `n` units of work make, when fewer than `least` units are not worth a thread (some 20 us: `measure`
+/// shows it for each kernel). A few for each thread, so that one that starts late does not leave the others waiting.
+pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
+    let threads = par.threads();
+    if threads <= 1 || n < 2 * least.max(1) {
+        return 1;
+    }
+    (n / least.max(1)).clamp(1, 4 * threads)
+}
+
+/// Calls `f` with each of the ranges that `0..n` is cut into: see [`parts_of`].
+pub(super) fn in_parts(n: usize, least: usize, par: &dyn Parallel, f: &(dyn Fn(Range<usize>) + Sync)) {
+    match parts_of(n, least, par) {
+        1 => f(0..n),
+        parts => par.run(parts, &|i| f(slice_of(n, parts, i))),
+    }
+}
+
+/// An address that the parts of a kernel share; each part touches elements of its own.
+pub(super) struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Shared<T> {}
+
+// SAFETY: it is a number until someone dereferences it, which is unsafe and argued there.
+#[allow(unsafe_code)]
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Takes a pointer of any type as the address of `T`s.
+    pub fn new<U>(ptr: *mut U) -> Shared<T> {
+        Shared(ptr.cast())
+    }
+    /// The address of element `i` from here.
+    #[inline(always)]
+    pub fn at(self, i: isize) -> *mut T {
+        self.0.wrapping_offset(i)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_visits_the_offsets_of_every_turn_in_order() {
+        let nest = Nest::new(&[3, 1, 4, 2], [&[-8, 5, 2, 1], &[0, 0, 3, -1]]);
+        let mut seen = 0;
+        nest.each(5..24, |turn, offset| {
+            assert_eq!(turn, 5 + seen);
+            assert_eq!(offset, nest.at(turn));
+            seen += 1;
+        });
+        assert_eq!(seen, 19);
+        assert_eq!(nest.clone().merged().dims.len(), 3);
+        assert_eq!(Nest::new(&[2, 3, 4], [&[12, 4, 1]]).merged().dims.len(), 1);
+    }
+
+    #[test]
+    fn slices_cover_everything_once() {
+        for (n, parts) in [(10, 3), (2, 5), (0, 1), (7, 7)] {
+            let all: Vec<usize> = (0..parts).flat_map(|i| slice_of(n, parts, i)).collect();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Softmax across memory, and `logsumexp` both ways.
+//!
+//! Neighbouring columns are worked on side by side, in strips that stay in cache from the first look for
+//! the largest element to the last division.
+
+use super::super::isa::{Levelled, at_level};
+use super::super::load::Load;
+use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, Wide, fold_block};
+use super::super::simd::Simd;
+use super::{Float, LEAST};
+use crate::view::{Parallel, View, ViewMut};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Numbers that a strip keeps: these fit the second-level cache.
+const STRIP: usize = 64 << 10;
+/// Columns of a strip.
+const COLUMNS: usize = 256;
+/// Rows whose sum is put aside, so that errors do not grow with all rows.
+const ROWS: usize = 128;
+
+/// Strips of `inner` columns of height `n` and how many there are.
+fn strips(n: usize, inner: usize) -> usize {
+    inner.div_ceil((STRIP / n.max(1)).clamp(16, COLUMNS))
+}
+
+pub(super) fn softmax<T: Load<W>, W: Float>(
+    outer: &Nest<1>,
+    from: Shared<T>,
+    to: Shared<T>,
+    [n, inner]: [usize; 2],
+    step: isize,
+    log: bool,
+    par: &dyn Parallel,
+) {
+    let cuts = strips(n, inner);
+    in_parts(outer.numel() * cuts, (LEAST * cuts / (n * inner)).max(1), par, &|units| {
+        W::with_scratch(n * inner.div_ceil(cuts), |scratch| {
+            for unit in units {
+                let columns = slice_of(inner, cuts, unit % cuts);
+                let [offset] = outer.at(unit / cuts);
+                let x = from.at(offset + columns.start as isize);
+                let y = to.at((unit / cuts * n * inner + columns.start) as isize);
+                let (x, y) = (Shared::<T>::new(x), Shared::<T>::new(y));
+                at_level(Strip { x, step, y, out_step: inner, n, wide: columns.len(), log, scratch });
+            }
+        });
+    });
+}
+
+/// `wide` columns of `n` elements.
+struct Strip<'a, T, W> {
+    x: Shared<T>,
+    step: isize,
+    y: Shared<T>,
+    out_step: usize,
+    n: usize,
+    wide: usize,
+    log: bool,
+    scratch: &'a mut [W],
+}
+
+/// Largest elements and sums of a strip's columns.
+struct Totals<W> {
+    largest: [W; COLUMNS],
+    sum: [W; COLUMNS],
+    some: [W; COLUMNS],
+}
+
+impl<W: Float> Totals<W> {
+    #[inline(always)]
+    fn new() -> Totals<W> {
+        Totals { largest: [W::LEAST; COLUMNS], sum: [W::ZERO; COLUMNS], some: [W::ZERO; COLUMNS] }
+    }
+    #[inline(always)]
+    fn look<T: Load<W>>(&mut self, row: &[T]) {
+        for (x, l) in row.iter().zip(&mut self.largest) {
+            *l = l.larger(x.load());
+        }
+    }
+    /// Adds row `r` to the sums.
+    #[inline(always)]
+    fn add(&mut self, r: usize, row: &[W]) {
+        for (&x, s) in row.iter().zip(&mut self.some) {
+            *s = s.add(x);
+        }
+        if r % ROWS == ROWS - 1 {
+            self.put_aside();
+        }
+    }
+    #[inline(always)]
+    fn put_aside(&mut self) {
+        for (sum, some) in self.sum.iter_mut().zip(&mut self.some) {
+            *sum = sum.add(*some);
+            *some = W::ZERO;
+        }
+    }
+}
+
+impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let wide = self.wide;
+        // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is written.
+        let row = |r: usize| unsafe { std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide) };
+        let mut totals = Totals::<W>::new();
+        for r in 0..self.n {
+            totals.look(row(r));
+        }
+        for (r, keep) in self.scratch.chunks_mut(wide).take(self.n).enumerate() {
+            let with_largest = row(r).iter().zip(&totals.largest);
+            if self.log {
+                let mut powers = [W::ZERO; COLUMNS];
+                for ((k, p), (x, l)) in keep.iter_mut().zip(&mut powers).zip(with_largest) {
+                    let x = x.load().sub(*l);
+                    *k = x;
+                    *p = x.exp_of_difference::<S>();
+                }
+                totals.add(r, &powers[..wide]);
+            } else {
+                for (k, (x, l)) in keep.iter_mut().zip(with_largest) {
+                    *k = x.load().sub(*l).exp_of_difference::<S>();
+                }
+                totals.add(r, keep);
+            }
+        }
+        totals.put_aside();
+        for sum in &mut totals.sum[..wide] {
+            *sum = if self.log { sum.log::<S>() } else { W::ONE.div(*sum) };
+        }
+        for (r, keep) in self.scratch.chunks(wide).take(self.n).enumerate() {
+            // SAFETY: a row of the output's strip, this unit's own.
+            let out = unsafe {
+                let first = self.y.at((r * self.out_step) as isize).cast::<std::mem::MaybeUninit<T>>();
+                std::slice::from_raw_parts_mut(first, wide)
+            };
+            for ((o, &x), &s) in out.iter_mut().zip(keep).zip(&totals.sum) {
+                o.write(T::store(if self.log { x.sub(s) } else { x.mul(s) }));
+            }
+        }
+    }
+}
+
+pub(super) fn logsumexp<T: Load<W>, W: Float>(x: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+    if out.numel() == 0 {
+        return;
+    }
+    let (n, step) = (x.shape[dim], x.strides[dim]);
+    let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
+    shape.remove(dim);
+    strides.remove(dim);
+    let own = crate::shape::contiguous_strides(&shape);
+    let mut kept = Nest::new(&shape, [&own, &strides]).merged();
+    let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+    // Side by side where the last kept dimension lies so and the reduced one does not.
+    let wide = match kept.dims.last() {
+        Some(d) if d.step == [1, 1] && step != 1 => kept.dims.pop().map_or(1, |d| d.size),
+        _ => 1,
+    };
+    let cuts = if wide == 1 { 1 } else { strips(n, wide) };
+    in_parts(kept.numel() * cuts, (LEAST * cuts / (n * wide).max(1)).max(1), par, &|units| {
+        let sums = Sums { kept: &kept, units, cuts, wide, n, step, from, to };
+        at_level(In::<T, W>(sums, PhantomData));
+    });
+}
+
+/// Units of work of a `logsumexp`.
+struct Sums<'a, T> {
+    kept: &'a Nest<2>,
+    units: Range<usize>,
+    cuts: usize,
+    wide: usize,
+    n: usize,
+    step: isize,
+    from: Shared<T>,
+    to: Shared<T>,
+}
+
+/// What is subtracted before exponentials are taken: -inf would make NaN of all.
+#[inline(always)]
+fn base<W: Wide>(largest: W) -> W {
+    if largest == W::LEAST { W::ZERO } else { largest }
+}
+
+/// The result, of a sum of exponentials and what was subtracted. Beside an infinite element the others do not count.
+#[inline(always)]
+fn ended<W: Float, S: Simd>(sum: W, base: W) -> W {
+    if base == W::MOST { base } else { sum.log::<S>().add(base) }
+}
+
+impl<T> Sums<'_, T> {
+    #[inline(always)]
+    fn narrow<W: Float, S: Simd>(&self, first: isize) -> W
+    where
+        T: Load<W>,
+    {
+        let mut tile = [W::ZERO; BLOCK];
+        let mut largest = W::LEAST;
+        // SAFETY: elements of the input, here and below.
+        let load = |i: usize| unsafe { *self.from.at(first + i as isize * self.step) }.load();
+        for start in (0..self.n).step_by(BLOCK) {
+            let len = BLOCK.min(self.n - start);
+            for (i, t) in tile[..len].iter_mut().enumerate() {
+                *t = load(start + i);
+            }
+            largest = largest.larger(fold_block::<Max<W, W, W>>(&tile[..len]));
+        }
+        let base = base(largest);
+        let mut tree = Tree::new();
+        for start in (0..self.n).step_by(BLOCK) {
+            let len = BLOCK.min(self.n - start);
+            for (i, t) in tile[..len].iter_mut().enumerate() {
+                *t = load(start + i).sub(base).exp_of_difference::<S>();
+            }
+            tree.push(fold_block::<Sum<W, W, W>>(&tile[..len]), W::add);
+        }
+        ended::<W, S>(tree.end(W::add).unwrap_or(W::ZERO), base)
+    }
+}
+
+/// Binds the type that sums are computed in.
+struct In<'a, T, W>(Sums<'a, T>, PhantomData<W>);
+
+impl<T: Load<W>, W: Float> Levelled for In<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let s = self.0;
+        for unit in s.units.clone() {
+            let [at, offset] = s.kept.at(unit / s.cuts);
+            if s.wide == 1 {
+                let sum: W = s.narrow::<W, S>(offset);
+                // SAFETY: an index of the output.
+                unsafe { s.to.at(at).write(T::store(sum)) };
+                continue;
+            }
+            let columns = slice_of(s.wide, s.cuts, unit % s.cuts);
+            let (wide, first) = (columns.len(), columns.start as isize);
+            // SAFETY: rows of the strip.
+            let row = |r: usize| unsafe {
+                std::slice::from_raw_parts(s.from.at(offset + first + r as isize * s.step), wide)
+            };
+            let mut totals = Totals::<W>::new();
+            for r in 0..s.n {
+                totals.look(row(r));
+            }
+            for l in &mut totals.largest {
+                *l = base(*l);
+            }
+            for r in 0..s.n {
+                let mut powers = [W::ZERO; COLUMNS];
+                for ((p, x), l) in powers.iter_mut().zip(row(r)).zip(&totals.largest) {
+                    *p = x.load().sub(*l).exp_of_difference::<S>();
+                }
+                totals.add(r, &powers[..wide]);
+            }
+            totals.put_aside();
+            for w in 0..wide {
+                let x = ended::<W, S>(totals.sum[w], totals.largest[w]);
+                // SAFETY: indices of the output.
+                unsafe { s.to.at(at + first + w as isize).write(T::store(x)) };
+            }
+        }
+    }
+}

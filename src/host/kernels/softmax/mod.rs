@@ -1,0 +1,352 @@
+//! Normalisations of rows: softmax and its relatives here, layer and RMS norm in [`norm`].
+//!
+//! Called by the CPU kernels of those ops. A row is read from memory once and worked on while it is in
+//! cache; halves are computed in f32. What the ops have checked: float types, equal shapes.
+
+mod columns;
+mod norm;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use norm::{layer_norm, rms_norm};
+
+use super::isa::{Levelled, at_level};
+use super::load::Load;
+use super::math::{Lane, Real, exp_of_difference};
+use super::nest::{Nest, Shared, in_parts};
+use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block, fold_row};
+use super::simd::Simd;
+use super::stream::{self, LINE, STREAM_FROM, prefetch};
+use crate::dtype::DType;
+use crate::view::{Parallel, View, ViewMut};
+use std::any::TypeId;
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// A type that rows are computed in.
+pub(super) trait Float: Wide + Load<Self> {
+    /// Room for rows of this type that belongs to the thread.
+    fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
+    fn of(x: f64) -> Self;
+    /// `e^x` for x <= 0; what is next to nothing may be 0.
+    fn exp_of_difference<S: Simd>(self) -> Self;
+    fn log<S: Simd>(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn div(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+}
+
+macro_rules! float {
+    ($($t:ident $exp:expr;)*) => {$(
+        impl Float for $t {
+            fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [$t]) -> R) -> R {
+                thread_local! {
+                    static SCRATCH: RefCell<Vec<$t>> = const { RefCell::new(Vec::new()) };
+                }
+                SCRATCH.with_borrow_mut(|rows| {
+                    rows.resize(rows.len().max(n), 0.0);
+                    f(&mut rows[..n])
+                })
+            }
+            #[inline(always)] fn of(x: f64) -> $t { x as $t }
+            #[inline(always)] fn exp_of_difference<S: Simd>(self) -> $t { ($exp)(self) }
+            #[inline(always)] fn log<S: Simd>(self) -> $t { Lane::<S, $t>::new(self).log().0 }
+            #[inline(always)] fn sqrt(self) -> $t { $t::sqrt(self) }
+            #[inline(always)] fn div(self, other: $t) -> $t { self / other }
+            #[inline(always)] fn sub(self, other: $t) -> $t { self - other }
+        }
+    )*};
+}
+float! {
+    f32 exp_of_difference::<S>;
+    f64 |x| Lane::<S, f64>::new(x).exp().0;
+}
+
+/// Elements of a row that are computed before the memory is given something to do again.
+const PIECE: usize = 64;
+
+/// Elements below which a further thread does not pay (`measure_cut_over`: two such parts of rows of 1024 38.9, 20.0, 36.0 us,
+/// of rows of 64 89.8, 49.7, 85.1; `rms_norm` of the same 15.9, 7.8, 20.1 and 49.9, 28.4, 47.9).
+const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 10 };
+
+/// `e^x / sum e^x` over one dimension, or its logarithm. A row without a finite largest element gives NaN.
+pub(crate) fn softmax(input: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
+    match input.dtype {
+        DType::F32 => softmax_of::<f32, f32>(input, dim, log, out, par),
+        DType::F64 => softmax_of::<f64, f64>(input, dim, log, out, par),
+        DType::F16 => softmax_of::<half::f16, f32>(input, dim, log, out, par),
+        DType::BF16 => softmax_of::<half::bf16, f32>(input, dim, log, out, par),
+        other => unreachable!("softmax of {other}"),
+    }
+}
+
+fn softmax_of<T: Load<W>, W: Float>(x: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
+    if out.numel() == 0 {
+        return;
+    }
+    let inner = crate::shape::numel(&x.shape[dim + 1..]);
+    let n = x.shape[dim];
+    // What lies neither in rows nor in columns is brought into order first, in place of the result.
+    let good = if inner == 1 {
+        x.strides[dim] == 1 || n == 1
+    } else {
+        in_order(&x.shape[dim + 1..], &x.strides[dim + 1..])
+    };
+    if good {
+        return along::<T, W>(x, dim, inner, log, out, par);
+    }
+    super::copy::copy(x, out, par);
+    let strides = crate::shape::contiguous_strides(x.shape);
+    let copied = View { ptr: out.ptr, strides: &strides, ..x };
+    along::<T, W>(copied, dim, inner, log, out, par);
+}
+
+/// True where these dimensions lie without gaps.
+fn in_order(shape: &[usize], strides: &[isize]) -> bool {
+    View { ptr: std::ptr::null(), dtype: DType::U8, shape, strides }.is_contiguous()
+}
+
+fn along<T: Load<W>, W: Float>(
+    x: View<'_>,
+    dim: usize,
+    inner: usize,
+    log: bool,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let n = x.shape[dim];
+    let outer = Nest::new(&x.shape[..dim], [&x.strides[..dim]]).merged();
+    let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+    if inner > 1 {
+        return columns::softmax::<T, W>(&outer, from, to, [n, inner], x.strides[dim], log, par);
+    }
+    let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
+    in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
+        let all =
+            |scratch: &mut [W]| at_level(Rows { outer: &outer, rows, from, to, n, log, streamed, scratch });
+        // A row's exponentials stay in the output where they fit it exactly, unless it goes around the cache.
+        let own = TypeId::of::<T>() == TypeId::of::<W>();
+        W::with_scratch(
+            if streamed {
+                2 * n
+            } else if own {
+                0
+            } else {
+                n
+            },
+            all,
+        );
+    });
+}
+
+/// A run of rows whose elements lie side by side.
+struct Rows<'a, T, W> {
+    outer: &'a Nest<1>,
+    rows: Range<usize>,
+    from: Shared<T>,
+    to: Shared<T>,
+    n: usize,
+    log: bool,
+    /// Written around the cache, a row late.
+    streamed: bool,
+    scratch: &'a mut [W],
+}
+
+/// A row of which the exponentials (or the logarithm's differences) are there, and what ends them.
+struct Half<T, W> {
+    kept: *const W,
+    to: *mut T,
+    shift: W,
+    scale: W,
+    n: usize,
+    /// Elements that have gone to memory.
+    written: usize,
+}
+
+impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self) {
+        if self.streamed { self.streamed::<S>() } else { self.in_cache::<S>() }
+    }
+}
+
+impl<T: Load<W>, W: Float> Rows<'_, T, W> {
+    #[inline(always)]
+    fn in_cache<S: Simd>(&mut self) {
+        let n = self.n;
+        self.outer.each(self.rows.clone(), |row, [offset]| {
+            let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
+            let kept = if self.scratch.is_empty() { to.cast::<W>() } else { self.scratch.as_mut_ptr() };
+            // SAFETY: a row of the input, and of the output (which has elements of type `W` where there is no
+            // scratch) or of the scratch, which has `n` elements; both are this part's own.
+            let half = unsafe { Self::begun::<S>(from, kept, to, n, self.log, |_, _| ()) };
+            // SAFETY: as above; the scratch is another's memory.
+            unsafe {
+                if self.scratch.is_empty() {
+                    let row = std::slice::from_raw_parts_mut(kept, n);
+                    for x in row {
+                        *x = half.end(self.log, *x);
+                    }
+                } else {
+                    let row = std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<T>>(), n);
+                    for (o, x) in row.iter_mut().zip(&*self.scratch) {
+                        o.write(T::store(half.end(self.log, *x)));
+                    }
+                }
+            }
+        });
+    }
+
+    /// While a row is computed, piece by piece, the row before goes to memory and the row after is asked for: a burst
+    /// of either would have to wait for itself.
+    #[inline(always)]
+    fn streamed<S: Simd>(&mut self) {
+        let (n, log) = (self.n, self.log);
+        let (one, other) = self.scratch.split_at_mut(n);
+        let buffers = [one.as_mut_ptr(), other.as_mut_ptr()];
+        let last = self.rows.end;
+        let mut before: Option<Half<T, W>> = None;
+        self.outer.each(self.rows.clone(), |row, [offset]| {
+            let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
+            let ahead =
+                if row + 1 < last { self.from.at(self.outer.at(row + 1)[0]) } else { std::ptr::null_mut() };
+            let meanwhile = |first: usize, end: usize| {
+                if let Some(before) = &mut before {
+                    // SAFETY: the row before, whose exponentials lie in the other buffer.
+                    unsafe { before.stream::<S>(log, end) };
+                }
+                if !ahead.is_null() {
+                    let mut line = ahead.wrapping_add(first).cast::<u8>();
+                    while line < ahead.wrapping_add(end).cast() {
+                        prefetch(line);
+                        line = line.wrapping_add(LINE);
+                    }
+                }
+            };
+            // SAFETY: a row of the input, and a buffer of `n` elements that nothing else uses now.
+            let half = unsafe { Self::begun::<S>(from, buffers[row % 2], to, n, self.log, meanwhile) };
+            before = Some(half);
+        });
+        if let Some(mut before) = before {
+            // SAFETY: as above.
+            unsafe { before.stream::<S>(log, n) };
+        }
+        stream::fence();
+    }
+
+    /// Computes a row's exponentials and their sum; `meanwhile` is called for each piece, with its first element and
+    /// the end.
+    ///
+    /// # Safety
+    /// `from` is a row of `n` elements, `kept` has room for as many; they may be one.
+    #[inline(always)]
+    unsafe fn begun<S: Simd>(
+        from: *const T,
+        kept: *mut W,
+        to: *mut T,
+        n: usize,
+        log: bool,
+        mut meanwhile: impl FnMut(usize, usize),
+    ) -> Half<T, W> {
+        // A NaN does not show here: it makes the sum NaN, and so the whole row.
+        // SAFETY: the caller's promise; there is no reference to the row when it is written.
+        let largest = fold_row::<MaxNumber<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
+        let mut tree = Tree::new();
+        let mut first = 0;
+        while first < n {
+            let len = BLOCK.min(n - first);
+            // SAFETY: a block of the row, as above.
+            let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
+            let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
+            let mut at = 0;
+            while at < len {
+                let end = (at + PIECE).min(len);
+                for i in at..end {
+                    block[i].write(x[i].load().sub(largest).exp_of_difference::<S>());
+                }
+                meanwhile(first + at, first + end);
+                at = end;
+            }
+            // SAFETY: so many have just been written.
+            let powers = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<W>(), len) };
+            tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
+            if log {
+                for i in 0..len {
+                    block[i].write(x[i].load().sub(largest));
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr().cast(), kept.add(first), len) };
+            first += len;
+        }
+        let sum = tree.end(W::add).unwrap_or(W::ZERO);
+        let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
+        Half { kept, to, shift, scale, n, written: 0 }
+    }
+}
+
+impl<T: Load<W>, W: Float> Half<T, W> {
+    #[inline(always)]
+    fn end(&self, log: bool, x: W) -> W {
+        if log { x.sub(self.shift) } else { x.mul(self.scale) }
+    }
+
+    /// Writes the row around the cache, in whole lines, as far as `end`; where that is the row's end, all that is left.
+    ///
+    /// # Safety
+    /// The row has so many elements, here and where it goes to.
+    #[inline(always)]
+    unsafe fn stream<S: Simd>(&mut self, log: bool, end: usize) {
+        let in_line = const { LINE / size_of::<T>() };
+        if self.written == 0 {
+            // The first piece reaches beyond the first line, or it is the whole row.
+            // SAFETY: the caller's promise.
+            self.written = unsafe { self.plain(log, 0, self.to.align_offset(LINE).min(end)) };
+        }
+        while self.written + in_line <= end {
+            let mut line = [MaybeUninit::<T>::uninit(); LINE];
+            // SAFETY: the caller's promise; the line begins where memory's does.
+            unsafe {
+                let kept = self.kept.add(self.written);
+                for i in 0..in_line {
+                    line[i].write(T::store(self.end(log, *kept.add(i))));
+                }
+                stream::copy_line::<S>(line.as_ptr().cast(), self.to.add(self.written).cast());
+            }
+            self.written += in_line;
+        }
+        if end == self.n {
+            // SAFETY: the caller's promise.
+            self.written = unsafe { self.plain(log, self.written, end) };
+        }
+    }
+
+    /// Writes some elements as usual. Gives back the end.
+    ///
+    /// # Safety
+    /// As for [`stream`](Half::stream).
+    #[inline(always)]
+    unsafe fn plain(&self, log: bool, first: usize, end: usize) -> usize {
+        for i in first..end {
+            // SAFETY: the caller's promise.
+            unsafe { self.to.add(i).write(T::store(self.end(log, *self.kept.add(i)))) };
+        }
+        end
+    }
+}
+
+/// `log sum e^x` over one dimension, which the output lacks. Of nothing, or of -inf alone, -inf.
+pub(crate) fn logsumexp(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+    if out.numel() == 0 {
+        return;
+    }
+    match input.dtype {
+        DType::F32 => columns::logsumexp::<f32, f32>(input, dim, out, par),
+        DType::F64 => columns::logsumexp::<f64, f64>(input, dim, out, par),
+        DType::F16 => columns::logsumexp::<half::f16, f32>(input, dim, out, par),
+        DType::BF16 => columns::logsumexp::<half::bf16, f32>(input, dim, out, par),
+        other => unreachable!("logsumexp of {other}"),
+    }
+}

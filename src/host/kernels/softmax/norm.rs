@@ -1,0 +1,175 @@
+//! Layer norm (Ba, Kiros and Hinton 2016, arXiv:1607.06450) and RMS norm (Zhang and Sennrich 2019,
+//! arXiv:1910.07467) over trailing dimensions.
+
+use super::super::isa::{Levelled, at_level};
+use super::super::load::Load;
+use super::super::nest::{Nest, Shared, in_parts};
+use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_row};
+use super::super::simd::Simd;
+use super::{Float, LEAST, in_order};
+use crate::dtype::{DType, with_dtype};
+use crate::view::{Parallel, View, ViewMut};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last `trailing` dimensions; the variance is
+/// the biased one. Weight and bias have the shape of those dimensions, and any float type.
+pub(crate) fn layer_norm(
+    input: View<'_>,
+    trailing: usize,
+    weight: Option<View<'_>>,
+    bias: Option<View<'_>>,
+    eps: f64,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    norm(input, trailing, [weight, bias], eps, true, out, par);
+}
+
+/// `x / sqrt(mean(x^2) + eps) * weight` over the last `trailing` dimensions.
+pub(crate) fn rms_norm(
+    input: View<'_>,
+    trailing: usize,
+    weight: Option<View<'_>>,
+    eps: f64,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    norm(input, trailing, [weight, None], eps, false, out, par);
+}
+
+fn norm(
+    x: View<'_>,
+    trailing: usize,
+    affine: [Option<View<'_>>; 2],
+    eps: f64,
+    centred: bool,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    match x.dtype {
+        DType::F32 => norm_of::<f32, f32>(x, trailing, affine, eps, centred, out, par),
+        DType::F64 => norm_of::<f64, f64>(x, trailing, affine, eps, centred, out, par),
+        DType::F16 => norm_of::<half::f16, f32>(x, trailing, affine, eps, centred, out, par),
+        DType::BF16 => norm_of::<half::bf16, f32>(x, trailing, affine, eps, centred, out, par),
+        other => unreachable!("norm of {other}"),
+    }
+}
+
+fn norm_of<T: Load<W>, W: Float>(
+    x: View<'_>,
+    trailing: usize,
+    affine: [Option<View<'_>>; 2],
+    eps: f64,
+    centred: bool,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    if out.numel() == 0 {
+        return;
+    }
+    let lead = x.shape.len() - trailing;
+    let n = crate::shape::numel(&x.shape[lead..]);
+    let own = crate::shape::contiguous_strides(x.shape);
+    let x = if in_order(&x.shape[lead..], &x.strides[lead..]) {
+        x
+    } else {
+        super::super::copy::copy(x, out, par);
+        View { ptr: out.ptr, strides: &own, ..x }
+    };
+    let outer = Nest::new(&x.shape[..lead], [&x.strides[..lead]]).merged();
+    let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+    let [weight, bias] = affine.map(|v| v.map(|v| widened::<W>(&v)));
+    let eps = W::of(eps);
+    in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
+        at_level(Rows { outer: &outer, rows, from, to, n, weight, bias, eps, centred });
+    });
+}
+
+/// A weight in the type that rows are computed in.
+fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
+    let mut out = Vec::with_capacity(v.numel());
+    let nest = Nest::new(v.shape, [v.strides]).merged();
+    with_dtype!(v.dtype, T => {
+        let from = Shared::<T>::new(v.ptr.cast_mut());
+        nest.each(0..v.numel(), |_, [at]| {
+            // SAFETY: an index of the view.
+            out.push(W::of(crate::dtype::Element::to_f64(unsafe { *from.at(at) })));
+        });
+    });
+    out
+}
+
+/// A run of rows whose elements lie side by side.
+struct Rows<'a, T, W> {
+    outer: &'a Nest<1>,
+    rows: Range<usize>,
+    from: Shared<T>,
+    to: Shared<T>,
+    n: usize,
+    weight: Option<&'a [W]>,
+    bias: Option<&'a [W]>,
+    eps: W,
+    centred: bool,
+}
+
+impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let n = self.n;
+        self.outer.each(self.rows, |row, [offset]| {
+            let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
+            // SAFETY: a row of the input; where it is the output's own, this reference ends before that is
+            // written.
+            let x = unsafe { std::slice::from_raw_parts(from, n) };
+            let mean = if self.centred { fold_row::<Sum<T, W, W>>(x).over(n) } else { W::ZERO };
+            let scale = W::ONE.div(mean_of_squares::<T, W>(x, mean).add(self.eps).sqrt());
+            let mut first = 0;
+            while first < n {
+                let len = BLOCK.min(n - first);
+                let mut block = [W::ZERO; BLOCK];
+                // SAFETY: a block of the row, as above.
+                let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
+                let block = &mut block[..len];
+                for (b, x) in block.iter_mut().zip(x) {
+                    *b = x.load().sub(mean).mul(scale);
+                }
+                if let Some(weight) = self.weight {
+                    for (b, w) in block.iter_mut().zip(&weight[first..]) {
+                        *b = b.mul(*w);
+                    }
+                }
+                if let Some(bias) = self.bias {
+                    for (b, w) in block.iter_mut().zip(&bias[first..]) {
+                        *b = b.add(*w);
+                    }
+                }
+                // SAFETY: the output's row, this part's own.
+                let out =
+                    unsafe { std::slice::from_raw_parts_mut(to.add(first).cast::<MaybeUninit<T>>(), len) };
+                for (o, b) in out.iter_mut().zip(&*block) {
+                    o.write(T::store(*b));
+                }
+                first += len;
+            }
+        });
+    }
+}
+
+/// Mean of `(x - mean)^2`, in the order of a sum.
+#[inline(always)]
+fn mean_of_squares<T: Load<W>, W: Float>(x: &[T], mean: W) -> W {
+    let mut tree = Tree::new();
+    let mut squares = [W::ZERO; BLOCK];
+    for block in x.chunks(BLOCK) {
+        let squares = &mut squares[..block.len()];
+        for (s, x) in squares.iter_mut().zip(block) {
+            let d = x.load().sub(mean);
+            *s = d.mul(d);
+        }
+        tree.push(fold_block::<Sum<W, W, W>>(squares), W::add);
+    }
+    tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
+}

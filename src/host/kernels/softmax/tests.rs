@@ -1,0 +1,175 @@
+//! Normalisations against plain f64 loops.
+
+use super::super::testing::*;
+use super::*;
+use crate::dtype::Element;
+use crate::view::Serial;
+use half::{bf16, f16};
+
+/// Offsets into a row-major value of the rows along a dimension.
+fn lines(shape: &[usize], dim: usize) -> Vec<Vec<usize>> {
+    let inner: usize = shape[dim + 1..].iter().product();
+    let outer: usize = shape[..dim].iter().product();
+    let n = shape[dim];
+    let line = |o: usize, i: usize| (0..n).map(move |r| (o * n + r) * inner + i).collect();
+    (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))).map(|(o, i)| line(o, i)).collect()
+}
+
+fn near(got: f64, expected: f64, eps: f64) -> bool {
+    got == expected
+        || got.is_nan() && expected.is_nan()
+        || (got - expected).abs() <= eps * (1.0 + expected.abs())
+}
+
+fn check<T: Element>(rng: &mut Rng, shape: &[usize], eps: f64) {
+    let dim = rng.below(shape.len());
+    let spread = [1.0, 30.0, 1000.0][rng.below(3)];
+    let x = Value::<T>::random(rng, shape, |r| T::from_f64(r.unit() * spread));
+    let all: Vec<f64> = x.to_vec().iter().map(|v| v.to_f64()).collect();
+    let par = Threads { threads: 2, seed: rng.word() };
+    let kept: Vec<usize> = [&shape[..dim], &shape[dim + 1..]].concat();
+    let soft = filled::<T>(shape, |out| softmax(x.view(), dim, false, out, &par));
+    let logs = filled::<T>(shape, |out| softmax(x.view(), dim, true, out, &par));
+    let sums = filled::<T>(&kept, |out| logsumexp(x.view(), dim, out, &par));
+    assert_eq!(soft, filled::<T>(shape, |out| softmax(x.view(), dim, false, out, &Serial)));
+    for (line, sum) in lines(shape, dim).iter().zip(&sums) {
+        let largest = line.iter().map(|&i| all[i]).fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = line.iter().map(|&i| (all[i] - largest).exp()).sum();
+        let log = total.ln() + largest;
+        assert!(near(sum.to_f64(), if line.is_empty() { f64::NEG_INFINITY } else { log }, eps));
+        for &i in line {
+            let exact = (all[i] - largest).exp() / total;
+            assert!(
+                (soft[i].to_f64() - exact).abs() <= eps * (exact + 1e-6) + 3.1e-8, // half of the smallest half
+                "{} {exact}",
+                soft[i].to_f64()
+            );
+            assert!(near(logs[i].to_f64(), all[i] - log, eps), "{} {}", logs[i].to_f64(), all[i] - log);
+        }
+    }
+}
+
+#[test]
+fn softmax_of_any_layout_agrees_with_a_plain_loop() {
+    let mut rng = Rng::new(41);
+    for turn in 0..60 {
+        let rank = 1 + rng.below(4);
+        let most = [0, 3000, 60, 12, 6][rank];
+        let mut shape = random_shape(&mut rng, rank, most);
+        if turn % 6 == 0 && rank == 2 {
+            shape = vec![1 + rng.below(900), 1 + rng.below(300)];
+        }
+        check::<f32>(&mut rng, &shape, 2e-6);
+        check::<f64>(&mut rng, &shape, 1e-13);
+        check::<f16>(&mut rng, &shape, 1.0 / 1024.0);
+        check::<bf16>(&mut rng, &shape, 1.0 / 128.0);
+    }
+}
+
+#[test]
+fn rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite() {
+    let inf = f32::INFINITY;
+    for shape in [[2, 3], [3, 2]] {
+        let x = Value::<f32>::new(&shape, vec![-inf; 6]);
+        for (dim, log) in [(0, false), (1, false), (0, true), (1, true)] {
+            let y = filled::<f32>(&shape, |out| softmax(x.view(), dim, log, out, &Serial));
+            assert!(y.iter().all(|y| y.is_nan()));
+        }
+        for dim in [0, 1] {
+            let y = filled::<f32>(&[shape[1 - dim]], |out| logsumexp(x.view(), dim, out, &Serial));
+            assert!(y.iter().all(|&y| y == -inf));
+        }
+    }
+    let x = Value::<f32>::new(&[4], vec![-inf, 0.0, -inf, 0.0]);
+    assert_eq!(filled::<f32>(&[4], |out| softmax(x.view(), 0, false, out, &Serial)), [0.0, 0.5, 0.0, 0.5]);
+    let x = Value::<f32>::new(&[2], vec![inf, 1.0]);
+    assert_eq!(filled::<f32>(&[], |out| logsumexp(x.view(), 0, out, &Serial)), [inf]);
+    let x = Value::<f32>::new(&[3], vec![1.0, f32::NAN, 2.0]);
+    assert!(filled::<f32>(&[3], |out| softmax(x.view(), 0, false, out, &Serial)).iter().all(|y| y.is_nan()));
+    assert!(filled::<f32>(&[], |out| logsumexp(x.view(), 0, out, &Serial))[0].is_nan());
+}
+
+fn check_norms<T: Element>(rng: &mut Rng, eps: f64) {
+    let rank = 1 + rng.below(3);
+    let shape = random_shape(rng, rank, [0, 2500, 60, 12][rank]);
+    let trailing = 1 + rng.below(rank);
+    let tail = &shape[rank - trailing..];
+    let x = Value::<T>::random(rng, &shape, |r| T::from_f64(r.unit() * 3.0 + 1.0));
+    let weight = Value::<f32>::random(rng, tail, small);
+    let bias = Value::<T>::random(rng, tail, small);
+    let (w, b): (Vec<f32>, Vec<T>) = (weight.to_vec(), bias.to_vec());
+    let par = Threads { threads: 2, seed: rng.word() };
+    let layer = filled::<T>(&shape, |out| {
+        layer_norm(x.view(), trailing, Some(weight.view()), Some(bias.view()), 1e-5, out, &par);
+    });
+    let plain = filled::<T>(&shape, |out| layer_norm(x.view(), trailing, None, None, 1e-5, out, &par));
+    let rms = filled::<T>(&shape, |out| rms_norm(x.view(), trailing, Some(weight.view()), 1e-5, out, &par));
+    let unit = if T::DTYPE == DType::F64 { 2f64.powi(-44) } else { 2f64.powi(-22) };
+    let (n, all) = (tail.iter().product::<usize>(), x.to_vec());
+    for (i, row) in all.chunks(n.max(1)).enumerate() {
+        let row: Vec<f64> = row.iter().map(|v| v.to_f64()).collect();
+        let mean = row.iter().sum::<f64>() / n as f64;
+        let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+        let square = row.iter().map(|x| x * x).sum::<f64>() / n as f64;
+        for (j, x) in row.iter().enumerate() {
+            let y = (x - mean) / (variance + 1e-5).sqrt();
+            let at = i * n + j;
+            // A mean that is one unit off shows in rows that hardly vary.
+            let slack = eps + unit * mean.abs() / (variance + 1e-5).sqrt();
+            assert!(near(plain[at].to_f64(), y, slack), "{} {y}", plain[at].to_f64());
+            // The bias may cancel, so the bound is on what goes in.
+            let scaled = y * w[j] as f64;
+            let (got, exact) = (layer[at].to_f64(), scaled + b[j].to_f64());
+            assert!(
+                (got - exact).abs() <= slack * (2.0 + scaled.abs() + exact.abs() + w[j].abs() as f64),
+                "{got} {exact}"
+            );
+            assert!(near(rms[at].to_f64(), x / (square + 1e-5).sqrt() * w[j] as f64, eps));
+        }
+    }
+}
+
+#[test]
+fn layer_and_rms_norm_agree_with_plain_loops() {
+    let mut rng = Rng::new(42);
+    for _ in 0..60 {
+        check_norms::<f32>(&mut rng, 1e-5);
+        check_norms::<f64>(&mut rng, 1e-12);
+        check_norms::<f16>(&mut rng, 1.0 / 512.0);
+        check_norms::<bf16>(&mut rng, 1.0 / 64.0);
+    }
+}
+
+/// Each row alone fits the caches; all together are written around them.
+fn streamed<T: Element + PartialEq>(rng: &mut Rng) {
+    let shape = [40 + rng.below(10), 1100 + rng.below(200)];
+    let data = (0..shape[0] * shape[1]).map(|_| T::from_f64(rng.unit() * 20.0)).collect();
+    let x = Value::<T>::new(&shape, data);
+    let par = Threads { threads: 3, seed: rng.word() };
+    for log in [false, true] {
+        let all = filled::<T>(&shape, |out| softmax(x.view(), 1, log, out, &par));
+        for row in 0..shape[0] {
+            let range = row * shape[1]..(row + 1) * shape[1];
+            let alone = Value::<T>::new(&[1, shape[1]], x.data[range.clone()].to_vec());
+            let alone = filled::<T>(&[1, shape[1]], |out| softmax(alone.view(), 1, log, out, &Serial));
+            assert!(all[range] == alone[..], "row {row} of {shape:?}, log: {log}");
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_written_around_the_cache_are_bitwise_the_same() {
+    let mut rng = Rng::new(44);
+    for _ in 0..4 {
+        streamed::<f32>(&mut rng);
+        streamed::<f64>(&mut rng);
+        streamed::<bf16>(&mut rng);
+    }
+}
+
+at_every_level! {
+    softmax_of_any_layout_agrees_with_a_plain_loop
+    rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite
+    layer_and_rms_norm_agree_with_plain_loops
+    rows_that_are_written_around_the_cache_are_bitwise_the_same
+}

@@ -1,0 +1,175 @@
+//! Traffic with memory: stores that go around the cache, and loads that are asked for early.
+//!
+//! Called by kernels for arrays that no cache holds. An ordinary store first reads the line that it
+//! overwrites, so a third of the traffic would be for nothing; and while a tile is computed in the first cache
+//! the memory would have nothing to do, so the next tile's inputs are asked for meanwhile, a few lines a step.
+
+#![allow(unsafe_code)]
+
+use crate::host::kernels::simd::{Level, Simd, level, multiversion};
+use crate::view::Parallel;
+use smallvec::SmallVec;
+
+/// Outputs that together have so many bytes are written around the cache.
+pub(super) const STREAM_FROM: usize = if cfg!(all(test, debug_assertions)) { 1 << 16 } else { 32 << 20 };
+/// Bytes of a line: what a store around the cache fills, what a prefetch brings.
+pub(super) const LINE: usize = 64;
+
+/// Inputs that lie row by row, and how far the next tile of each has been asked for.
+#[derive(Default)]
+pub(super) struct Ahead {
+    rows: SmallVec<[Row; 4]>,
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    /// Position 0.
+    ptr: *const u8,
+    size: usize,
+    /// What to ask for next, and how many lines a step.
+    next: *const u8,
+    share: usize,
+}
+
+impl Ahead {
+    /// Adds an input: where position 0 is, and bytes of an element.
+    pub fn add(&mut self, ptr: *const u8, size: usize) {
+        self.rows.push(Row { ptr, size, next: ptr, share: 0 });
+    }
+
+    /// Begins a tile: what is asked for in its `steps` are the `n` elements from `position` on.
+    #[inline]
+    pub fn begin(&mut self, position: usize, n: usize, steps: usize) {
+        for row in &mut self.rows {
+            row.next = row.ptr.wrapping_add(position * row.size);
+            row.share = (n * row.size / LINE).div_ceil(steps);
+        }
+    }
+
+    /// Asks for one step's share.
+    #[inline]
+    pub fn step(&mut self) {
+        for row in &mut self.rows {
+            for line in 0..row.share {
+                prefetch(row.next.wrapping_add(LINE * line));
+            }
+        }
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        for row in &mut self.rows {
+            row.next = row.next.wrapping_add(LINE * row.share);
+        }
+    }
+}
+
+/// Asks for a line that will be read soon.
+#[inline(always)]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Copies `n` bytes, the destination around the cache where the machine can; [`fence`] ends a series. A step's
+/// share of what is ahead is asked for between the lines, so that reading and writing overlap.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
+pub(super) unsafe fn copy(level: Level, src: *const u8, dst: *mut u8, n: usize, ahead: &mut Ahead) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let head = dst.align_offset(LINE).min(n);
+        let lines = (n - head) / LINE;
+        let done = head + LINE * lines;
+        std::ptr::copy_nonoverlapping(src, dst, head);
+        copy_lines_at(level, src.add(head), dst.add(head), lines, ahead);
+        std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), n - done);
+    }
+    ahead.advance();
+}
+
+multiversion! { fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) = copy_lines }
+
+/// Copies whole lines to memory that is aligned to them. Only [`copy`] calls it, with its promise.
+#[inline(always)]
+fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) {
+    for i in 0..lines {
+        for row in &ahead.rows {
+            if i < row.share {
+                prefetch(row.next.wrapping_add(LINE * i));
+            }
+        }
+        // SAFETY: line i is inside both, and `dst` is aligned to lines.
+        unsafe { copy_line::<S>(src.add(LINE * i), dst.add(LINE * i)) }
+    }
+}
+
+/// Copies a line around the cache.
+///
+/// # Safety
+/// One line at `src` may be read, and one at `dst`, aligned to lines, written.
+#[inline(always)]
+pub(super) unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's promise; SSE2 is part of x86-64, and where a register holds a line there is AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::*;
+        // One entry of the store buffer a line instead of four.
+        if S::LINE {
+            return _mm512_stream_si512(dst.cast(), _mm512_loadu_si512(src.cast()));
+        }
+        for part in 0..LINE / 16 {
+            _mm_stream_si128(dst.add(16 * part).cast(), _mm_loadu_si128(src.add(16 * part).cast()));
+        }
+    }
+    // SAFETY: the caller's promise.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, LINE)
+    }
+}
+
+/// Copies `n` bytes of a value to where it lies; around the cache where no cache holds all of its `whole` bytes. Then
+/// a [`fence`] has to end the series, on each thread: see [`Fenced`].
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
+pub(crate) unsafe fn put(src: *const u8, dst: *mut u8, n: usize, whole: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match whole >= STREAM_FROM {
+            true => copy(level(), src, dst, n, &mut Ahead::default()),
+            false => std::ptr::copy_nonoverlapping(src, dst, n),
+        }
+    }
+}
+
+/// Threads whose streamed stores are visible when their part is done.
+pub(crate) struct Fenced<'a>(pub &'a dyn Parallel);
+
+impl Parallel for Fenced<'_> {
+    fn threads(&self) -> usize {
+        self.0.threads()
+    }
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        self.0.run(parts, &|i| {
+            part(i);
+            fence();
+        });
+    }
+}
+
+/// Makes streamed stores visible before whatever this thread publishes next.
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    }
+}
