@@ -123,6 +123,7 @@ mod train;
 #[cfg(feature = "cuda")]
 pub use cuda::gpu::CudaOptions;
 pub use dtype::{DType, Element, Scalar};
+pub use engine::port::DeviceMemory;
 pub use engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Trace};
 pub use error::{Error, Result};
 pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
@@ -139,7 +140,7 @@ pub use tensor::completed::{Completed, completed};
 pub use tensor::conv::ConvOptions;
 pub(crate) use tensor::custom::own;
 pub use tensor::custom::{custom, custom_fn, custom_owned};
-pub use tensor::device::{CpuOptions, Device, DeviceMemory, Stats};
+pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::einsum::einsum;
 pub use tensor::future::{TensorFuture, Wait};

@@ -1,18 +1,13 @@
-//! CUDA devices: how one is asked for, and what comes to it from elsewhere.
+//! One GPU as a device: its options, and how it is opened.
 
-use crate::cuda::device::handed::{Handed, Whereabouts};
-use crate::cuda::device::{context, probe};
+use crate::cuda::device::probe;
 use crate::cuda::worker::{CudaDriver, Manner};
-use crate::dtype::DType;
 use crate::engine::machine::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::value::{Storage, Value};
 use crate::host::memory::Memory;
-use crate::shape::Shape;
-use crate::tensor::device::{Device, DeviceMemory};
-use crate::tensor::future::TensorFuture;
+use crate::tensor::device::Device;
 use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -154,47 +149,6 @@ pub(crate) fn count() -> usize {
     probe::count().unwrap_or(0)
 }
 
-fn driver(port: &'static Port) -> Option<&'static CudaDriver> {
-    port.driver.as_any().downcast_ref()
-}
-
-/// Memory of a port's GPU; `None` for other devices.
-pub(crate) fn memory(port: &'static Port) -> Option<DeviceMemory> {
-    let driver = driver(port)?;
-    let known = match driver.context() {
-        0 => None,
-        open => context::free_memory(open),
-    };
-    Some(match known {
-        Some((free, total)) => DeviceMemory { free: Some(free), total },
-        None => DeviceMemory { free: None, total: probe::memory(driver.ordinal()).unwrap_or(0) },
-    })
-}
-
-/// A value of this port's device from one that lies in host memory, or on another GPU.
-pub(crate) fn received(port: &'static Port, value: Value, shape: &Shape, dtype: DType) -> Value {
-    if port.host { value } else { Handed::value(value, shape, dtype) }
-}
-
-/// A complete value as one of another device, where that needs no copy through the host: constants, what still
-/// lies on the host, and elements that the other GPU can copy itself.
-pub(crate) fn direct(x: &TensorFuture, value: &Value, to: &'static Port) -> Option<Value> {
-    let Storage::Shared(buffer) = &value.storage else { return Some(value.clone()) };
-    let mut here = buffer.clone();
-    if let Some(handed) = buffer.as_any().downcast_ref::<Handed>() {
-        match &*handed.whereabouts() {
-            Whereabouts::Elsewhere(from) => return value.placed.is_none().then(|| from.clone()),
-            Whereabouts::OnTheWay => return None,
-            Whereabouts::Here(buffer) => here = buffer.clone(),
-        }
-    }
-    let to = driver(to)?;
-    let from = driver(x.port())?;
-    let near = from.ordinal() == to.ordinal() || probe::open_to(from.ordinal(), to.ordinal());
-    let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };
-    (near && value.layout(x.shape()).is_contiguous()).then_some(value)
-}
-
 fn open(index: usize, name: String, options: CudaOptions) -> Device {
     let memory = Memory::new(options.bytes_max);
     let manner = Manner {
@@ -250,7 +204,8 @@ impl Device {
 
     /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
-        let found = driver(self.port).and_then(|driver| probe::name(driver.ordinal()));
+        let driver = self.port.driver.as_any().downcast_ref::<CudaDriver>();
+        let found = driver.and_then(|driver| probe::name(driver.ordinal()));
         found.unwrap_or_else(|| self.name().to_owned())
     }
 }

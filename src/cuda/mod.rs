@@ -5,6 +5,7 @@
 
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
+mod devices;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 pub(crate) mod gpu;
 // Checked by the package `tests/nvrtc` too.

@@ -43,9 +43,31 @@ pub(crate) trait Driver: Send + Sync {
     fn trim(&self) -> usize {
         0
     }
+    /// Memory of the device's own; `None` where it has the machine's.
+    fn memory(&self) -> Option<DeviceMemory> {
+        None
+    }
+    /// A value of this device's from one that lies in host memory, or that another device [lends](Driver::lend).
+    fn receive(&self, value: Value, _shape: &Shape, _dtype: DType) -> Value {
+        value
+    }
+    /// A complete value of this device's as `to` takes it without a copy through the host, where that can be.
+    fn lend(&self, value: &Value, _shape: &Shape, _to: &dyn Driver) -> Option<Value> {
+        // Values are immutable: host devices share their elements.
+        Some(value.clone())
+    }
     /// For tests and for devices with more to say.
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
+}
+
+/// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What nobody has taken. `None` where it is not known: of a GPU before its first op.
+    pub free: Option<usize>,
+    /// All of it; 0 where even that is not known.
+    pub total: usize,
 }
 
 /// Counters that callers and engine keep, read by `Device::stats`.

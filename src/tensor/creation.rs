@@ -344,7 +344,7 @@ fn adopt<T: Element>(
         return Err(Error::new(refusal.kind, op, refusal.message, at));
     }
     let bytes = std::mem::size_of_val(&data[..]);
-    let received = |storage| Ok(crate::cuda::gpu::received(port, Value::contiguous(storage), shape, T::DTYPE));
+    let received = |storage| Ok(port.driver.receive(Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {
         return received(Storage::Inline(small(&data)));
     }
@@ -464,9 +464,11 @@ impl Future for Arrival {
     type Output = Result<Value, Error>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
         let Arrival { from, bell, to, at, reading } = &mut *self;
+        let (shape, dtype) = (from.shape(), from.dtype());
+        let received = |value| to.driver.receive(value, shape, dtype);
         if let Some(reading) = reading {
             let read = std::task::ready!(reading.poll_arrival(cx));
-            return Poll::Ready(read.map(|v| crate::cuda::gpu::received(to, v, from.shape(), from.dtype())));
+            return Poll::Ready(read.map(received));
         }
         let node = &from.node;
         if node.completion.get().is_none() {
@@ -484,16 +486,11 @@ impl Future for Arrival {
             Some(Err(error)) => return Poll::Ready(Err(error.clone())),
             None => unreachable!("it was complete"),
         };
-        // Values are immutable: between host devices the elements are shared.
-        let direct =
-            if from.port().host { Some(value.clone()) } else { crate::cuda::gpu::direct(from, value, to) };
-        if let Some(value) = direct {
-            return Poll::Ready(Ok(crate::cuda::gpu::received(to, value, from.shape(), from.dtype())));
+        if let Some(value) = from.port().driver.lend(value, shape, &*to.driver) {
+            return Poll::Ready(Ok(received(value)));
         }
         let mut read = read::to_memory(from, to, at);
-        let polled = read
-            .poll_arrival(cx)
-            .map(|read| read.map(|v| crate::cuda::gpu::received(to, v, from.shape(), from.dtype())));
+        let polled = read.poll_arrival(cx).map(|read| read.map(received));
         *reading = Some(read);
         polled
     }

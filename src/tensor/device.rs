@@ -3,9 +3,8 @@
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use crate::engine::driver::{CpuDriver, Manner};
 use crate::engine::machine::Limits;
-use crate::engine::port::{Opening, Port};
+use crate::engine::port::{DeviceMemory, Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::error::{Error, ErrorKind, Result};
 use crate::host::memory::Memory;
 use crate::sync::lock;
 use std::any::Any;
@@ -184,15 +183,6 @@ pub struct Stats {
     pub barrier_time: Duration,
 }
 
-/// Bytes of memory of a device: see [`Device::memory`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceMemory {
-    /// What nobody has taken. `None` where it is not known: of a GPU before its first op.
-    pub free: Option<usize>,
-    /// All of it; 0 where even that is not known.
-    pub total: usize,
-}
-
 /// The machine's memory, where the system tells.
 fn host_memory() -> DeviceMemory {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -270,45 +260,6 @@ impl Device {
         Device { port, _token: token }
     }
 
-    /// The GPU with this number. Only looks whether it is there: its context is made on the device's own
-    /// thread, and the first value waits for that. All calls with one number give the same device.
-    ///
-    /// A GPU that meets a fault (an illegal address, a device that falls off the bus) is lost for the life of the
-    /// process, since the driver offers no other way: every value on it fails, while the CPU and other GPUs go on. A
-    /// service can go on with [`Device::cpu`], or exit and be started again.
-    ///
-    /// # Errors
-    /// A device error where it is not there, that says which library or device is missing and where it was
-    /// looked for.
-    #[track_caller]
-    pub fn cuda(index: usize) -> Result<Device> {
-        let at = Location::caller();
-        crate::cuda::gpu::shared(index).map_err(|why| {
-            let text = format!("cuda:{index} is not there: {why}");
-            Error::new(ErrorKind::Device, "cuda", text, at)
-        })
-    }
-
-    /// The GPU with this number where there is one, else the CPU.
-    ///
-    /// ```
-    /// let device = futensor::Device::try_gpu(1000);
-    /// assert_eq!(device, futensor::Device::cpu());
-    /// ```
-    pub fn try_gpu(index: usize) -> Device {
-        Device::cuda(index).unwrap_or_else(|_| Device::cpu())
-    }
-
-    /// Every GPU; empty where there is none.
-    pub fn try_all_gpus() -> Vec<Device> {
-        (0..Device::gpu_count()).filter_map(|i| Device::cuda(i).ok()).collect()
-    }
-
-    /// How many GPUs there are: 0 where there is no driver either.
-    pub fn gpu_count() -> usize {
-        crate::cuda::gpu::count()
-    }
-
     /// Memory of the device: of a GPU its own, of the CPU the machine's.
     ///
     /// ```
@@ -316,7 +267,7 @@ impl Device {
     /// assert!(memory.free.is_none_or(|free| free <= memory.total));
     /// ```
     pub fn memory(&self) -> DeviceMemory {
-        crate::cuda::gpu::memory(self.port).unwrap_or_else(host_memory)
+        self.port.driver.memory().unwrap_or_else(host_memory)
     }
 
     /// Its name: `cpu`, `cpu:1`...

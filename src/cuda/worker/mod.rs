@@ -12,17 +12,22 @@ mod reaper;
 mod region;
 mod thread;
 
-use crate::cuda::device::context::Events;
+use crate::cuda::device::context::{self, Events};
+use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::pinned::Pinned;
+use crate::cuda::device::probe;
+use crate::dtype::DType;
 use crate::engine::intake::Batch;
 use crate::engine::machine::{Limits, Machine};
-use crate::engine::port::{Driver, Port};
+use crate::engine::port::{DeviceMemory, Driver, Port};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::Node;
+use crate::graph::value::{Storage, Value};
 use crate::guard::{Later, caught};
 use crate::host::memory::Memory;
+use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use flight::{Lane, Made};
 use std::any::Any;
@@ -256,6 +261,38 @@ impl Driver for CudaDriver {
             shared.port.attend();
         }
         0
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        let known = match self.context() {
+            0 => None,
+            open => context::free_memory(open),
+        };
+        Some(match known {
+            Some((free, total)) => DeviceMemory { free: Some(free), total },
+            None => DeviceMemory { free: None, total: probe::memory(self.ordinal()).unwrap_or(0) },
+        })
+    }
+
+    fn receive(&self, value: Value, shape: &Shape, dtype: DType) -> Value {
+        Handed::value(value, shape, dtype)
+    }
+
+    /// Constants, what still lies on the host, and elements that the other GPU can copy itself.
+    fn lend(&self, value: &Value, shape: &Shape, to: &dyn Driver) -> Option<Value> {
+        let Storage::Shared(buffer) = &value.storage else { return Some(value.clone()) };
+        let mut here = buffer.clone();
+        if let Some(handed) = buffer.as_any().downcast_ref::<Handed>() {
+            match &*handed.whereabouts() {
+                Whereabouts::Elsewhere(from) => return value.placed.is_none().then(|| from.clone()),
+                Whereabouts::OnTheWay => return None,
+                Whereabouts::Here(buffer) => here = buffer.clone(),
+            }
+        }
+        let to: &CudaDriver = to.as_any().downcast_ref()?;
+        let near = self.ordinal() == to.ordinal() || probe::open_to(self.ordinal(), to.ordinal());
+        let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };
+        (near && value.layout(shape).is_contiguous()).then_some(value)
     }
 
     fn as_any(&self) -> &dyn Any {
