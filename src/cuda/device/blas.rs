@@ -8,24 +8,15 @@
 #![allow(unsafe_code)]
 
 use super::context::Raw;
-use super::gemm::{Calls, Misfit, calls};
-use super::launch::{Launcher, align};
+use super::gemm::Calls;
 use super::tape::Multiplied;
-use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
-use crate::cuda::kernels::matmul::Product;
-use crate::cuda::kernels::{Operand, elementwise};
+use super::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
-use crate::graph::program::{Arg, Code, Program};
-use crate::op::BinaryOp;
-use crate::shape::{Shape, Strides, contiguous_strides};
 use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::OnceLock;
-
-/// Below so many multiplications, operands that cuBLAS does not take are not copied for it.
-const COPIED_FROM: usize = 1 << 20;
 
 /// One stream's handle.
 struct Handle {
@@ -44,7 +35,7 @@ pub(super) struct Blas {
 }
 
 /// Whether the library is there, looked for once.
-fn is_present() -> bool {
+pub(super) fn is_present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are NVIDIA's own.
     *PRESENT.get_or_init(|| unsafe { blas::is_culib_present() })
@@ -196,7 +187,7 @@ impl Blas {
     }
 
     /// One product as calls.
-    fn multiply(
+    pub(super) fn multiply(
         &mut self,
         stream: &Stream,
         dtype: DType,
@@ -289,121 +280,4 @@ fn is_of_capture(status: sys::CUresult) -> bool {
             | CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
             | CUDA_ERROR_CAPTURED_EVENT
     )
-}
-
-impl Launcher {
-    /// `out = a b`, or `out += a b`, as [`Product`] says; operands and result by address.
-    ///
-    /// # Errors
-    /// See [`Trouble`].
-    pub(super) fn product(
-        &mut self,
-        site: &dyn Site,
-        product: &Product,
-        a: u64,
-        b: u64,
-        out: u64,
-    ) -> Result<(), Trouble> {
-        let work =
-            [product.m, product.k, product.n].iter().fold(product.batch.numel(), |x, &n| x.saturating_mul(n));
-        if product.dtype.is_float() && work > 0 && is_present() {
-            let stream = site.stream();
-            let ready = match calls(product) {
-                Ok(calls) => Some((calls, a, b)),
-                Err(Misfit::Size) => None,
-                Err(_) if work < COPIED_FROM => None,
-                Err(misfit) => {
-                    let all = misfit == Misfit::Batches;
-                    let (mut p, mut from) = (product.clone(), [a, b]);
-                    if all || matches!(misfit, Misfit::Layout { a: true, .. }) {
-                        (from[0], p.a) =
-                            self.packed(site, product, a, &product.a, [product.m, product.k], all)?;
-                    }
-                    if all || matches!(misfit, Misfit::Layout { b: true, .. }) {
-                        (from[1], p.b) =
-                            self.packed(site, product, b, &product.b, [product.k, product.n], all)?;
-                    }
-                    calls(&p).ok().map(|calls| (calls, from[0], from[1]))
-                }
-            };
-            if let Some((calls, a, b)) = ready {
-                let Some(tape) = site.tape() else {
-                    return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
-                };
-                // A library's own launches cannot be given other addresses later: it works on what lies still.
-                let (a, b, to) = (self.still(site, a)?, self.still(site, b)?, self.still(site, out)?);
-                tape.product(product.dtype, &calls, product.adds, [a, b, to]);
-                return if to == out { Ok(()) } else { self.brought_back(site, to, out) };
-            }
-        }
-        let numel = product.batch.numel() * product.m * product.n;
-        let to = if product.adds { site.scratch(numel * product.dtype.size())? } else { out };
-        match product.plan() {
-            Some(plan) => self.run(site, &plan, &[a, b], &[to])?,
-            None => {
-                return Err(Trouble::no_kernel(format_args!("matmul of batches of {:?}", product.batch)));
-            }
-        }
-        if product.adds {
-            let dtype = product.dtype;
-            let mut p = Program::default();
-            let (x, y) = (p.push(Code::Input(0), dtype, dtype), p.push(Code::Input(1), dtype, dtype));
-            let sum = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(x), Arg::Reg(y)), dtype, dtype);
-            p.outputs.push(sum);
-            let operands = [out, to].map(|ptr| Operand { strides: &[1], align: align(ptr) });
-            let plan = elementwise::plan(&p, &[numel], &operands, align(out));
-            self.run(site, &plan, &[out, to], &[out])?;
-        }
-        Ok(())
-    }
-
-    /// For a tape: the same address, or one in a copy of all the memory around it that is the same at each replay.
-    fn still(&mut self, site: &dyn Site, ptr: u64) -> Result<u64, Trouble> {
-        match site.tape() {
-            Some(tape) if !tape.is_fixed(ptr) => {
-                let (from, bytes, at) = tape.staged(ptr);
-                let to = site.scratch(bytes)?;
-                self.bytes(site, from, to, bytes)?;
-                Ok(to.wrapping_add_signed(at))
-            }
-            _ => Ok(ptr),
-        }
-    }
-
-    /// For a tape: copies what `still` has copied back.
-    fn brought_back(&mut self, site: &dyn Site, from: u64, to: u64) -> Result<(), Trouble> {
-        let Some(tape) = site.tape() else { return Ok(()) };
-        let (to, bytes, at) = tape.staged(to);
-        self.bytes(site, from.wrapping_add_signed(-at), to, bytes)
-    }
-
-    /// Copies bytes.
-    pub(super) fn bytes(&mut self, site: &dyn Site, from: u64, to: u64, bytes: usize) -> Result<(), Trouble> {
-        let shape = [bytes];
-        let view = DeviceView { ptr: from, dtype: DType::U8, shape: &shape, strides: &[1] };
-        self.copy(site, view, DeviceViewMut { ptr: to, dtype: DType::U8, shape: &shape })
-    }
-
-    /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes on doing so, unless
-    /// `all` of it is wanted.
-    fn packed(
-        &mut self,
-        site: &dyn Site,
-        product: &Product,
-        ptr: u64,
-        strides: &Strides,
-        matrix: [usize; 2],
-        all: bool,
-    ) -> Result<(u64, Strides), Trouble> {
-        let rank = product.batch.rank();
-        let repeats = |d: usize| d < rank && strides[d] == 0 && !all;
-        let full = product.batch.iter().copied().chain(matrix);
-        let shape: Shape = full.enumerate().map(|(d, n)| if repeats(d) { 1 } else { n }).collect();
-        let view = DeviceView { ptr, dtype: product.dtype, shape: &shape, strides };
-        let to = site.scratch(shape.numel() * product.dtype.size())?;
-        self.copy(site, view, DeviceViewMut { ptr: to, dtype: product.dtype, shape: &shape })?;
-        let mut packed = contiguous_strides(&shape);
-        (0..rank).filter(|&d| repeats(d)).for_each(|d| packed[d] = 0);
-        Ok((to, packed))
-    }
 }

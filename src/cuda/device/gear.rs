@@ -39,6 +39,14 @@ pub(crate) struct Cargo {
     pub foreign: SmallVec<[Value; 1]>,
 }
 
+/// A copy that is made a piece at a time.
+pub(crate) struct Upload {
+    pub handed: Arc<dyn Buffer>,
+    pub value: Value,
+    pub buffer: Arc<DeviceBuffer>,
+    pub done: usize,
+}
+
 pub(crate) struct Gear {
     pub context: Context,
     pub lanes: Lanes,
@@ -48,7 +56,7 @@ pub(crate) struct Gear {
     events: Arc<Events>,
     returned: Vec<Returned>,
     /// Copies to the device that are made a piece at a time.
-    pub(super) uploads: VecDeque<super::upload::Upload>,
+    pub(super) uploads: VecDeque<Upload>,
     pub timing: Timing,
     /// Events that the reapers have to hear of.
     pub to_reap: Vec<ToReap>,

@@ -21,7 +21,6 @@ use super::doubt::Doubt;
 use super::gear::{Gear, Place, device, read_back};
 use super::handed::{Handed, Whereabouts};
 use super::made::{Kernel, Made};
-use super::note::Verdict;
 use super::step::{Operand, Target};
 use super::tape::{Multiplied, Spot};
 use super::{Trouble, pinned::PinnedBlock};
@@ -151,6 +150,13 @@ fn is_spare(operand: &Operand) -> bool {
         }
         _ => false,
     }
+}
+
+/// What came of noting a block.
+pub(super) enum Verdict {
+    Graph(Box<Graph>),
+    NotYet,
+    Never,
 }
 
 impl Gear {

@@ -9,15 +9,12 @@
 
 use super::blas::Blas;
 use super::cache::Disk;
-use super::custom::Queue;
 use super::module::{Function, Fusion, Modules};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
-use crate::error::ErrorKind;
-use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun};
-use crate::graph::node::{Op, Reduction};
-use crate::graph::operation::Refusal;
+use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel};
+use crate::graph::node::Reduction;
 use crate::shape::{Strides, contiguous_strides};
 use cudarc::driver::sys;
 use smallvec::SmallVec;
@@ -53,41 +50,6 @@ impl Launcher {
             modules: Modules::new(&gpu, fusion, Arc::new(disk)),
             blas: Blas::new(&gpu),
             had_brought: false,
-        }
-    }
-
-    /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output is the memory of
-    /// the input that `Operation::reuses` names.
-    ///
-    /// # Errors
-    /// See [`Trouble`]. An op without a kernel is refused.
-    pub fn node(
-        &mut self,
-        site: &dyn Site,
-        op: &Op,
-        inputs: &[DeviceView<'_>],
-        output: DeviceViewMut<'_>,
-        in_place: bool,
-    ) -> Result<(), Trouble> {
-        match op {
-            // The elements in order; the new shape is the reader's.
-            Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
-            Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
-            Op::Custom(op) => {
-                let mut queue = Queue { launcher: self, site, trouble: None, launched: false };
-                let done =
-                    op.run_cuda(&mut CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue });
-                match (queue.trouble, done) {
-                    // Its operand is not what it was: it cannot be tried again.
-                    (Some(Trouble::OutOfMemory { bytes }), _) if in_place && queue.launched => {
-                        let message = format!("out of memory: {bytes} bytes, after a launch in place");
-                        Err(Trouble::Refused(Refusal { kind: ErrorKind::OutOfMemory, message }))
-                    }
-                    (Some(trouble), _) => Err(trouble),
-                    (None, done) => done.map_err(Trouble::Refused),
-                }
-            }
-            other => Err(Trouble::no_kernel(other.name())),
         }
     }
 
@@ -130,7 +92,7 @@ impl Launcher {
         Ok(DeviceView { ptr, strides, ..view })
     }
 
-    fn reduce(
+    pub(super) fn reduce(
         &mut self,
         site: &dyn Site,
         reduction: &Reduction,

@@ -7,7 +7,7 @@ use super::Trouble;
 use super::block::{Doubts, GivenOperand, Known, UnderWay};
 use super::doubt::Doubt;
 use super::gear::Gear;
-use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Where, address};
+use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Verdict, Where, address};
 use super::made::Kernel;
 use super::step::Operand;
 use super::tape::{self, Item, Kind, Life, Played, Spot, Tape, spoken_of};
@@ -20,13 +20,6 @@ use std::sync::Arc;
 /// What stands for the seed and the position of a draw while a block is noted: a word that nothing else is made of.
 const SEED: u64 = 0x5e3d_0f00_a5c3_9671;
 const POSITION: u64 = 0xa11c_e5ed_1bad_d1ce;
-
-/// What came of noting a block.
-pub(super) enum Verdict {
-    Graph(Box<Graph>),
-    NotYet,
-    Never,
-}
 
 fn draws(n: usize) -> impl Iterator<Item = (u64, u64)> {
     (0..n as u64).map(|k| (SEED.wrapping_add(k << 20), POSITION.wrapping_sub(k << 20)))

@@ -8,7 +8,7 @@
 
 use super::Trouble;
 use super::context::Raw;
-use super::gear::{Gear, device};
+use super::gear::{Gear, Upload, device};
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
@@ -25,14 +25,6 @@ const AT_ONCE: usize = 64 << 10;
 const PIECE: usize = 1 << 20;
 /// Pieces whose copies may be under way.
 const PIECES_MAX: usize = 16;
-
-/// A copy that is made a piece at a time.
-pub(crate) struct Upload {
-    handed: Arc<dyn Buffer>,
-    value: Value,
-    buffer: Arc<DeviceBuffer>,
-    done: usize,
-}
 
 fn handed(buffer: &dyn Buffer) -> &Handed {
     match buffer.as_any().downcast_ref() {

@@ -1,4 +1,4 @@
-//! What an op's `run_cuda` launches through: the launcher behind the graph's `CudaQueue`.
+//! An op that is not elementwise, and what its `run_cuda` launches through: the launcher behind the graph's `CudaQueue`.
 //!
 //! The crate's own ops hand over plans and products, ops from outside their source. Trouble that is not the op's own
 //! is kept here, since an op can only hand a refusal on.
@@ -7,9 +7,48 @@ use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::Plan;
 use crate::cuda::kernels::matmul::Product;
-use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaQueue};
+use crate::error::ErrorKind;
+use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
+use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
 use std::any::Any;
+
+impl Launcher {
+    /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output is the memory of
+    /// the input that `Operation::reuses` names.
+    ///
+    /// # Errors
+    /// See [`Trouble`]. An op without a kernel is refused.
+    pub fn node(
+        &mut self,
+        site: &dyn Site,
+        op: &Op,
+        inputs: &[DeviceView<'_>],
+        output: DeviceViewMut<'_>,
+        in_place: bool,
+    ) -> Result<(), Trouble> {
+        match op {
+            // The elements in order; the new shape is the reader's.
+            Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
+            Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
+            Op::Custom(op) => {
+                let mut queue = Queue { launcher: self, site, trouble: None, launched: false };
+                let done =
+                    op.run_cuda(&mut CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue });
+                match (queue.trouble, done) {
+                    // Its operand is not what it was: it cannot be tried again.
+                    (Some(Trouble::OutOfMemory { bytes }), _) if in_place && queue.launched => {
+                        let message = format!("out of memory: {bytes} bytes, after a launch in place");
+                        Err(Trouble::Refused(Refusal { kind: ErrorKind::OutOfMemory, message }))
+                    }
+                    (Some(trouble), _) => Err(trouble),
+                    (None, done) => done.map_err(Trouble::Refused),
+                }
+            }
+            other => Err(Trouble::no_kernel(other.name())),
+        }
+    }
+}
 
 /// The launcher for the time of one op.
 pub(super) struct Queue<'a> {
