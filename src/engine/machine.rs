@@ -19,7 +19,7 @@ mod queue;
 mod take_up;
 
 use super::port::Port;
-use super::step::{At, Step, Work};
+use super::step::{At, Step};
 use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{NodeLink, Op, free};
@@ -413,16 +413,7 @@ impl Machine {
         }
         self.settle_unblocked(now, false);
         // The step's links go last: freeing may cascade.
-        let mut links: crate::graph::node::Inputs = SmallVec::new();
-        if let Work::Group { group, end, .. } = step.work {
-            links.extend(group.members.into_iter().map(|(n, _)| n));
-            links.extend(group.inputs);
-            links.extend(group.head.map(|(n, _)| n));
-            links.extend(end.map(|(n, _)| n));
-        } else if let Work::Node(node) = step.work {
-            links.push(node);
-        }
-        free(links);
+        free(step.work.into_links());
     }
 
     /// Time has passed: what was held long enough is let go.

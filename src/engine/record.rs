@@ -218,7 +218,7 @@ impl Tape {
     #[cold]
     pub unsafe fn step(&self, step: &Step, began: Option<Instant>) {
         let nodes: Vec<(&NodeLink, bool)> =
-            step.nodes().enumerate().map(|(i, n)| (n, step.writes(i))).collect();
+            step.nodes().enumerate().map(|(i, n)| (n, step.work.writes(i))).collect();
         let At { stream, point } = step.at;
         let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
         let ran = Ran::Stream { stream: stream as usize, point };

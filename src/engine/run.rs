@@ -4,10 +4,10 @@
 #![allow(unsafe_code)]
 
 use super::port::Port;
-use super::step::{Step, Work};
-use crate::graph::node::{Inputs, NodeLink, Op, free};
-use crate::host::step::{Host, Results, operand_of, run_group, run_group_on, run_node};
-use std::borrow::Cow;
+use super::step::Step;
+use crate::graph::node::{Inputs, NodeLink, free};
+use crate::host::block;
+use crate::host::step::{Host, Results};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -15,42 +15,9 @@ use std::time::Instant;
 pub(crate) fn run(step: &Step, port: &Port, host: &Host<'_>) {
     let _span = super::trace::step(port, step);
     let began = port.tape.now();
-    let results = compute(step, host);
+    // SAFETY: we run the step.
+    let results = unsafe { block::run(&step.work, host) };
     publish(step, results, port, began);
-}
-
-/// The values that a step makes.
-pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
-    match &step.work {
-        Work::Group { group, written, end } => {
-            let last_reader = |i: usize| {
-                let counts = group.inputs[i].counts();
-                // The members' edges, and the group's own link.
-                counts.handles == 0 && counts.links == group.edges[i] as u32 + 1
-            };
-            let end = end.as_ref().map(|(n, k)| (&**n, *k));
-            let Some((head, at)) = &group.head else {
-                return run_group(group, written, end, last_reader, host);
-            };
-            // SAFETY: the engine claimed the node for this step.
-            let inputs = unsafe { head.inputs() };
-            let value = run_node(head, inputs, |i| inputs[i].is_only_owner(), host);
-            let operand = |k: usize| match k == *at as usize {
-                true => value.as_ref().map_err(Some),
-                false => operand_of(&group.inputs[k]),
-            };
-            let last_reader = |k: usize| k == *at as usize || last_reader(k);
-            run_group_on(group, Cow::Borrowed(&group.program), written, end, operand, last_reader, host)
-        }
-        Work::Node(node) if matches!(node.op, Op::Fill(_)) => {
-            Results::from_iter([run_node(node, &[], |_| false, host)])
-        }
-        Work::Node(node) => {
-            // SAFETY: the engine claimed the node for this step.
-            let inputs = unsafe { node.inputs() };
-            Results::from_iter([run_node(node, inputs, |i| inputs[i].is_only_owner(), host)])
-        }
-    }
 }
 
 /// Completes a step's nodes with their results, and lets go of what they were made from.
@@ -76,19 +43,8 @@ pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<
             None => node.completion.fuse(),
         }
     };
-    match &step.work {
-        Work::Group { group, written, end } => {
-            if let Some((head, _)) = &group.head {
-                complete(head, false);
-            }
-            for (k, (node, _)) in group.members.iter().enumerate() {
-                complete(node, written.contains(&(k as u8)));
-            }
-            if let Some((node, _)) = end {
-                complete(node, true);
-            }
-        }
-        Work::Node(node) => complete(node, true),
+    for (k, node) in step.nodes().enumerate() {
+        complete(node, step.work.writes(k));
     }
     free(freed);
 }

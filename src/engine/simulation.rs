@@ -216,13 +216,9 @@ impl SimDriver {
         }
         let host = self.host();
         if faults.kernel_at == Some(world.begun) {
-            let count = match &step.work {
-                super::step::Work::Group { written, end, .. } => written.len() + end.is_some() as usize,
-                super::step::Work::Node(_) => 1,
-            };
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
-            let results: Results = (0..count).filter_map(|_| error.clone().map(Err)).collect();
+            let results: Results = (0..step.work.results()).filter_map(|_| error.clone().map(Err)).collect();
             super::run::publish(&step, results, world.port, None);
         } else {
             super::run::run(&step, world.port, &host);

@@ -13,7 +13,8 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
-use crate::host::step::{Host, run_group, run_node, run_tiny};
+use crate::host::block::run_node;
+use crate::host::step::{Host, run_group, run_tiny};
 use smallvec::SmallVec;
 use std::time::Instant;
 

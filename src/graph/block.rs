@@ -3,11 +3,14 @@
 //! A block with one output is that output's node. With more of them each output is a part: a node of its own, made
 //! from the block's, that takes its result from here. Knows nothing of where or when it runs.
 
-use super::plan::{Plan, bit};
-use super::value::Value;
-use crate::error::Error;
+use super::node::Node;
+use super::plan::{Plan, PlanStep, Slot, bit};
+use super::program::{Code, Program};
+use super::value::{INLINE_BYTES, Storage, Value};
+use crate::error::{Error, ErrorKind};
 use crate::sync::{Mutex, lock};
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,6 +20,58 @@ pub(crate) struct Kept {
     /// What the device that made it still doubts about it.
     #[allow(dead_code)] // Only devices that run ahead of their kernels have doubts.
     pub doubts: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// How far a run of a block has come. `K` is what the device keeps of a value until it has been read.
+pub(crate) struct Progress<K> {
+    next: usize,
+    made: Vec<Option<K>>,
+    /// Outputs that somebody wanted when it began.
+    wanted: u64,
+}
+
+impl<K> Progress<K> {
+    pub fn new(block: &Block) -> Progress<K> {
+        let made = (block.plan.given..block.plan.slots).map(|_| None).collect();
+        Progress { next: 0, made, wanted: block.wanted() }
+    }
+
+    /// The next step that is needed; `None` at the end. What only serves outputs that nobody can look at is left out.
+    pub fn step<'a>(&mut self, block: &'a Block) -> Option<&'a PlanStep> {
+        let steps = &block.plan.steps;
+        while steps.get(self.next).is_some_and(|step| step.serves & self.wanted == 0) {
+            self.next += 1;
+        }
+        steps.get(self.next)
+    }
+
+    /// What a step has made; `Err` with its number where the value comes from outside.
+    pub fn value(&self, slot: Slot, block: &Block) -> Result<&K, usize> {
+        let slot = slot as usize;
+        match slot.checked_sub(block.plan.given).map(|k| &self.made[k]) {
+            None => Err(slot),
+            Some(Some(made)) => Ok(made),
+            Some(None) => unreachable!("a step runs after what it reads"),
+        }
+    }
+
+    /// The next step has made these, and values that nobody reads after it are let go.
+    pub fn stepped(&mut self, block: &Block, step: &PlanStep, results: impl IntoIterator<Item = K>) {
+        let from = block.plan.given;
+        for (&slot, result) in step.makes.iter().zip(results) {
+            self.made[slot as usize - from] = Some(result);
+        }
+        for &slot in step.ends.iter().filter(|&&slot| slot as usize >= from) {
+            self.made[slot as usize - from] = None;
+        }
+        self.next += 1;
+    }
+
+    /// The outputs, as far as they were wanted.
+    pub fn outputs(mut self, block: &Block) -> Vec<Option<K>> {
+        let from = block.plan.given;
+        block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect()
+    }
 }
 
 pub(crate) struct Block {
@@ -53,9 +108,29 @@ impl Block {
         self.wanted.load(Relaxed)
     }
 
-    /// Leaves the results to the parts.
-    pub fn keep(&self, results: Vec<Option<Kept>>) {
-        *lock(&self.results) = results;
+    /// What becomes of the outputs: the result of the only one, or of the block itself, with the outputs left to its
+    /// parts.
+    pub fn settle(&self, node: &Node, mut outputs: Vec<Option<Kept>>) -> Kept {
+        if outputs.len() > 1 {
+            *lock(&self.results) = outputs;
+            let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
+            return Kept { result: Ok(done), doubts: None };
+        }
+        outputs.pop().flatten().unwrap_or_else(|| Kept { result: Err(not_run(node)), doubts: None })
+    }
+
+    /// A step's program, with the random numbers of this run.
+    pub fn program<'a>(&self, step: &PlanStep, program: &'a Program) -> Cow<'a, Program> {
+        let mut program = Cow::Borrowed(program);
+        for &(instr, draw) in &step.draws {
+            let (seed, offset) = self.draws[draw as usize];
+            let code = &mut program.to_mut().instrs[instr as usize].code;
+            *code = match code {
+                Code::Normal { .. } => Code::Normal { seed, offset },
+                _ => Code::Uniform { seed, offset },
+            };
+        }
+        program
     }
 }
 
@@ -66,8 +141,14 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// The result of the part's node, whose block has run.
+    pub fn result(&self, node: &Node, block: &Node) -> Kept {
+        let gone = || block.error().cloned().unwrap_or_else(|| not_run(node));
+        self.take().unwrap_or_else(|| Kept { result: Err(gone()), doubts: None })
+    }
+
     /// The result, once; `None` where the block did not compute it.
-    pub fn take(&self) -> Option<Kept> {
+    fn take(&self) -> Option<Kept> {
         lock(&self.block.results).get_mut(self.output).and_then(Option::take)
     }
 }
@@ -80,4 +161,9 @@ impl Drop for Part {
         }
         drop(self.take());
     }
+}
+
+/// Cannot be: what somebody can ask for is computed.
+fn not_run(node: &Node) -> Error {
+    node.fail(ErrorKind::Kernel, "the region has left this output out")
 }

@@ -10,3 +10,4 @@ pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod tape;
 pub(crate) mod value;
+pub(crate) mod work;

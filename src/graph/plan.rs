@@ -8,8 +8,9 @@
 #![allow(unsafe_code)]
 
 use super::fuse::Group;
-use super::node::{NodeLink, Op};
+use super::node::{Inputs, NodeLink, Op};
 use super::program::{Code, OUTPUTS_MAX};
+use super::work::Work;
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -21,41 +22,12 @@ pub(crate) type Slot = u32;
 /// The place of what no other step can read.
 pub(crate) const NOWHERE: Slot = Slot::MAX;
 
-/// What a step computes.
-#[allow(clippy::large_enum_variant)] // A plan has few, and keeps them where they are.
-pub(crate) enum Task {
-    /// A fused program, as `Work::Group`.
-    Group {
-        group: Group<NodeLink>,
-        written: SmallVec<[u8; 2]>,
-        /// A reduction at the end, and the member that it reduces.
-        end: Option<(NodeLink, u8)>,
-    },
-    /// One node, and what it is made from.
-    Node { node: NodeLink, inputs: SmallVec<[NodeLink; 2]> },
-}
-
-impl Task {
-    /// Its nodes, in the order of their data.
-    #[allow(dead_code)] // For devices that name what they run.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
-        let (head, members, last) = match self {
-            Task::Group { group, end, .. } => {
-                (group.head.as_ref(), &group.members[..], end.as_ref().map(|(n, _)| n))
-            }
-            Task::Node { node, .. } => (None, &[][..], Some(node)),
-        };
-        head.into_iter().chain(members).map(|(n, _)| n).chain(last)
-    }
-}
-
 pub(crate) struct PlanStep {
-    pub task: Task,
-    /// Where the operands are, in the order of the group's or the node's inputs; for the group's head [`NOWHERE`].
-    /// What the head reads comes after them.
+    pub work: Work,
+    /// Where the operands are: those of the group, for its head [`NOWHERE`], then those of the head or of the one node.
     pub reads: SmallVec<[Slot; 4]>,
-    /// What the group's head is made from.
-    pub before: SmallVec<[NodeLink; 2]>,
+    /// What the group's head, or the one node, is made from.
+    pub inputs: Inputs,
     /// Where the results go, in their order.
     pub makes: SmallVec<[Slot; 2]>,
     /// Values that nobody reads after this step and that are no outputs.
@@ -162,8 +134,8 @@ pub(crate) fn plan(
             makes.push(slots as Slot);
             slots += 1;
         };
-        let mut before = SmallVec::new();
-        let (task, reads) = if draft.group {
+        let mut links = Inputs::new();
+        let (work, reads) = if draft.group {
             let mut group = drafter.group(&draft.members).unwrap_or_else(|| unreachable!("it had room before"));
             let written: SmallVec<[u8; 2]> = (0..draft.members.len())
                 .filter(|&k| drafter.is_written(draft.members[k]))
@@ -174,13 +146,13 @@ pub(crate) fn plan(
                 && let Some(at) = group.input(head)
             {
                 group.head = Some((head.clone(), at as u8));
-                before.extend(inputs(head).iter().cloned());
+                links.extend(inputs(head).iter().cloned());
             }
             let read = group.inputs.iter().enumerate().map(|(k, i)| match group.head_input() == Some(k) {
                 true => NOWHERE,
                 false => slot_of[&i.address()],
             });
-            let reads = read.chain(before.iter().map(|i: &NodeLink| slot_of[&i.address()])).collect();
+            let reads = read.chain(links.iter().map(|i: &NodeLink| slot_of[&i.address()])).collect();
             for &k in &written {
                 made(&group.members[k as usize].0, &mut slot_of);
             }
@@ -190,18 +162,19 @@ pub(crate) fn plan(
                 made(&nodes[e], &mut slot_of);
                 (nodes[e].clone(), k as u8)
             });
-            (Task::Group { group, written, end }, reads)
+            (Work::Group { group, written, end }, reads)
         } else {
             let node = &nodes[draft.members[0]];
-            let reads = inputs(node).iter().map(|i| slot_of[&i.address()]).collect();
+            links.extend(inputs(node).iter().cloned());
+            let reads = links.iter().map(|i| slot_of[&i.address()]).collect();
             made(node, &mut slot_of);
-            (Task::Node { node: node.clone(), inputs: inputs(node).iter().cloned().collect() }, reads)
+            (Work::Node(node.clone()), reads)
         };
-        let drawn = match &task {
-            Task::Group { group, .. } => drawn(group, draws),
-            Task::Node { .. } => SmallVec::new(),
+        let draws = match &work {
+            Work::Group { group, .. } => drawn(group, draws),
+            Work::Node(_) => SmallVec::new(),
         };
-        steps.push(PlanStep { task, reads, before, makes, ends: SmallVec::new(), serves: 0, draws: drawn });
+        steps.push(PlanStep { work, reads, inputs: links, makes, ends: SmallVec::new(), serves: 0, draws });
     }
 
     let outputs: Vec<Slot> = outputs.iter().map(|o| slot_of[&o.address()]).collect();

@@ -14,6 +14,7 @@ use crate::graph::node::{Node, NodeLink, Op};
 use crate::graph::operation::{CpuRun, Meta, Refusal};
 use crate::graph::program::{Arg, Code, OUTPUTS_MAX, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value, owners};
+use crate::graph::work::Work;
 use crate::guard::caught;
 use crate::host::kernels::elementwise::{Lone, One};
 use crate::host::kernels::stream::{self, Fenced};
@@ -119,7 +120,34 @@ pub(crate) fn operand_of(node: &Node) -> Operand<'_> {
     node.value().ok_or_else(|| node.error())
 }
 
-/// Runs a fused step. `written` names members; `end` is a reduction over the last of them, or over
+/// Runs a step. Its operands are those of the group, then those of the head or of the one node, `inputs` of which say
+/// what they are and no more. `last_reader` says which operands nobody else will read, `program` what is to be run in
+/// place of the group's program.
+pub(crate) fn run_work<'v>(
+    work: &Work,
+    inputs: &[NodeLink],
+    operand: impl Fn(usize) -> Operand<'v>,
+    last_reader: impl Fn(usize) -> bool,
+    program: impl FnOnce(&Program) -> Cow<'_, Program>,
+    host: &Host<'_>,
+) -> Results {
+    let (group, written, end) = match work {
+        Work::Group { group, written, end } => (group, written, end.as_ref().map(|(n, k)| (&**n, *k))),
+        Work::Node(node) => {
+            return Results::from_iter([run_node_on(node, inputs, operand, last_reader, host)]);
+        }
+    };
+    let program = program(&group.program);
+    let Some((head, at)) = &group.head else {
+        return run_group_on(group, program, written, end, operand, last_reader, host);
+    };
+    let (at, first) = (*at as usize, group.inputs.len());
+    let value = run_node_on(head, inputs, |k| operand(first + k), |k| last_reader(first + k), host);
+    let of_head = |k: usize| if k == at { value.as_ref().map_err(Some) } else { operand(k) };
+    run_group_on(group, program, written, end, of_head, |k| k == at || last_reader(k), host)
+}
+
+/// Runs a fused program. `written` names members; `end` is a reduction over the last of them, or over
 /// the member that it has as its input. `last_reader` says which inputs nobody else will read.
 pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     group: &Group<N>,
@@ -133,7 +161,7 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
 }
 
 /// [`run_group`] on operands that are not the values of the group's inputs, which say what they are and no more.
-pub(crate) fn run_group_on<'v, N: Deref<Target = Node> + Clone>(
+fn run_group_on<'v, N: Deref<Target = Node> + Clone>(
     group: &Group<N>,
     mut program: Cow<'_, Program>,
     written: &[u8],
@@ -394,23 +422,7 @@ pub(crate) fn instead(node: &Node) -> Option<Value> {
     }
 }
 
-/// Runs a step of one node that is not elementwise. All inputs are complete. `last_reader` says which
-/// of them nobody else will read.
-pub(crate) fn run_node(
-    node: &Node,
-    inputs: &[NodeLink],
-    last_reader: impl Fn(usize) -> bool,
-    host: &Host<'_>,
-) -> Result<Value, Error> {
-    match &node.op {
-        Op::Block(block) => return super::block::run(node, block, inputs, host),
-        Op::Part(part) => return super::block::part(node, part, inputs),
-        _ => {}
-    }
-    run_node_on(node, inputs, |i| operand_of(&inputs[i]), last_reader, host)
-}
-
-/// [`run_node`] on operands that are not the values of these inputs, which say what they are and no more.
+/// Runs an op that is not elementwise, on operands that are complete. The inputs say what they are and no more.
 pub(crate) fn run_node_on<'v>(
     node: &Node,
     inputs: &[NodeLink],

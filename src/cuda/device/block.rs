@@ -8,11 +8,11 @@ use super::doubt::Doubt;
 use super::gear::Gear;
 use super::step::{Fused, Operand, Queued};
 use crate::error::Error;
-use crate::graph::block::{Block, Kept};
+use crate::graph::block::{Block, Kept, Progress};
 use crate::graph::node::Node;
-use crate::graph::plan::{PlanStep, Slot, Task};
-use crate::graph::value::{INLINE_BYTES, Storage, Value};
-use crate::host::block::{not_run, program};
+use crate::graph::plan::{PlanStep, Slot};
+use crate::graph::value::Value;
+use crate::graph::work::Work;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -32,29 +32,14 @@ pub(crate) struct GivenOperand {
 
 /// A block of which some steps are queued.
 pub(crate) struct UnderWay {
-    /// The next step.
-    pub next: usize,
-    /// What steps have made and others read.
-    made: Vec<Option<Known>>,
-    /// Outputs that somebody wanted when it began.
-    wanted: u64,
+    pub progress: Progress<Known>,
     /// A step of its own has failed.
     pub failed: bool,
 }
 
 impl UnderWay {
     pub fn new(block: &Block) -> UnderWay {
-        let made = (block.plan.given..block.plan.slots).map(|_| None).collect();
-        UnderWay { next: 0, made, wanted: block.wanted(), failed: false }
-    }
-
-    /// The next step that is needed; `None` at the end.
-    pub fn step<'a>(&mut self, block: &'a Block) -> Option<&'a PlanStep> {
-        let steps = &block.plan.steps;
-        while steps.get(self.next).is_some_and(|step| step.serves & self.wanted == 0) {
-            self.next += 1;
-        }
-        steps.get(self.next)
+        UnderWay { progress: Progress::new(block), failed: false }
     }
 
     fn operand(
@@ -65,15 +50,11 @@ impl UnderWay {
         given: &[GivenOperand],
         doubts: &mut Doubts,
     ) -> Operand {
-        let (slot, from) = (slot as usize, block.plan.given);
-        let (known, spare, about) = match slot.checked_sub(from) {
+        let (known, spare, about) = match self.progress.value(slot, block) {
+            // Ours and the operand's.
+            Ok(known) => (&known.result, Some(2), &known.doubts),
             // Beside the owners that are known outside, there is what we have been given.
-            None => (&given[slot].operand.value, given[slot].operand.spare.map(|n| n + 1), &given[slot].doubts),
-            Some(k) => match &self.made[k] {
-                // Ours and the operand's.
-                Some(known) => (&known.result, Some(2), &known.doubts),
-                None => unreachable!("a step runs after what it reads"),
-            },
+            Err(k) => (&given[k].operand.value, given[k].operand.spare.map(|n| n + 1), &given[k].doubts),
         };
         for doubt in about {
             if !doubts.iter().any(|d| Arc::ptr_eq(d, doubt)) {
@@ -82,28 +63,21 @@ impl UnderWay {
         }
         Operand { value: known.clone(), spare: spare.filter(|_| ends) }
     }
-
-    /// The outputs, as far as they were wanted.
-    pub fn outputs(mut self, block: &Block) -> Vec<Option<Known>> {
-        let from = block.plan.given;
-        block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect()
-    }
 }
 
-/// What becomes of a block's outputs: the value of the only one, or that of the block, with the outputs left to its
-/// parts.
-pub(crate) fn settle(mut outputs: Vec<Option<Known>>, node: &Node, block: &Block) -> Known {
-    if outputs.len() > 1 {
-        let keep = |known: Known| {
-            let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
-            Kept { result: known.result, doubts: Some(doubts) }
-        };
-        block.keep(outputs.into_iter().map(|known| known.map(keep)).collect());
-        let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-        return Known { result: Ok(done), doubts: Doubts::new() };
-    }
-    let none = || Known { result: Err(not_run(node)), doubts: Doubts::new() };
-    outputs.pop().flatten().unwrap_or_else(none)
+/// What becomes of a block's outputs, and what is doubted about it.
+pub(crate) fn settle(outputs: Vec<Option<Known>>, node: &Node, block: &Block) -> Known {
+    let keep = |known: Known| {
+        let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
+        Kept { result: known.result, doubts: Some(doubts) }
+    };
+    known(block.settle(node, outputs.into_iter().map(|known| known.map(keep)).collect()))
+}
+
+/// What was kept for a part, as this device knows it.
+pub(crate) fn known(kept: Kept) -> Known {
+    let about = kept.doubts.as_ref().and_then(|d| d.downcast_ref::<Doubts>());
+    Known { doubts: about.cloned().unwrap_or_default(), result: kept.result }
 }
 
 impl Gear {
@@ -126,27 +100,21 @@ impl Gear {
             .iter()
             .map(|&slot| under_way.operand(slot, step.ends.contains(&slot), block, given, &mut doubts))
             .collect();
-        let queued = match &step.task {
-            Task::Group { group, written, end } => {
-                let program = program(block, step, &group.program);
+        let queued = match &step.work {
+            Work::Group { group, written, end } => {
+                let program = block.program(step, &group.program);
                 let end = end.as_ref().map(|(n, k)| (&**n, *k));
                 self.group(lane, Fused { group, program, written, end }, &operands, last_try)?
             }
-            Task::Node { node, inputs } => self.node(lane, node, inputs, &operands, last_try)?,
+            Work::Node(node) => self.node(lane, node, &step.inputs, &operands, last_try)?,
         };
         let sound = operands.iter().all(|operand| operand.value.is_ok());
         drop(operands);
         let Some(Queued { results, doubt, .. }) = queued else { return Ok(false) };
         under_way.failed |= sound && results.iter().any(Result::is_err);
         doubts.extend(doubt);
-        let from = block.plan.given;
-        for (&slot, result) in step.makes.iter().zip(results) {
-            under_way.made[slot as usize - from] = Some(Known { result, doubts: doubts.clone() });
-        }
-        for &slot in step.ends.iter().filter(|&&slot| slot as usize >= from) {
-            under_way.made[slot as usize - from] = None;
-        }
-        under_way.next += 1;
+        let known = results.into_iter().map(|result| Known { result, doubts: doubts.clone() });
+        under_way.progress.stepped(block, step, known);
         Ok(true)
     }
 }

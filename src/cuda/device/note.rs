@@ -82,12 +82,12 @@ impl Gear {
         tape: &Arc<Tape>,
     ) -> Result<Option<Vec<Option<Known>>>, Trouble> {
         let mut under_way = UnderWay::new(block);
-        while let Some(step) = under_way.step(block) {
+        while let Some(step) = under_way.progress.step(block) {
             if !self.block_step(lane, block, step, given, &mut under_way, false)? {
                 return Ok(None);
             }
         }
-        let mut results = under_way.outputs(block);
+        let mut results = under_way.progress.outputs(block);
         let mut moved: Vec<(tape::Base, Storage)> = Vec::new();
         for known in results.iter_mut().flatten() {
             let Ok(value) = &mut known.result else { continue };

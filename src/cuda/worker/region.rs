@@ -4,14 +4,13 @@
 
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
-use crate::cuda::device::block::{Doubts, GivenOperand, UnderWay, settle};
+use crate::cuda::device::block::{Doubts, GivenOperand, UnderWay, known, settle};
 use crate::cuda::device::doubt::Doubt;
 use crate::cuda::device::graph::Replayed;
 use crate::cuda::device::nvtx;
 use crate::cuda::device::step::Queued;
 use crate::graph::block::Block;
 use crate::graph::node::{NodeLink, Op};
-use crate::host::block::not_run;
 use crate::sync::lock;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -34,15 +33,12 @@ impl Worker {
                 }
                 None => return Ok(None),
             },
-            Op::Part(part) => match part.take() {
-                Some(kept) => {
-                    let about = kept.doubts.as_ref().and_then(|d| d.downcast_ref::<Doubts>());
-                    doubts.extend(about.into_iter().flatten().cloned());
-                    kept.result
-                }
+            Op::Part(part) => {
                 // SAFETY: the engine claimed the node for this step, and this thread runs it.
-                None => Err(unsafe { node.inputs() }[0].error().cloned().unwrap_or_else(|| not_run(node))),
-            },
+                let part = known(part.result(node, unsafe { &node.inputs()[0] }));
+                doubts.extend(part.doubts);
+                part.result
+            }
             _ => unreachable!("only blocks and their parts come here"),
         };
         Ok(Some(Queued { results: SmallVec::from_iter([result]), ..Queued::default() }))
@@ -82,8 +78,8 @@ impl Worker {
         }
         let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
         self.gear.runs_in_parts();
-        while let Some(step) = under_way.step(block) {
-            let range = if self.shared.manner.nvtx { nvtx::range(step.task.nodes().map(named)) } else { None };
+        while let Some(step) = under_way.progress.step(block) {
+            let range = if self.shared.manner.nvtx { nvtx::range(step.work.nodes().map(named)) } else { None };
             let queued = self.gear.block_step(lane, block, step, &given, &mut under_way, last_try);
             drop(range);
             match queued {
@@ -105,7 +101,7 @@ impl Worker {
             self.gear.free_returned()?;
         }
         self.gear.ran_in_parts(block, under_way.failed);
-        let known = settle(under_way.outputs(block), node, block);
+        let known = settle(under_way.progress.outputs(block), node, block);
         Ok(Some((known.result, known.doubts)))
     }
 }

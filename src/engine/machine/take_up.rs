@@ -4,10 +4,11 @@
 
 use super::{Machine, Stage};
 use crate::completion::{DETACHED, Phase};
-use crate::engine::step::{At, Step, Work};
+use crate::engine::step::{At, Step};
 use crate::graph::fuse::Group;
 use crate::graph::node::{NodeLink, Op};
 use crate::graph::program::OUTPUTS_MAX;
+use crate::graph::work::Work;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -12,10 +12,11 @@ use crate::cuda::device::step::{Fused, Landing, Operand, Queued};
 use crate::cuda::device::timing::Timed;
 use crate::cuda::device::{Trouble, describe};
 use crate::cuda::worker::flight::{Flight, Made, put};
-use crate::engine::step::{Step, Work};
+use crate::engine::step::Step;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Inputs, NodeLink, Op, free};
 use crate::graph::value::Value;
+use crate::graph::work::Work;
 use crate::sync::lock;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -178,11 +179,7 @@ impl Worker {
     ) {
         let mut results = results.into_iter();
         for (k, &entry) in step.entries.iter().enumerate() {
-            let written = match &step.work {
-                Work::Group { group, written, .. } => k >= group.members.len() || written.contains(&(k as u8)),
-                Work::Node(_) => true,
-            };
-            let made = if written { results.next() } else { None };
+            let made = if step.work.writes(k) { results.next() } else { None };
             let made = made.map(|result| Made { result, doubts: doubts.clone() });
             put(&self.shared.table, entry, made);
         }

@@ -1,0 +1,66 @@
+//! What one step computes, whoever planned it: the engine as it takes ops up, a region at once, or a poll.
+
+use super::fuse::Group;
+use super::node::{Inputs, NodeLink};
+use smallvec::SmallVec;
+
+/// A fused program, or one op.
+#[allow(clippy::large_enum_variant)] // Moved once, and rarely; a box would cost more.
+pub(crate) enum Work {
+    /// A fused program; `written` names the members whose values are written out.
+    Group {
+        group: Group<NodeLink>,
+        written: SmallVec<[u8; 2]>,
+        /// A reduction at the end, and the member that it reduces.
+        end: Option<(NodeLink, u8)>,
+    },
+    /// One node.
+    Node(NodeLink),
+}
+
+impl Work {
+    /// Its nodes, in the order of the data.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
+        let (head, members, last) = match self {
+            Work::Group { group, end, .. } => {
+                (group.head.as_ref(), &group.members[..], end.as_ref().map(|(n, _)| n))
+            }
+            Work::Node(node) => (None, &[][..], Some(node)),
+        };
+        head.into_iter().chain(members).map(|(n, _)| n).chain(last)
+    }
+
+    /// True where the `i`th of its nodes gets a value.
+    pub fn writes(&self, i: usize) -> bool {
+        match self {
+            Work::Group { group, written, .. } => match i.checked_sub(group.head.is_some() as usize) {
+                Some(k) => k >= group.members.len() || written.contains(&(k as u8)),
+                None => false,
+            },
+            Work::Node(_) => true,
+        }
+    }
+
+    /// How many of them get a value.
+    pub fn results(&self) -> usize {
+        match self {
+            Work::Group { written, end, .. } => written.len() + end.is_some() as usize,
+            Work::Node(_) => 1,
+        }
+    }
+
+    /// Every link that it holds.
+    pub fn into_links(self) -> Inputs {
+        let mut links = Inputs::new();
+        match self {
+            Work::Group { group, end, .. } => {
+                links.extend(group.members.into_iter().map(|(n, _)| n));
+                links.extend(group.inputs);
+                links.extend(group.head.map(|(n, _)| n));
+                links.extend(end.map(|(n, _)| n));
+            }
+            Work::Node(node) => links.push(node),
+        }
+        links
+    }
+}
