@@ -3,7 +3,7 @@
 //! A block with one output is that output's node. With more of them each output is a part: a node of its own, made
 //! from the block's, that takes its result from here. Knows nothing of where or when it runs.
 
-use super::node::Node;
+use super::node::{Node, Op, Planned};
 use super::plan::{Plan, PlanStep, Slot, bit};
 use super::program::{Code, Program};
 use super::value::{INLINE_BYTES, Storage, Value};
@@ -86,7 +86,19 @@ pub(crate) struct Block {
     pub under_way: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
+impl Planned for Block {
+    fn cost_ns(&self) -> u64 {
+        self.plan.cost_ns
+    }
+}
+
 impl Block {
+    /// The block that an op is, where it is one.
+    pub fn of(op: &Op) -> Option<&Block> {
+        let Op::Block(block) = op else { return None };
+        (&**block as &dyn Any).downcast_ref()
+    }
+
     pub fn new(plan: Arc<Plan>, draws: Vec<(u64, u64)>) -> Block {
         Block {
             plan,
@@ -141,6 +153,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// The part that an op is, where it is one.
+    pub fn of(op: &Op) -> Option<&Part> {
+        let Op::Part(part) = op else { return None };
+        part.downcast_ref()
+    }
+
     /// The result of the part's node, whose block has run.
     pub fn result(&self, node: &Node, block: &Node) -> Kept {
         let gone = || block.error().cloned().unwrap_or_else(|| not_run(node));

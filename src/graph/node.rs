@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code)]
 
-use super::block::{Block, Part};
 use super::operation::{Meta, Operation};
 use super::value::Value;
 use crate::completion::{Completion, Phase};
@@ -42,6 +41,12 @@ pub(crate) trait Sink: Send + Sync {
     /// Runs on the engine with the operand in host memory.
     fn take(&self, view: crate::view::View<'_>, parallel: &dyn crate::view::Parallel) -> Result<(), Error>;
     fn name(&self) -> &'static str;
+}
+
+/// A block of ops that is run as one. What is in it, only `block` knows.
+pub(crate) trait Planned: Any + Send + Sync {
+    /// Estimated time of all of it on one thread of a CPU.
+    fn cost_ns(&self) -> u64;
 }
 
 /// Another look at the same elements.
@@ -115,9 +120,9 @@ pub(crate) enum Op {
     Source(Arc<dyn Source>),
     Sink(Arc<dyn Sink>),
     /// A planned block of ops, run as one step.
-    Block(Arc<Block>),
+    Block(Arc<dyn Planned>),
     /// An output of a block that has several; its one input is the block.
-    Part(Arc<Part>),
+    Part(Arc<dyn Any + Send + Sync>),
     /// Its first input's elements, once all inputs are there. Where one has failed, it fails as well, or, with a number
     /// here, is that number in every element: what a failure must not spoil is chosen by it.
     Gate(Option<Scalar>),
@@ -200,7 +205,7 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: u
 fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
     let estimate = match op {
         // Its ops have their floors.
-        Op::Block(block) => return block.plan.cost_ns,
+        Op::Block(block) => return block.cost_ns(),
         Op::Reduce(_) | Op::Sink(_) => {
             let read = inputs.first().map_or(0, |i| i.numel() as u64);
             30 + (read / 2).max(shape.numel() as u64 / 4)

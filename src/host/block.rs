@@ -7,8 +7,8 @@
 
 use super::step::{Host, Operand, Results, operand_of, run_node_on, run_work};
 use crate::error::Error;
-use crate::graph::block::{Block, Kept, Progress};
-use crate::graph::node::{Node, NodeLink, Op};
+use crate::graph::block::{Block, Kept, Part, Progress};
+use crate::graph::node::{Node, NodeLink};
 use crate::graph::value::Value;
 use crate::graph::work::Work;
 use std::borrow::Cow;
@@ -50,9 +50,9 @@ pub(crate) fn run_node(
     last_reader: impl Fn(usize) -> bool,
     host: &Host<'_>,
 ) -> Result<Value, Error> {
-    match &node.op {
-        Op::Block(block) => run_block(node, block, inputs, host),
-        Op::Part(part) => part.result(node, &inputs[0]).result,
+    match (Block::of(&node.op), Part::of(&node.op)) {
+        (Some(block), _) => run_block(node, block, inputs, host),
+        (_, Some(part)) => part.result(node, &inputs[0]).result,
         _ => run_node_on(node, inputs, |i| operand_of(&inputs[i]), last_reader, host),
     }
 }

@@ -4,13 +4,13 @@
 
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
-use crate::cuda::device::block::{Doubts, GivenOperand, UnderWay, known, settle};
+use crate::cuda::device::block::{Doubts, GivenOperand, Known, UnderWay, known, settle};
 use crate::cuda::device::doubt::Doubt;
 use crate::cuda::device::graph::Replayed;
 use crate::cuda::device::nvtx;
 use crate::cuda::device::step::Queued;
-use crate::graph::block::Block;
-use crate::graph::node::{NodeLink, Op};
+use crate::graph::block::{Block, Part};
+use crate::graph::node::NodeLink;
 use crate::sync::lock;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -25,22 +25,17 @@ impl Worker {
         doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
         last_try: bool,
     ) -> Result<Option<Queued>, Trouble> {
-        let result = match &node.op {
-            Op::Block(block) => match self.block(lane, node, block, last_try)? {
-                Some((result, about)) => {
-                    doubts.extend(about);
-                    result
-                }
+        let made = match (Block::of(&node.op), Part::of(&node.op)) {
+            (Some(block), _) => match self.block(lane, node, block, last_try)? {
+                Some(made) => made,
                 None => return Ok(None),
             },
-            Op::Part(part) => {
-                // SAFETY: the engine claimed the node for this step, and this thread runs it.
-                let part = known(part.result(node, unsafe { &node.inputs()[0] }));
-                doubts.extend(part.doubts);
-                part.result
-            }
+            // SAFETY: the engine claimed the node for this step, and this thread runs it.
+            (_, Some(part)) => known(part.result(node, unsafe { &node.inputs()[0] })),
             _ => unreachable!("only blocks and their parts come here"),
         };
+        doubts.extend(made.doubts);
+        let result = made.result;
         Ok(Some(Queued { results: SmallVec::from_iter([result]), ..Queued::default() }))
     }
 
@@ -50,7 +45,7 @@ impl Worker {
         node: &NodeLink,
         block: &Block,
         mut last_try: bool,
-    ) -> Result<Option<(Result<crate::graph::value::Value, crate::error::Error>, Doubts)>, Trouble> {
+    ) -> Result<Option<Known>, Trouble> {
         // SAFETY: the engine claimed the node for this step, and this thread runs it.
         let inputs = unsafe { node.inputs() };
         let edges = |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
@@ -67,8 +62,7 @@ impl Worker {
             match self.gear.replay(lane, block, &given)? {
                 Replayed::Done(outputs) => {
                     self.shared.port.counters.graphs.fetch_add(1, Relaxed);
-                    let known = settle(outputs, node, block);
-                    return Ok(Some((known.result, known.doubts)));
+                    return Ok(Some(settle(outputs, node, block)));
                 }
                 Replayed::Later => return Ok(None),
                 // What was queued of it (an input's copy, say) is a flight by itself.
@@ -101,7 +95,6 @@ impl Worker {
             self.gear.free_returned()?;
         }
         self.gear.ran_in_parts(block, under_way.failed);
-        let known = settle(under_way.progress.outputs(block), node, block);
-        Ok(Some((known.result, known.doubts)))
+        Ok(Some(settle(under_way.progress.outputs(block), node, block)))
     }
 }
