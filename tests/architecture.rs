@@ -93,7 +93,7 @@ fn sources() -> Vec<Source> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
     let mut found = Vec::new();
     walk(&root, &mut found);
     found.sort();
