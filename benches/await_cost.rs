@@ -6,9 +6,7 @@
 //! and awaiting an empty task, and the same with `spawn_blocking`, which is how a blocking library is
 //! called from a server.
 //!
-//! `cargo bench --bench await_cost`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench await_cost`
 
 use futensor::{CpuOptions, Device, TensorFuture};
 use ledger::assert_ran;

@@ -6,9 +6,7 @@
 //! dropped after the clock has stopped. The counters have to say that every op ran, and all values
 //! are checked once per sample. Peer: the hop.
 //!
-//! `cargo bench --bench awaited_vs_fire_and_forget`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench awaited_vs_fire_and_forget`
 
 use futensor::{CpuOptions, Device, TensorFuture};
 use ledger::{Ledger, assert_increments, assert_ran};

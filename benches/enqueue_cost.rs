@@ -10,9 +10,7 @@
 //! the wall clock from the moment all may begin until the last call has returned, over all ops. Peer: as many tasks
 //! that send into one channel.
 //!
-//! `cargo bench --bench enqueue_cost`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench enqueue_cost`
 
 use futensor::{CpuOptions, Device, TensorFuture};
 use ledger::{assert_increments, assert_ran};

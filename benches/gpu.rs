@@ -1,6 +1,6 @@
 //! What a GPU is asked in `tests/gpu/run`: the same questions as its peers, one line of JSON each.
 //!
-//!     cargo bench --bench gpu                # says so where there is no GPU
+//!     cargo bench -p futensor-benches --bench gpu                # says so where there is no GPU
 //!
 //! Each row is the median of several samples after a warm-up; values are awaited or detached as its name says, every
 //! op has operands of its own, and what was computed is checked.

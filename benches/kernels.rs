@@ -8,11 +8,9 @@
 //! `read` reads as many bytes; `L1` is the same function over a row that stays in the first cache, summed
 //! there (so it has the sum's cost on top, and writes nothing). Values are compared with plain Rust once.
 //!
-//! `cargo bench --bench kernels`, `-- softmax` for some rows
+//! `cargo bench -p futensor-benches --bench kernels`, `-- softmax` for some rows
 
 #![allow(unsafe_code)] // Non-temporal stores, and threads that write halves of one slice.
-
-mod ledger;
 
 use futensor::{CpuOptions, DType, Device, Result, TensorFuture};
 use ledger::Ledger;

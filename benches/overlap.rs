@@ -7,9 +7,7 @@
 //! identity keeps values exact, and they are checked. On two cores the first ratios should be near a
 //! half.
 //!
-//! `cargo bench --bench overlap`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench overlap`
 
 use futensor::{CpuOptions, Device, TensorFuture};
 use ledger::assert_ran;

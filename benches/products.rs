@@ -7,9 +7,7 @@
 //! `[16, 384] x [384, 1536]` against a weight that stays, as a served model has it: f32, f16 and bf16, each beside
 //! `gemm` in f32. Values are checked before the clock starts.
 //!
-//! `cargo bench --bench products`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench products`
 
 use futensor::{CpuOptions, DType, Device, TensorFuture};
 use std::time::{Duration, Instant};

@@ -5,9 +5,7 @@
 //! awaited in each step, the same written out by hand without a tape, and its five products alone. The loss is
 //! checked after the clock has stopped: it has to have fallen, and by the same amount in all three.
 //!
-//! `cargo bench --bench train_step`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench train_step`
 
 use futensor::nn::{self, Module};
 use futensor::optim::{Optimizer, Sgd};

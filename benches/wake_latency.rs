@@ -8,9 +8,7 @@
 //! same three cases, and the op lasts 200 us in the third, so that the task has surely gone to sleep.
 //! Peer: the same two ways between this thread and a plain parked one.
 //!
-//! `cargo bench --bench wake_latency`
-
-mod ledger;
+//! `cargo bench -p futensor-benches --bench wake_latency`
 
 use futensor::{CpuOptions, Device, Meta, TensorFuture, custom_fn};
 use std::sync::{Arc, Mutex};

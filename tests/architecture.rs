@@ -94,7 +94,7 @@ fn sources() -> Vec<Source> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
     let mut found = Vec::new();
     walk(&root, &mut found);
     found.sort();
@@ -371,7 +371,7 @@ fn every_file_says_what_it_is() {
 
 /// A paragraph of `tests/mutations/list`: what is broken, and the text that is replaced.
 fn mutations() -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mutations/list");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutations/list");
     let text = fs::read_to_string(path).expect("the list of mutations");
     let mutation = |part: &str| {
         let lines: Vec<&str> = part.lines().filter_map(|line| line.strip_prefix("- ")).collect();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 type Names = BTreeSet<String>;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn text(path: &str) -> String {

@@ -19,7 +19,7 @@ fn reference(device: &Device) -> HashMap<String, TensorFuture> {
 }
 
 fn reference_of(file: &str, device: &Device) -> HashMap<String, TensorFuture> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("reference");
     let path = folder.join(format!("{file}.safetensors"));
     let data = std::fs::read(path).expect("the reference");
     let tensors = SafeTensors::deserialize(&data).expect("a safetensors file");

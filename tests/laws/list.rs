@@ -23,7 +23,7 @@ impl List {
     }
 
     fn compare(self) -> Result<(), Failed> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/laws/promises.txt");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/laws/promises.txt");
         if std::env::var("FUTENSOR_LIST").is_ok_and(|what| what == "write") {
             return Ok(std::fs::write(
                 path,

@@ -70,7 +70,8 @@ def main():
         path, text, broken = place(mutation, COPY)
         path.write_text(broken)
         try:
-            command = ["timeout", str(LIMIT_S), "cargo", "test", "--no-fail-fast", *mutation["tests"]]
+            package = "futensor-tests" if "--test" in mutation["tests"] else "futensor"
+            command = ["timeout", str(LIMIT_S), "cargo", "test", "--no-fail-fast", "-p", package, *mutation["tests"]]
             build = subprocess.run([*command, "--no-run"], cwd=COPY, env=environment, capture_output=True, text=True)
             if build.returncode:
                 sys.exit(f"{mutation['name']}: does not build\n{build.stderr}")

@@ -110,7 +110,7 @@ fn scalar(object: &Value) -> Scalar {
 pub fn folder() -> PathBuf {
     // A prebuilt binary finds its cases where it is told to.
     let told = std::env::var_os("FUTENSOR_REFERENCE").map(PathBuf::from);
-    told.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference"))
+    told.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("reference"))
 }
 
 /// All cases of one file.

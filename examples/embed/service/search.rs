@@ -14,7 +14,7 @@ pub struct Passage {
 
 /// The passages of the project's pages, and of its source's doc comments.
 pub fn documentation() -> Vec<Passage> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut passages = Vec::new();
     for page in ["README.md", "src/ARCHITECTURE.md"] {
         if let Ok(text) = std::fs::read_to_string(root.join(page)) {

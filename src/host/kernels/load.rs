@@ -7,6 +7,8 @@ use half::{bf16, f16};
 
 /// An element that is computed in `W`. `bool` is read as the byte that it is.
 pub(super) trait Load<W>: Copy + Send + Sync + 'static {
+    /// Whether it is that type itself.
+    const IS_WIDE: bool = std::mem::size_of::<Self>() == std::mem::size_of::<W>();
     fn load(self) -> W;
     fn store(wide: W) -> Self;
 }

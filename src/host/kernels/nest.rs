@@ -70,27 +70,59 @@ impl<const N: usize> Nest<N> {
         if turns.is_empty() {
             return;
         }
+        let mut walk = self.walk_from(turns.start);
+        for turn in turns {
+            f(turn, walk.offset);
+            self.step(&mut walk);
+        }
+    }
+
+    /// Where a walk begins at a turn. Compiled once, not with each body.
+    #[inline(never)]
+    fn walk_from(&self, turn: usize) -> Walk<N> {
         let mut index: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.dims.len());
-        let mut rest = turns.start;
+        let mut rest = turn;
         for (i, d) in self.dims.iter().enumerate().rev() {
             index[i] = rest % d.size;
             rest /= d.size;
         }
-        let mut offset = self.at(turns.start);
-        for turn in turns {
-            f(turn, offset);
-            for (i, d) in self.dims.iter().enumerate().rev() {
-                index[i] += 1;
-                (0..N).for_each(|n| offset[n] = offset[n].wrapping_add(d.step[n]));
-                if index[i] < d.size {
-                    break;
-                }
-                index[i] = 0;
-                (0..N)
-                    .for_each(|n| offset[n] = offset[n].wrapping_sub(d.step[n].wrapping_mul(d.size as isize)));
-            }
+        Walk { index, offset: self.at(turn) }
+    }
+
+    /// Goes on to the next turn: mostly one step of the innermost loop.
+    #[inline(always)]
+    fn step(&self, walk: &mut Walk<N>) {
+        let Some((d, i)) = self.dims.last().zip(walk.index.last_mut()) else { return };
+        *i += 1;
+        (0..N).for_each(|n| walk.offset[n] = walk.offset[n].wrapping_add(d.step[n]));
+        if *i == d.size {
+            self.carry(walk);
         }
     }
+
+    /// Loops that have come to their end begin anew, and the one around them goes on.
+    #[inline(never)]
+    fn carry(&self, walk: &mut Walk<N>) {
+        let mut inner = true;
+        for (d, i) in self.dims.iter().zip(&mut walk.index).rev() {
+            if !std::mem::take(&mut inner) {
+                *i += 1;
+                (0..N).for_each(|n| walk.offset[n] = walk.offset[n].wrapping_add(d.step[n]));
+            }
+            if *i < d.size {
+                break;
+            }
+            *i = 0;
+            let back = |step: isize| step.wrapping_mul(d.size as isize);
+            (0..N).for_each(|n| walk.offset[n] = walk.offset[n].wrapping_sub(back(d.step[n])));
+        }
+    }
+}
+
+/// How far a nest has been walked.
+struct Walk<const N: usize> {
+    index: SmallVec<[usize; 4]>,
+    offset: [isize; N],
 }
 
 /// Part `i` of `parts` nearly equal ranges of `0..n`.

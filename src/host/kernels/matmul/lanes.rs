@@ -48,11 +48,12 @@ impl Lanes for Plain {
     }
     #[inline(always)]
     unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i] + b[i])
+        [a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]]
     }
     #[inline(always)]
     unsafe fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| if Baseline::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] })
+        let of = |i: usize| if Baseline::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] };
+        [of(0), of(1), of(2), of(3)]
     }
 }
 

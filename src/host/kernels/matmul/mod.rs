@@ -41,6 +41,11 @@ impl<T> Matrix<T> {
     pub fn from(self, row: usize, col: usize) -> *mut T {
         self.at.at(row as isize * self.rows + col as isize * self.cols)
     }
+
+    /// The same elements, rows for columns.
+    fn t(self) -> Matrix<T> {
+        Matrix { at: self.at, rows: self.cols, cols: self.rows }
+    }
 }
 
 /// A product as its kernels see it.
@@ -272,16 +277,45 @@ unsafe fn turn<T: Float>(from: Matrix<T>, to: &mut Vec<T>, rows: usize, cols: us
     Matrix { at: Shared::new(to.as_mut_ptr()), rows: cols as isize, cols: 1 }
 }
 
-/// What `gemm` multiplies.
+/// What the library multiplies.
 pub(super) trait Float: Copy + Send + Sync + 'static {
     const UNIT: Self;
+    /// The library's product for this machine.
+    fn product() -> Kernel<Self>;
     /// Lends a thread's buffer for an operand that is turned. It stays as large as it ever was.
     fn turned(f: impl FnOnce(&mut Vec<Self>));
 }
+
+/// `(m, n, k, out, out's columns' step, its rows', add, a, a's, a's, b, b's, b's, 1, 1, conjugate three times, threads)`
+type Kernel<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    gemm_common::Parallelism,
+);
+
 macro_rules! float {
-    ($($t:ident)*) => {$(
+    ($($t:ident $of:path;)*) => {$(
         impl Float for $t {
             const UNIT: $t = 1.0;
+            fn product() -> Kernel<$t> {
+                $of()
+            }
             fn turned(f: impl FnOnce(&mut Vec<$t>)) {
                 thread_local! {
                     static BUFFER: RefCell<Vec<$t>> = const { RefCell::new(Vec::new()) };
@@ -291,13 +325,16 @@ macro_rules! float {
         }
     )*};
 }
-float! { f32 f64 }
+float! {
+    f32 gemm_f32::gemm::f32::get_gemm_fn;
+    f64 gemm_f64::gemm::f64::get_gemm_fn;
+}
 
 /// `out = a b`, or `out += a b`, on this thread.
 ///
 /// # Safety
-/// The matrices, of `[m, n, k]`, are valid: `out` for writes (for reads too if it is added to), the others
-/// for reads; `out` meets neither.
+/// The matrices, of `[m, n, k]`, are valid: `out`, whose steps are not negative, for writes (for reads too if it is added
+/// to), the others for reads; `out` meets neither.
 pub(super) unsafe fn gemm_piece<T: Float>(
     out: Matrix<T>,
     a: Matrix<T>,
@@ -305,28 +342,25 @@ pub(super) unsafe fn gemm_piece<T: Float>(
     [m, n, k]: [usize; 3],
     add: bool,
 ) {
+    debug_assert!(out.rows >= 0 && out.cols >= 0);
+    // The library writes results column by column: one that lies row by row is the product the other way round.
+    let (m, n, out, mut a, mut b) = match out.cols < out.rows {
+        true => (n, m, out.t(), b.t(), a.t()),
+        false => (m, n, out, a, b),
+    };
+    // And it walks along k in the direction of memory.
+    if a.cols < 0 && k > 0 {
+        let last = k as isize - 1;
+        a = Matrix { at: Shared::new(a.at.at(last * a.cols)), cols: -a.cols, ..a };
+        b = Matrix { at: Shared::new(b.at.at(last * b.rows)), rows: -b.rows, ..b };
+    }
+    let (to, from, by, no) = (out.at.at(0), a.at.at(0), b.at.at(0), false);
+    let (one, alone) = (T::UNIT, gemm_common::Parallelism::None);
     // SAFETY: by the caller's promise.
     unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.at.at(0),
-            out.cols,
-            out.rows,
-            add,
-            a.at.at(0),
-            a.cols,
-            a.rows,
-            b.at.at(0),
-            b.cols,
-            b.rows,
-            T::UNIT,
-            T::UNIT,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
+        T::product()(
+            m, n, k, to, out.cols, out.rows, add, from, a.cols, a.rows, by, b.cols, b.rows, one, one, no, no,
+            no, alone,
         );
     }
 }

@@ -12,6 +12,7 @@
 //! Weights of halves are widened as they are packed, so a product of halves
 //! takes no longer than one of f32, and is rounded once.
 
+use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Shared, in_parts, slice_of};
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +26,6 @@ use crate::graph::value::Buffer;
 use crate::view::{Parallel, View, ViewMut};
 use ::half::{bf16, f16};
 use std::cell::RefCell;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
@@ -214,45 +214,62 @@ fn all<T: Load<f32>>(
         for i in parts {
             let (block, panel) = (slice_of(m.div_ceil(ROWS_MAX), blocks, i / panels), i % panels);
             let columns = Packed::columns(b.n, panel);
-            Panel {
+            let (from, col) = (block.start * ROWS_MAX, columns.start * LINE);
+            let high = (block.end * ROWS_MAX).min(m) - from;
+            let wide = (columns.len() * LINE).min(b.n - col);
+            let place = to.at((from * b.n + col) as isize);
+            let mut panel = Panel {
                 lines: b.panel(panel),
                 next: if i + 1 < end { b.panel((i + 1) % panels) } else { &[] },
-                rows,
+                rows: Shared::new(rows.at(from as isize * step)),
                 step,
-                from: block.start * ROWS_MAX,
-                to: (block.end * ROWS_MAX).min(m),
+                high,
                 k: b.k,
-                col: columns.start * LINE,
-                wide: (columns.len() * LINE).min(b.n - columns.start * LINE),
-                n: b.n,
-                out: to,
-                life: PhantomData,
+                wide,
+                out: Shared::new(place),
+                out_step: b.n,
+            };
+            if T::IS_WIDE {
+                panel.run();
+                continue;
             }
-            .run();
+            // Sums of halves are rounded once, from a block of f32: the kernel knows no element types.
+            let mut sums = [MaybeUninit::<f32>::uninit(); BLOCK * LINES_MAX * LINE];
+            panel.out = Shared::new(sums.as_mut_ptr());
+            panel.out_step = LINES_MAX * LINE;
+            panel.run();
+            vectorize!(|| for row in 0..high {
+                for c in 0..wide {
+                    // SAFETY: the panel's own columns of its rows, which the kernel has written.
+                    unsafe {
+                        let sum = sums[row * LINES_MAX * LINE + c].assume_init();
+                        place.add(row * b.n + c).write(T::store(sum));
+                    }
+                }
+            });
         }
     });
 }
 
 /// A block of rows by one panel.
-struct Panel<'a, T> {
+struct Panel<'a> {
     lines: &'a [Line],
     /// What is multiplied next, to be fetched meanwhile.
     next: &'a [Line],
+    /// The first row, the step from one to the next, and how many there are.
     rows: Shared<f32>,
     step: isize,
-    from: usize,
-    to: usize,
+    high: usize,
     k: usize,
-    /// The first column, and how many there are.
-    col: usize,
+    /// Columns of the result.
     wide: usize,
-    n: usize,
-    out: Shared<T>,
-    life: PhantomData<&'a T>,
+    /// Where the result goes, and the step from one of its rows to the next.
+    out: Shared<f32>,
+    out_step: usize,
 }
 
-impl<T: Load<f32>> Panel<'_, T> {
-    fn run(self) {
+impl Panel<'_> {
+    fn run(&self) {
         match level() {
             // SAFETY: a `Level` is only made where the machine has it.
             #[cfg(target_arch = "x86_64")]
@@ -282,7 +299,7 @@ impl<T: Load<f32>> Panel<'_, T> {
     fn block<L: Lanes, const CUTS: usize>(&self) {
         let lines = self.wide.div_ceil(LINE);
         let registers = lines * LINE / L::WIDTH;
-        let row_groups = (self.to - self.from).div_ceil(ROWS_MAX) * CUTS;
+        let row_groups = self.high.div_ceil(ROWS_MAX) * CUTS;
         // How often k is walked along, to fetch the next panel's lines evenly.
         match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
             (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 1>(),
@@ -298,9 +315,9 @@ impl<T: Load<f32>> Panel<'_, T> {
     /// Each step along k fetches `AHEAD` lines of the next panel, until all are.
     #[inline(always)]
     fn groups<L: Lanes, const CUTS: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(&self) {
-        let (mut row, mut next) = (self.from, self.next.iter());
-        while row < self.to {
-            let high = group(self.to - row);
+        let (mut row, mut next) = (0, self.next.iter());
+        while row < self.high {
+            let high = group(self.high - row);
             let end = row + high;
             while row < end {
                 let some = (end - row).min(high.div_ceil(CUTS));
@@ -309,10 +326,12 @@ impl<T: Load<f32>> Panel<'_, T> {
                     2 => self.group::<L, 2, LINES, REGS, AHEAD>(row, &mut next),
                     3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
                     4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
+                    // A group cut in two has no more rows than four.
                     5 if CUTS == 1 => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
                     6 if CUTS == 1 => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
                     7 if CUTS == 1 => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
-                    _ => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
+                    _ if CUTS == 1 => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
+                    _ => unreachable!("{some} rows of a group of {ROWS_MAX} that is cut in {CUTS}"),
                 }
                 row += some;
             }
@@ -381,17 +400,17 @@ impl<T: Load<f32>> Panel<'_, T> {
     /// As for the functions of `L`; the row is the output's.
     #[inline(always)]
     unsafe fn write<L: Lanes>(&self, row: usize, col: usize, sum: L::Register) {
-        let mut line = [0f32; LINE];
         // SAFETY: a register fits into a line; the columns below `wide` are this panel's own.
         unsafe {
-            L::store(line.as_mut_ptr(), sum);
-            let to = self.out.at((row * self.n + self.col + col) as isize);
-            let write = |c: usize| to.add(c).write(T::store(line[c]));
-            // Mostly all of them are there, and their number known to the compiler.
-            match self.wide.saturating_sub(col) {
-                left if left >= L::WIDTH => (0..L::WIDTH).for_each(write),
-                left => (0..left).for_each(write),
+            let to = self.out.at((row * self.out_step + col) as isize);
+            // Mostly all of them are there.
+            let left = self.wide.saturating_sub(col);
+            if left >= L::WIDTH {
+                return L::store(to, sum);
             }
+            let mut line = [0f32; LINE];
+            L::store(line.as_mut_ptr(), sum);
+            std::ptr::copy_nonoverlapping(line.as_ptr(), to, left);
         }
     }
 }

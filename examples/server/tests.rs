@@ -1,17 +1,15 @@
 //! The server example, as it is: its routes over a loopback port with a real HTTP client, its page in a real
 //! browser where there is one, its faults on a simulated device.
 //!
-//! `FUTENSOR_SEED=7 cargo test --test server` replays the choices of the soak.
+//! `FUTENSOR_SEED=7 cargo test -p server` replays the choices of the soak.
 
-#[path = "../examples/server/service/mod.rs"]
-#[allow(dead_code)] // The example's `main` uses the rest.
-mod service;
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use futensor::{CpuOptions, Device, SimOptions};
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
-use service::{App, Config, OnLoss};
+use server::{App, Config, OnLoss};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -26,7 +24,7 @@ struct Server {
     app: Arc<App>,
     runtime: tokio::runtime::Runtime,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
-    ended: Option<tokio::task::JoinHandle<service::Outcome<()>>>,
+    ended: Option<tokio::task::JoinHandle<server::Outcome<()>>>,
 }
 
 impl Server {
@@ -37,10 +35,10 @@ impl Server {
         let (address, app, ended) = runtime.block_on(async {
             let mut announced = None;
             let any = ([127, 0, 0, 1], 0).into();
-            let started = service::start(device, config, any, |address| announced = Some(address)).await;
+            let started = server::start(device, config, any, |address| announced = Some(address)).await;
             let ((app, listener), address) = (started.unwrap(), announced.unwrap());
             let asked = async { stopped.await.unwrap_or(()) };
-            (address, app.clone(), tokio::spawn(service::serve(app, listener, asked)))
+            (address, app.clone(), tokio::spawn(server::serve(app, listener, asked)))
         });
         Server { address, app, runtime, stop: Some(stop), ended: Some(ended) }
     }
@@ -190,7 +188,7 @@ fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_ther
     let announced = std::cell::Cell::new(None);
     runtime.block_on(async {
         let config = Config::default();
-        let mut start = Box::pin(service::start(device.clone(), config, address, |at| announced.set(Some(at))));
+        let mut start = Box::pin(server::start(device.clone(), config, address, |at| announced.set(Some(at))));
         for _ in 0..3 {
             assert!(futures::poll!(start.as_mut()).is_pending(), "the weights cannot be there yet");
             assert!(announced.get().is_none());
@@ -212,7 +210,7 @@ fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_ther
         let model = include_bytes!("../examples/load_weights/weights.safetensors");
         let config = Config { model: model.into(), ..Config::default() };
         let any = ([127, 0, 0, 1], 0).into();
-        assert!(service::start(cpu(), config, any, |_| panic!("announced")).await.is_err());
+        assert!(server::start(cpu(), config, any, |_| panic!("announced")).await.is_err());
     });
 }
 

@@ -3,8 +3,6 @@
 //! Every sample goes through [`Ledger::bench`], so that all rows of a run can be set side by side at
 //! its end: a ratio of two rows of one run says more than either alone on a machine that is shared.
 
-#![allow(dead_code)] // Each bench uses a part of it.
-
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
 use futensor::{Device, Stats, TensorFuture};

