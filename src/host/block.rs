@@ -8,7 +8,7 @@
 use super::step::{Host, Operand, Results, operand_of, run_node_on, run_work};
 use crate::error::Error;
 use crate::graph::block::{Block, Kept, Part, Progress};
-use crate::graph::node::{Node, NodeLink};
+use crate::graph::node::{Node, NodeLink, is_last_reader, readers};
 use crate::graph::value::Value;
 use crate::graph::work::Work;
 use std::borrow::Cow;
@@ -25,17 +25,17 @@ pub(crate) unsafe fn run(work: &Work, host: &Host<'_>) -> Results {
     // SAFETY: the caller's promise.
     let inputs = alone.map_or(&[][..], |node| unsafe { node.inputs() });
     match work {
-        Work::Node(node) => Results::from_iter([run_node(node, inputs, |i| inputs[i].is_only_owner(), host)]),
+        Work::Node(node) => Results::from_iter([run_node(node, inputs, |i| is_last_reader(&inputs[i]), host)]),
         Work::Group { group, .. } => {
             let operand =
                 |k: usize| operand_of(group.inputs.get(k).unwrap_or_else(|| &inputs[k - group.inputs.len()]));
             let last_reader = |k: usize| match group.inputs.get(k) {
                 Some(input) => {
-                    let counts = input.counts();
+                    let counts = readers(input);
                     // The members' edges, and the group's own link.
                     counts.handles == 0 && counts.links == group.edges[k] as u32 + 1
                 }
-                None => inputs[k - group.inputs.len()].is_only_owner(),
+                None => is_last_reader(&inputs[k - group.inputs.len()]),
             };
             run_work(work, inputs, operand, last_reader, |program| Cow::Borrowed(program), host)
         }
@@ -71,7 +71,7 @@ fn run_block(node: &Node, block: &Block, inputs: &[NodeLink], host: &Host<'_>) -
         let last_reader = |k: usize| {
             let slot = step.reads[k];
             step.ends.contains(&slot)
-                && progress.value(slot, block).map_or_else(|given| inputs[given].is_only_owner(), |_| true)
+                && progress.value(slot, block).map_or_else(|given| is_last_reader(&inputs[given]), |_| true)
         };
         let results =
             run_work(&step.work, &step.inputs, operand, last_reader, |p| block.program(step, p), host);
