@@ -210,6 +210,8 @@ pub enum CudaArg<'a> {
 pub(crate) trait CudaQueue {
     fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal>;
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
+    /// Copies elements in row-major order to contiguous memory that does not overlap.
+    fn copy(&mut self, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal>;
     /// Zeroes memory of the step's own. What goes wrong fails the step, whatever the op answers.
     fn zero(&mut self, ptr: u64, bytes: usize);
     /// Work in the crate's own terms, which only its ops and its backend know.

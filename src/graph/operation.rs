@@ -11,6 +11,7 @@ use crate::dtype::DType;
 use crate::error::ErrorKind;
 use crate::shape::Shape;
 use crate::view::{Output, Parallel, View, ViewMut};
+use std::any::Any;
 
 /// What is known of a value before it is computed.
 ///
@@ -190,7 +191,7 @@ impl Needs {
 /// is). Wherever one panics, the value fails and says so, and nothing else does; so it is with a panic of what the op
 /// drops.
 /// [`custom_owned`](crate::custom_owned) shows one that changes a value in place, as a key-value cache does.
-pub trait Operation: Send + Sync + 'static {
+pub trait Operation: Any + Send + Sync {
     /// The op's name, for errors and traces.
     fn name(&self) -> &str;
 

@@ -2,9 +2,7 @@
 
 use super::rows::checked;
 use crate::Backward;
-use crate::cuda::kernels::scan::Fold;
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::shape::Shape;
@@ -144,24 +142,5 @@ impl Operation for Arrange {
             }
         }
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let shape = run.inputs()[0].shape();
-        let at = |dim: isize| checked(dim, shape.len());
-        match *self {
-            Arrange::Sort { dim, descending, positions } => {
-                crate::cuda::ops::arrange::sorted(run, at(dim), shape[at(dim)], descending, positions)
-            }
-            Arrange::TopK { dim, k, largest, positions } => {
-                crate::cuda::ops::arrange::sorted(run, at(dim), k, largest, positions)
-            }
-            Arrange::CumSum { dim } => crate::cuda::ops::arrange::running(run, Fold::Sum, at(dim)),
-            Arrange::Triangle { diagonal, upper } => crate::cuda::ops::arrange::triangle(run, diagonal, upper),
-            Arrange::Roll { ref shifts } => {
-                let shifts: Vec<(usize, i64)> = shifts.iter().map(|&(d, by)| (at(d), by)).collect();
-                crate::cuda::ops::arrange::roll(run, &shifts)
-            }
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! `cat`: tensors one after the other along a dimension.
 
 use crate::Backward;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::copy;
 use crate::shape::contiguous_strides;
@@ -77,10 +76,5 @@ impl Operation for Cat {
             at += input.shape[dim];
         }
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let dim = super::rows::checked(self.dim, run.output().shape().len());
-        crate::cuda::ops::place::cat(run, dim)
     }
 }

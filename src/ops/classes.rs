@@ -3,7 +3,6 @@
 use super::pick::{Pick, out_of_range};
 use super::rows::checked;
 use crate::Backward;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 
@@ -39,9 +38,5 @@ impl Operation for Classes {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
         index::gather(x, dim, run.inputs[1], false, &run.output, run.parallel).map_err(out_of_range)
-    }
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let rank = run.inputs()[0].shape().len();
-        crate::cuda::ops::pick::each(run, checked(self.dim, rank), false)
     }
 }

@@ -4,7 +4,6 @@
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
 
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::conv::{self, Geometry};
 use crate::host::kernels::window::{Window, places, triple};
@@ -90,7 +89,7 @@ impl Walk {
 
 impl Conv {
     /// Sizes of the whole, and the shapes of input, weight and output.
-    fn sizes(&self, a: &[usize], b: &[usize]) -> Result<(Geometry, [Shape; 3]), Refusal> {
+    pub fn sizes(&self, a: &[usize], b: &[usize]) -> Result<(Geometry, [Shape; 3]), Refusal> {
         let (walk, rank) = (&self.walk, self.walk.spatial + 2);
         if let Some(other) = [a, b].into_iter().find(|s| s.len() != rank) {
             return Err(Refusal::shape(format!("a shape of {rank} dimensions is needed, not {other:?}")));
@@ -181,16 +180,6 @@ impl Operation for Conv {
             Role::Weight(_) => conv::to_weight(&geometry, a, b, out, par),
         }
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let inputs = run.inputs();
-        let (geometry, _) = self.sizes(inputs[0].shape(), inputs[1].shape())?;
-        match self.role {
-            Role::Output => crate::cuda::ops::conv::forward(run, &geometry),
-            Role::Input(_) => crate::cuda::ops::conv::to_input(run, &geometry),
-            Role::Weight(_) => crate::cuda::ops::conv::to_weight(run, &geometry),
-        }
     }
 
     /// Each factor's gradient is made of the other.

@@ -2,9 +2,7 @@
 
 use super::pick::dim_of;
 use super::rows::checked;
-use crate::cuda::kernels::scan::Fold;
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::{Backward, TensorFuture};
@@ -51,9 +49,5 @@ impl Operation for CumProd {
         let x = run.inputs[0];
         index::cumprod(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
         Ok(())
-    }
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let rank = run.inputs()[0].shape().len();
-        crate::cuda::ops::arrange::running(run, Fold::Product, checked(self.dim, rank))
     }
 }

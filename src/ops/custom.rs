@@ -154,7 +154,7 @@ impl<O: Operation> Operation for Foreign<O> {
         let mut inputs: SmallVec<[CudaView<'_>; 4]> = SmallVec::from_slice(run.inputs);
         if let Some(i) = self.reuses {
             if !run.in_place {
-                crate::cuda::ops::copy_to(run, inputs[i], run.output)?;
+                run.queue.copy(inputs[i], run.output)?;
             }
             inputs[i] = inputs[i].without_elements();
         }

@@ -2,7 +2,6 @@
 
 use crate::Backward;
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::graph::value::Buffer;
 use crate::host::kernels::matmul;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct MatMul;
 
 /// Sizes and batch of a product: `[batch..., m, k] x [batch..., k, n]`.
-fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
+pub(crate) fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
     let (a_rank, b_rank) = (a.rank(), b.rank());
     if a_rank == 0 || b_rank == 0 {
         return None;
@@ -206,14 +205,6 @@ impl Operation for MatMul {
         let b = View { shape: &b_lifted.0, strides: &b_lifted.1, ..b };
         let out = ViewMut { ptr: run.output.ptr, dtype: run.output.dtype, shape: &full, life: PhantomData };
         matmul::matmul(a, b, &out, as_packed, run.parallel).map_err(Refusal::dtype)
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let shape = |i: usize| Shape::from(run.inputs()[i].shape());
-        match product(&shape(0), &shape(1)) {
-            Some((_, full)) => crate::cuda::ops::product::matmul(run, &full),
-            None => Err(Refusal::shape("shapes changed after they were checked")),
-        }
     }
 }
 

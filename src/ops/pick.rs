@@ -4,7 +4,6 @@
 
 use super::rows::checked;
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::op::ScatterMode;
@@ -156,19 +155,6 @@ impl Operation for Pick {
             Pick::OneHot { .. } => index::one_hot(x, out, par),
         }
         .map_err(out_of_range)
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let rank = run.inputs()[0].shape().len();
-        match *self {
-            Pick::Gather { dim, .. } => crate::cuda::ops::pick::each(run, checked(dim, rank), true),
-            Pick::IndexSelect { dim, .. } => crate::cuda::ops::pick::slices(run, checked(dim, rank)),
-            Pick::Embedding => crate::cuda::ops::pick::embedding(run),
-            Pick::ScatterAdd { dim } => {
-                crate::cuda::ops::pick::scatter(run, checked(dim, rank), ScatterMode::Sum)
-            }
-            Pick::OneHot { classes } => crate::cuda::ops::pick::one_hot(run, classes),
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 //! back. The way back of the largest is a `scatter_add` at its position.
 
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::pool::{self, Divisor};
 use crate::host::kernels::window::Window;
@@ -82,15 +81,6 @@ impl Operation for Pool {
             Pooled::Spread(divisor) => pool::spread(&self.window, divisor, x, out, par),
         }
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        match self.what {
-            Pooled::Max => crate::cuda::ops::pool::max(run, &self.window, false),
-            Pooled::MaxPosition => crate::cuda::ops::pool::max(run, &self.window, true),
-            Pooled::Mean(divisor) => crate::cuda::ops::pool::mean(run, &self.window, divisor, false),
-            Pooled::Spread(divisor) => crate::cuda::ops::pool::mean(run, &self.window, divisor, true),
-        }
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {

@@ -1,8 +1,6 @@
 //! Ops over whole rows: softmax and its relatives, and the norms of layers.
 
 use crate::Backward;
-use crate::cuda::kernels::softmax::RowOp;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::softmax;
 use crate::shape::Shape;
@@ -77,9 +75,6 @@ impl Operation for Softmax {
         softmax::softmax(x, checked(self.dim, x.shape.len()), self.log, &out, run.parallel);
         Ok(())
     }
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        crate::cuda::ops::rows::along(run, if self.log { RowOp::LogSoftmax } else { RowOp::Softmax }, self.dim)
-    }
 }
 
 /// `logsumexp` over one dimension.
@@ -133,9 +128,6 @@ impl Operation for LogSumExp {
         }
         softmax::logsumexp(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
         Ok(())
-    }
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        crate::cuda::ops::rows::along(run, RowOp::LogSumExp, self.dim)
     }
 }
 
@@ -226,12 +218,5 @@ impl Operation for Norm {
             softmax::rms_norm(x, self.trailing, weight, self.eps, out, par);
         }
         Ok(())
-    }
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let op = match self.centred {
-            true => RowOp::LayerNorm { weight: self.weight, bias: self.bias },
-            false => RowOp::RmsNorm { weight: self.weight },
-        };
-        crate::cuda::ops::rows::norm(run, op, self.trailing, self.eps)
     }
 }

@@ -4,7 +4,6 @@
 use super::pick::{dim_of, indices, out_of_range, with_zeros_beyond, within};
 use super::rows::checked;
 use crate::dtype::DType;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::op::ScatterMode;
@@ -56,11 +55,6 @@ impl Operation for Scatter {
         let (x, index, source) = (run.inputs[0], run.inputs[1], run.inputs[2]);
         let dim = checked(self.dim, x.shape.len());
         index::scatter(x, dim, self.mode, index, source, &run.output, run.parallel).map_err(out_of_range)
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let rank = run.inputs()[0].shape().len();
-        crate::cuda::ops::pick::scatter(run, checked(self.dim, rank), self.mode)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::Backward;
 use crate::dtype::Scalar;
-use crate::graph::launch::CudaRun;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::copy;
 use crate::shape::{Layout, Shape};
@@ -11,7 +10,7 @@ use std::marker::PhantomData;
 
 pub(crate) struct SliceAssign {
     /// The part that is replaced, as a layout of the result; or why there is none.
-    part: Result<Layout, Refusal>,
+    pub part: Result<Layout, Refusal>,
     /// First position, length and step in each dimension, and whether the source has it.
     spans: Vec<(usize, usize, isize, bool)>,
 }
@@ -113,9 +112,5 @@ impl Operation for SliceAssign {
         let window = copy::Window { ptr, strides: &part.strides, life: PhantomData };
         copy::copy_into(source, &window, run.parallel);
         Ok(())
-    }
-
-    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        crate::cuda::ops::place::assign(run, self.part.as_ref().map_err(Clone::clone)?)
     }
 }

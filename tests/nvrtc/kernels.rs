@@ -91,7 +91,7 @@ fn main() {
         });
         trials.push(trial.with_ignored_flag(missing));
     }
-    let missing = !host::is_there();
+    let missing = !on_host::is_there();
     for (name, test) in values::TESTS {
         let trial = Trial::test(*name, move || {
             test();

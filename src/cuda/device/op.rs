@@ -7,6 +7,7 @@ use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::Plan;
 use crate::cuda::kernels::matmul::Product;
+use crate::cuda::ops;
 use crate::error::ErrorKind;
 use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
 use crate::graph::node::Op;
@@ -33,8 +34,8 @@ impl Launcher {
             Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
             Op::Custom(op) => {
                 let mut queue = Queue { launcher: self, site, trouble: None, launched: false };
-                let done =
-                    op.run_cuda(&mut CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue });
+                let mut run = CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue };
+                let done = ops::queue(&**op, &mut run);
                 match (queue.trouble, done) {
                     // Its operand is not what it was: it cannot be tried again.
                     (Some(Trouble::OutOfMemory { bytes }), _) if in_place && queue.launched => {
@@ -100,6 +101,11 @@ impl CudaQueue for Queue<'_> {
             None => self.launcher.zero(self.site, ptr, bytes),
         };
         let _ = self.keep(done);
+    }
+
+    fn copy(&mut self, from: DeviceView<'_>, to: DeviceViewMut<'_>) -> Result<(), Refusal> {
+        let done = self.launcher.copy(self.site, from, to);
+        self.keep(done)
     }
 
     fn work(

@@ -1,10 +1,15 @@
 //! Orders, running sums, triangles and rolls on CUDA.
 
+use super::OnCuda;
 use super::{operand, walk};
+use crate::cuda::kernels::scan::Fold;
 use crate::cuda::kernels::{Operand, copy, scan, sort};
 use crate::dtype::DType;
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
+use crate::ops::arrange::Arrange;
+use crate::ops::cumprod::CumProd;
+use crate::ops::rows::checked;
 use crate::shape::contiguous_strides;
 use smallvec::SmallVec;
 
@@ -75,4 +80,30 @@ pub(crate) fn roll(cuda: &mut CudaRun<'_>, shifts: &[(usize, i64)]) -> Result<()
         super::run(cuda, plan, &[view], &[out])?;
     }
     Ok(())
+}
+
+impl OnCuda for Arrange {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let shape = run.inputs()[0].shape();
+        let at = |dim: isize| checked(dim, shape.len());
+        match *self {
+            Arrange::Sort { dim, descending, positions } => {
+                sorted(run, at(dim), shape[at(dim)], descending, positions)
+            }
+            Arrange::TopK { dim, k, largest, positions } => sorted(run, at(dim), k, largest, positions),
+            Arrange::CumSum { dim } => running(run, Fold::Sum, at(dim)),
+            Arrange::Triangle { diagonal, upper } => triangle(run, diagonal, upper),
+            Arrange::Roll { ref shifts } => {
+                let shifts: Vec<(usize, i64)> = shifts.iter().map(|&(d, by)| (at(d), by)).collect();
+                roll(run, &shifts)
+            }
+        }
+    }
+}
+
+impl OnCuda for CumProd {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        running(run, Fold::Product, checked(self.dim, rank))
+    }
 }

@@ -4,6 +4,7 @@
 //! direct kernel does. The batch is cut so that columns stay within bounds. Halves are added in float32, and where
 //! sums are cut, they are rounded to halves once at the end.
 
+use super::OnCuda;
 use super::pool::sizes;
 use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
 use crate::cuda::kernels::matmul::Product;
@@ -14,6 +15,8 @@ use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::host::kernels::conv::Geometry;
 use crate::op::ReduceOp;
+use crate::ops::conv::Conv;
+use crate::ops::conv::Role;
 use crate::shape::{Shape, Strides, contiguous_strides};
 
 /// Most bytes of columns at a time.
@@ -237,4 +240,16 @@ pub(crate) fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Re
         cast(cuda, reread(total, &strides), out)?;
     }
     Ok(())
+}
+
+impl OnCuda for Conv {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let inputs = run.inputs();
+        let (geometry, _) = self.sizes(inputs[0].shape(), inputs[1].shape())?;
+        match self.role {
+            Role::Output => forward(run, &geometry),
+            Role::Input(_) => to_input(run, &geometry),
+            Role::Weight(_) => to_weight(run, &geometry),
+        }
+    }
 }

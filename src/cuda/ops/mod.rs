@@ -1,6 +1,6 @@
 //! The CUDA side of the ops: which plans of `kernels::cuda` each of them is.
 //!
-//! Called by the ops' `run_cuda`. Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
+//! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
 //! memory first. Pure description: plans are handed over with addresses, and the backend launches them.
 
 pub(crate) mod arrange;
@@ -14,10 +14,46 @@ pub(crate) mod rows;
 use crate::cuda::kernels::{Operand, Plan, copy, elementwise};
 use crate::dtype::{DType, Scalar};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Operation, Refusal};
 use crate::graph::program::{Arg, Code, Program};
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
+use std::any::Any;
+
+/// One of the crate's ops, as a GPU is told of it.
+trait OnCuda {
+    /// Queues what computes it, and returns.
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal>;
+}
+
+/// Queues what computes an op: by its plan here, or by the kernel that it brings itself.
+pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+    use crate::ops::*;
+    let any: &dyn Any = op;
+    macro_rules! plans {
+        ($($op:ty),*) => {
+            $(if let Some(op) = any.downcast_ref::<$op>() {
+                return op.queue(run);
+            })*
+        };
+    }
+    plans!(
+        arrange::Arrange,
+        cat::Cat,
+        classes::Classes,
+        conv::Conv,
+        cumprod::CumProd,
+        matmul::MatMul,
+        pick::Pick,
+        pool::Pool,
+        rows::LogSumExp,
+        rows::Norm,
+        rows::Softmax,
+        scatter::Scatter,
+        slice_assign::SliceAssign
+    );
+    op.run_cuda(run)
+}
 
 /// A view as a kernel is planned for it.
 pub(crate) fn operand<'a>(view: &CudaView<'a>) -> Operand<'a> {

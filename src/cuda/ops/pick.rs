@@ -2,11 +2,16 @@
 //!
 //! A bad index is written to the step's error record by the kernel, and fails the value when the device has run it.
 
+use super::OnCuda;
 use super::{align, copy_to, operand, run};
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::op::ScatterMode;
+use crate::ops::classes::Classes;
+use crate::ops::pick::Pick;
+use crate::ops::rows::checked;
+use crate::ops::scatter::Scatter;
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
 
@@ -130,4 +135,31 @@ pub(crate) fn one_hot(cuda: &mut CudaRun<'_>, classes: usize) -> Result<(), Refu
     super::walk(cuda, index, &[out], "one_hot", |index| {
         index::one_hot(index.shape, index.dtype, index.strides, classes)
     })
+}
+
+impl OnCuda for Classes {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        each(run, checked(self.dim, rank), false)
+    }
+}
+
+impl OnCuda for Pick {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        match *self {
+            Pick::Gather { dim, .. } => each(run, checked(dim, rank), true),
+            Pick::IndexSelect { dim, .. } => slices(run, checked(dim, rank)),
+            Pick::Embedding => embedding(run),
+            Pick::ScatterAdd { dim } => scatter(run, checked(dim, rank), ScatterMode::Sum),
+            Pick::OneHot { classes } => one_hot(run, classes),
+        }
+    }
+}
+
+impl OnCuda for Scatter {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        scatter(run, checked(self.dim, rank), self.mode)
+    }
 }

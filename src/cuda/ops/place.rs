@@ -1,9 +1,13 @@
 //! Parts of a result that come from different values, on CUDA: cat and slice_assign are copies into windows.
 
+use super::OnCuda;
 use super::{align, copy_to, operand, run};
 use crate::cuda::kernels::{Operand, copy};
 use crate::graph::launch::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
+use crate::ops::cat::Cat;
+use crate::ops::rows::checked;
+use crate::ops::slice_assign::SliceAssign;
 use crate::shape::{Layout, Strides, contiguous_strides};
 
 /// Copies a view into a window of the output: `strides` over the view's shape, from `first`, in elements.
@@ -41,4 +45,17 @@ pub(crate) fn assign(cuda: &mut CudaRun<'_>, part: &Layout) -> Result<(), Refusa
     let strides: Strides = (0..part.shape.rank()).map(|i| own(i).unwrap_or(0)).collect();
     let source = CudaView { shape: &part.shape, strides: &strides, ..source };
     copy_into(cuda, source, &part.strides, part.offset)
+}
+
+impl OnCuda for Cat {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let dim = checked(self.dim, run.output().shape().len());
+        cat(run, dim)
+    }
+}
+
+impl OnCuda for SliceAssign {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        assign(run, self.part.as_ref().map_err(Clone::clone)?)
+    }
 }

@@ -1,11 +1,14 @@
 //! Pooling on CUDA: a thread an element of the result.
 
+use super::OnCuda;
 use super::walk;
 use crate::cuda::kernels::window;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::pool::Divisor;
 use crate::host::kernels::window::Window;
+use crate::ops::pool::Pool;
+use crate::ops::pool::Pooled;
 
 /// A window in the kernels' terms.
 pub(super) fn sizes(w: &Window) -> window::Window {
@@ -28,4 +31,15 @@ pub(crate) fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) 
         Divisor::Padded => (0, true),
     };
     walk(cuda, x, &[out], "avg_pool", |x| window::mean(x.dtype, back, &w, x.shape, x.strides, fixed, padded))
+}
+
+impl OnCuda for Pool {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        match self.what {
+            Pooled::Max => max(run, &self.window, false),
+            Pooled::MaxPosition => max(run, &self.window, true),
+            Pooled::Mean(divisor) => mean(run, &self.window, divisor, false),
+            Pooled::Spread(divisor) => mean(run, &self.window, divisor, true),
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! Products of matrices on CUDA: what the op asks for in the backend's terms.
 
+use super::OnCuda;
 use crate::cuda::kernels::matmul::Product;
 use crate::dtype::{DType, Scalar};
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::Refusal;
+use crate::ops::matmul::MatMul;
+use crate::ops::matmul::product;
 use crate::shape::{Shape, Strides};
 
 /// `a b` with broadcast batches; `full` is the result's shape with vectors as rows and columns.
@@ -41,4 +44,14 @@ pub(crate) fn matmul(cuda: &mut CudaRun<'_>, full: &Shape) -> Result<(), Refusal
         adds: false,
     };
     cuda.work(&product, &[a, b], &[out])
+}
+
+impl OnCuda for MatMul {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let shape = |i: usize| Shape::from(run.inputs()[i].shape());
+        match product(&shape(0), &shape(1)) {
+            Some((_, full)) => matmul(run, &full),
+            None => Err(Refusal::shape("shapes changed after they were checked")),
+        }
+    }
 }

@@ -1,9 +1,14 @@
 //! Softmax, its relatives and the norms on CUDA: a row is one dimension, or the trailing ones.
 
+use super::OnCuda;
 use super::{align, contiguous, converted, operand, run, walk};
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
+use crate::ops::rows::LogSumExp;
+use crate::ops::rows::Norm;
+use crate::ops::rows::Softmax;
+use crate::ops::rows::checked;
 use crate::shape::Strides;
 use smallvec::SmallVec;
 
@@ -14,7 +19,7 @@ pub(crate) fn along(cuda: &mut CudaRun<'_>, op: RowOp, dim: isize) -> Result<(),
         (x.shape, x.strides) = (&[1], &[1]);
         out.shape = &[1];
     }
-    let dim = crate::ops::rows::checked(dim, x.shape.len());
+    let dim = checked(dim, x.shape.len());
     let dims: SmallVec<[bool; 8]> = (0..x.shape.len()).map(|d| d == dim).collect();
     walk(cuda, x, &[out], "softmax", |x| {
         softmax::plan(op, x.dtype, x.shape, &dims, operand(x), align(out.ptr), 0.0)
@@ -55,4 +60,26 @@ pub(crate) fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64)
         super::cast(cuda, super::reread(to, &strides), out)?;
     }
     Ok(())
+}
+
+impl OnCuda for Softmax {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        along(run, if self.log { RowOp::LogSoftmax } else { RowOp::Softmax }, self.dim)
+    }
+}
+
+impl OnCuda for LogSumExp {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        along(run, RowOp::LogSumExp, self.dim)
+    }
+}
+
+impl OnCuda for Norm {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let op = match self.centred {
+            true => RowOp::LayerNorm { weight: self.weight, bias: self.bias },
+            false => RowOp::RmsNorm { weight: self.weight },
+        };
+        norm(run, op, self.trailing, self.eps)
+    }
 }
