@@ -91,7 +91,7 @@ fn agent() -> ureq::Agent {
 
 /// Held-out images with what PyTorch says of them with the same weights.
 fn held_out() -> Vec<(Vec<u8>, usize, Vec<f64>)> {
-    let text = include_str!("../examples/server/model/held_out.json");
+    let text = include_str!("model/held_out.json");
     let cases: Vec<Value> = serde_json::from_str(text).unwrap();
     let numbers = |v: &Value| v.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect::<Vec<_>>();
     cases
@@ -138,7 +138,7 @@ fn both_kinds_of_body_are_answered_as_pytorch_does_with_these_weights() {
 
 fn of_the_held_out_fifth_98_percent_are_recognised() {
     // 1,797 images of 64 bytes, then their labels; every fifth was held out of the training.
-    let digits = include_bytes!("../examples/train_digits/data/digits.bin");
+    let digits = include_bytes!("../train_digits/data/digits.bin");
     let (images, labels) = digits.split_at(1797 * 64);
     let held_out: Vec<usize> = (4..1797).step_by(5).collect();
     let server = Server::start(cpu(), Config::default());
@@ -159,9 +159,9 @@ fn weights_of_another_network_are_refused_by_name_and_shape() {
             Config { model: model.into(), model_file: "other.safetensors".into(), ..Config::default() };
         runtime.block_on(App::new(cpu(), config)).err().expect("an error").to_string()
     };
-    let other = refused(include_bytes!("../examples/load_weights/weights.safetensors"));
+    let other = refused(include_bytes!("../load_weights/weights.safetensors"));
     assert!(other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"), "{other}");
-    let cut = refused(&include_bytes!("../examples/server/model/digits.safetensors")[..30_000]);
+    let cut = refused(&include_bytes!("model/digits.safetensors")[..30_000]);
     assert!(cut.contains("truncated"), "{cut}");
     for error in [other, cut] {
         assert!(error.starts_with("other.safetensors: "), "{error}");
@@ -172,7 +172,7 @@ fn an_address_that_is_taken_is_named() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let start = service::start(cpu(), Config::default(), address, |_| panic!("announced"));
+    let start = server::start(cpu(), Config::default(), address, |_| panic!("announced"));
     let error = runtime.block_on(start).err().expect("an error").to_string();
     assert!(error.starts_with(&format!("{address}: ")), "{error}");
 }
@@ -207,7 +207,7 @@ fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_ther
         assert_eq!(announced.get(), Some(address));
         assert!(TcpStream::connect(address).is_ok());
         // Weights of another network: an error, and nobody is told.
-        let model = include_bytes!("../examples/load_weights/weights.safetensors");
+        let model = include_bytes!("../load_weights/weights.safetensors");
         let config = Config { model: model.into(), ..Config::default() };
         let any = ([127, 0, 0, 1], 0).into();
         assert!(server::start(cpu(), config, any, |_| panic!("announced")).await.is_err());

@@ -9,8 +9,10 @@ mod devices;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 pub(crate) mod gpu;
 // Checked by the package `tests/nvrtc` too.
-#[allow(dead_code)] // Some of it only `tests/nvrtc` uses, and without the feature nobody does.
+#[cfg(feature = "cuda")]
+#[allow(dead_code)] // Some of it only `tests/nvrtc` uses.
 pub(crate) mod kernels;
+#[cfg(feature = "cuda")]
 pub(crate) mod ops;
 #[cfg(feature = "cuda")]
 pub(crate) mod worker;

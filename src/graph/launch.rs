@@ -215,6 +215,7 @@ pub(crate) trait CudaQueue {
     /// Zeroes memory of the step's own. What goes wrong fails the step, whatever the op answers.
     fn zero(&mut self, ptr: u64, bytes: usize);
     /// Work in the crate's own terms, which only its ops and its backend know.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn work(
         &mut self,
         work: &dyn Any,
@@ -301,6 +302,7 @@ impl<'a> CudaRun<'a> {
     }
 
     /// Queues work of the crate's own.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn work(
         &mut self,
         work: &dyn Any,

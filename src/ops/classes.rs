@@ -1,7 +1,8 @@
 //! Each row's element at its class number: `gather`, but no class has a negative number.
 
-use super::pick::{Pick, out_of_range};
-use super::rows::checked;
+use super::check::checked;
+use super::check::out_of_range;
+use super::gather::Gather;
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
@@ -14,8 +15,8 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    fn gather(&self) -> Pick {
-        Pick::Gather { dim: self.dim, name: self.name }
+    fn gather(&self) -> Gather {
+        Gather { dim: self.dim, name: self.name }
     }
 }
 

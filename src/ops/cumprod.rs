@@ -1,7 +1,7 @@
 //! Running products along a dimension.
 
-use super::pick::dim_of;
-use super::rows::checked;
+use super::check::checked;
+use super::check::dim_of;
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;

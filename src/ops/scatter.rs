@@ -1,8 +1,8 @@
 //! `scatter` and `scatter_reduce`: a value with a source's elements put, or joined, where indices
 //! say. (Sums are `scatter_add`'s.)
 
-use super::pick::{dim_of, indices, out_of_range, with_zeros_beyond, within};
-use super::rows::checked;
+use super::check::checked;
+use super::check::{dim_of, indices, out_of_range, with_zeros_beyond, within};
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;

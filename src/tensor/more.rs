@@ -5,9 +5,19 @@ use super::dims::Dims;
 use super::future::TensorFuture;
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
-use crate::ops::arrange::Arrange;
-use crate::ops::pick::Pick;
-use crate::ops::rows::{LogSumExp, Norm, Softmax};
+use crate::ops::cumsum::CumSum;
+use crate::ops::embedding::Embedding;
+use crate::ops::gather::Gather;
+use crate::ops::index_select::IndexSelect;
+use crate::ops::logsumexp::LogSumExp;
+use crate::ops::norm::Norm;
+use crate::ops::one_hot::OneHot;
+use crate::ops::roll::Roll;
+use crate::ops::scatter_add::ScatterAdd;
+use crate::ops::softmax::Softmax;
+use crate::ops::sort::Sort;
+use crate::ops::topk::TopK;
+use crate::ops::triangle::Triangle;
 use crate::shape::Shape;
 use std::panic::Location;
 use std::sync::Arc;
@@ -197,7 +207,7 @@ impl TensorFuture {
             let _within = build::within("gather", at);
             return self.reshape(-1).gather(dim, index.reshape(-1)).reshape(index.dims());
         }
-        let op = Pick::Gather { dim, name: build::named("gather") };
+        let op = Gather { dim, name: build::named("gather") };
         custom(Arc::new(op), &[self, index], at)
     }
 
@@ -223,7 +233,7 @@ impl TensorFuture {
             return self.reshape(1).index_select(0, index).squeeze(0);
         }
         let one = (index.rank() == 0).then(|| index.reshape(1));
-        let op = Pick::IndexSelect { dim, name: build::named("index_select") };
+        let op = IndexSelect { dim, name: build::named("index_select") };
         custom(Arc::new(op), &[self, one.as_ref().unwrap_or(index)], at)
     }
 
@@ -240,7 +250,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn embedding(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
-        custom(Arc::new(Pick::Embedding), &[self, index.as_ref()], Location::caller())
+        custom(Arc::new(Embedding), &[self, index.as_ref()], Location::caller())
     }
 
     /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so the sums
@@ -269,7 +279,7 @@ impl TensorFuture {
             let [x, index, source] = operands.map(|x| if x.rank() == 0 { x.reshape(1) } else { x.clone() });
             return x.scatter_add(dim, index, source).reshape(self.dims());
         }
-        custom(Arc::new(Pick::ScatterAdd { dim }), &operands, at)
+        custom(Arc::new(ScatterAdd { dim }), &operands, at)
     }
 
     /// For each of these class numbers a row of `classes` zeros with a one; int64.
@@ -282,7 +292,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> TensorFuture {
-        custom(Arc::new(Pick::OneHot { classes }), &[self], Location::caller())
+        custom(Arc::new(OneHot { classes }), &[self], Location::caller())
     }
 }
 
@@ -301,7 +311,7 @@ impl TensorFuture {
         if build::is_row_of_one(self, dim) {
             return self.clone();
         }
-        let op = Arrange::Sort { dim, descending, positions: false };
+        let op = Sort { dim, descending, positions: false };
         custom(Arc::new(op), &[self], Location::caller())
     }
 
@@ -318,7 +328,7 @@ impl TensorFuture {
         if build::is_row_of_one(self, dim) {
             return self.unsqueeze(0).argsort(0, descending).squeeze(0);
         }
-        let op = Arrange::Sort { dim, descending, positions: true };
+        let op = Sort { dim, descending, positions: true };
         custom(Arc::new(op), &[self], Location::caller())
     }
 
@@ -339,7 +349,7 @@ impl TensorFuture {
         if build::is_row_of_one(self, dim) && k <= 1 {
             return (self.clone(), self.argsort(0, false));
         }
-        let op = |positions| Arc::new(Arrange::TopK { dim, k, largest, positions });
+        let op = |positions| Arc::new(TopK { dim, k, largest, positions });
         (custom(op(false), &[self], at), custom(op(true), &[self], at))
     }
 
@@ -357,7 +367,7 @@ impl TensorFuture {
             let dtype = if self.dtype().is_float() { self.dtype() } else { DType::I64 };
             return self.to_dtype(dtype);
         }
-        custom(Arc::new(Arrange::CumSum { dim }), &[self], Location::caller())
+        custom(Arc::new(CumSum { dim }), &[self], Location::caller())
     }
 
     /// The elements on and below a diagonal of the last two dimensions, zeros above.
@@ -370,7 +380,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn tril(&self, diagonal: i64) -> TensorFuture {
-        custom(Arc::new(Arrange::Triangle { diagonal, upper: false }), &[self], Location::caller())
+        custom(Arc::new(Triangle { diagonal, upper: false }), &[self], Location::caller())
     }
 
     /// The elements on and above a diagonal of the last two dimensions, zeros below.
@@ -383,7 +393,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn triu(&self, diagonal: i64) -> TensorFuture {
-        custom(Arc::new(Arrange::Triangle { diagonal, upper: true }), &[self], Location::caller())
+        custom(Arc::new(Triangle { diagonal, upper: true }), &[self], Location::caller())
     }
 
     /// Shifted along dimensions; what leaves at one end comes back at the other.
@@ -406,7 +416,7 @@ impl TensorFuture {
             return build::refused("roll", self, Refusal::argument(format!("a shift of {shift} or more")), at);
         }
         let shifts = dims.iter().zip(&by).map(|(&d, &b)| (d, b as i64)).collect();
-        custom(Arc::new(Arrange::Roll { shifts }), &[self], at)
+        custom(Arc::new(Roll { shifts }), &[self], at)
     }
 
     /// The elements along dimensions, each named once, in reverse; a view.

@@ -69,7 +69,6 @@ impl Kind {
 
     /// A fresh device of this kind.
     pub fn device(self) -> Device {
-        #[cfg(feature = "cuda")]
         if self == Kind::SimulatedCuda {
             let options = futensor::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
             return Device::cuda_with(0, options).expect("a simulated GPU");

@@ -22,16 +22,26 @@ use crate::host::kernels::elementwise;
 use crate::host::kernels::pool::Divisor;
 use crate::host::kernels::reduce;
 use crate::host::kernels::window::Window;
+use crate::ops::cumsum::CumSum;
+use crate::ops::embedding::Embedding;
+use crate::ops::gather::Gather;
+use crate::ops::index_select::IndexSelect;
+use crate::ops::logsumexp::LogSumExp;
+use crate::ops::norm::Norm;
+use crate::ops::one_hot::OneHot;
+use crate::ops::roll::Roll;
+use crate::ops::scatter_add::ScatterAdd;
+use crate::ops::softmax::Softmax;
+use crate::ops::sort::Sort;
+use crate::ops::topk::TopK;
+use crate::ops::triangle::Triangle;
 
 use crate::op::{BinaryOp, ReduceOp, ScatterMode, UnaryOp};
-use crate::ops::arrange::Arrange;
 use crate::ops::cat::Cat;
 use crate::ops::conv::{Conv, Role, Walk};
 use crate::ops::cumprod::CumProd;
 use crate::ops::matmul::MatMul;
-use crate::ops::pick::Pick;
 use crate::ops::pool::{Pool, Pooled};
-use crate::ops::rows::{LogSumExp, Norm, Softmax};
 use crate::ops::scatter::Scatter;
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
@@ -49,37 +59,37 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
     for dtype in [F32, F16, I64, Bool] {
         let x = Value::drawn(r, dtype, &[5, 6]).permuted(&[1, 0]);
         for (k, upper) in [(0, false), (-2, true), (1, false)] {
-            same("triangle", both(&rig, launcher, Arrange::Triangle { diagonal: k, upper }, &[&x]).unwrap());
+            same("triangle", both(&rig, launcher, Triangle { diagonal: k, upper }, &[&x]).unwrap());
         }
-        let roll = Arrange::Roll { shifts: vec![(0, 2), (-1, -1)] };
+        let roll = Roll { shifts: vec![(0, 2), (-1, -1)] };
         same("roll", both(&rig, launcher, roll, &[&x]).unwrap());
         for positions in [false, true] {
             for descending in [false, true] {
-                let sort = Arrange::Sort { dim: 0, descending, positions };
+                let sort = Sort { dim: 0, descending, positions };
                 same("sort", both(&rig, launcher, sort, &[&x]).unwrap());
-                let topk = Arrange::TopK { dim: -1, k: 3, largest: descending, positions };
+                let topk = TopK { dim: -1, k: 3, largest: descending, positions };
                 same("topk", both(&rig, launcher, topk, &[&x]).unwrap());
             }
         }
         if !dtype.is_float() {
-            same("cumsum", both(&rig, launcher, Arrange::CumSum { dim: 0 }, &[&x]).unwrap());
+            same("cumsum", both(&rig, launcher, CumSum { dim: 0 }, &[&x]).unwrap());
             same("cumprod", both(&rig, launcher, CumProd { dim: 0 }, &[&x]).unwrap());
         }
         let y = Value::drawn(r, dtype, &[2, 5]).flipped(1);
         same("cat", both(&rig, launcher, Cat { dim: 0 }, &[&x, &y, &x]).unwrap());
         let index = Value::of(&[3, 5], &(0..15).map(|_| r.below(12) as i64 - 6).collect::<Vec<_>>());
-        same("gather", both(&rig, launcher, Pick::Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap());
+        same("gather", both(&rig, launcher, Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap());
         let row = Value::of(&[4], &[3i32, 0, 5, 3]).flipped(0);
         same(
             "index_select",
-            both(&rig, launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&x, &row]).unwrap(),
+            both(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&x, &row]).unwrap(),
         );
         let table = Value::drawn(r, dtype, &[6, 8]);
         let at = Value::of(&[2, 2], &[1i64, 5, 0, 2]).permuted(&[1, 0]);
-        same("embedding", both(&rig, launcher, Pick::Embedding, &[&table, &at]).unwrap());
+        same("embedding", both(&rig, launcher, Embedding, &[&table, &at]).unwrap());
         if dtype != Bool {
             let source = Value::drawn(r, dtype, &[3, 5]);
-            let scattered = both(&rig, launcher, Pick::ScatterAdd { dim: 0 }, &[&x, &index, &source]).unwrap();
+            let scattered = both(&rig, launcher, ScatterAdd { dim: 0 }, &[&x, &index, &source]).unwrap();
             same("scatter_add", scattered);
         }
         for mode in ScatterMode::ALL {
@@ -90,10 +100,7 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         let source = Value::drawn(r, dtype, &[3, 1]);
         same("slice_assign", both(&rig, launcher, part, &[&x, &source]).unwrap());
     }
-    same(
-        "one_hot",
-        both(&rig, launcher, Pick::OneHot { classes: 5 }, &[&Value::of(&[3], &[4i64, 0, 2])]).unwrap(),
-    );
+    same("one_hot", both(&rig, launcher, OneHot { classes: 5 }, &[&Value::of(&[3], &[4i64, 0, 2])]).unwrap());
     for dtype in [F32, F64, F16, BF16] {
         let tolerance = match dtype {
             F16 => 2e-3,
@@ -118,7 +125,7 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             near("layer_norm", both(&rig, launcher, norm(true), &[&x, &w, &b]).unwrap(), 4.0 * tolerance);
             near("rms_norm", both(&rig, launcher, norm(false), &[&x, &w]).unwrap(), 4.0 * tolerance);
         }
-        near("cumsum", both(&rig, launcher, Arrange::CumSum { dim: 1 }, &[&x]).unwrap(), 4.0 * tolerance);
+        near("cumsum", both(&rig, launcher, CumSum { dim: 1 }, &[&x]).unwrap(), 4.0 * tolerance);
     }
     launcher.clear();
 }
@@ -170,28 +177,33 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     let rig = Rig::new();
     let launcher = &mut rig.launcher(Fusion::Background);
     let x = Value::of(&[4, 3], &[1f32; 12]);
-    let run = |launcher: &mut Launcher, op: Pick, inputs: &[&Value]| {
+    fn asked(
+        rig: &Rig,
+        launcher: &mut Launcher,
+        op: impl Operation,
+        inputs: &[&Value],
+    ) -> Option<(u64, i64, u64)> {
         let metas: Vec<Meta> = inputs.iter().map(|v| v.meta()).collect();
         let out = op.infer(&metas.iter().collect::<Vec<_>>()).unwrap();
-        let views: Vec<DeviceView<'_>> = inputs.iter().map(|v| v.on(&rig)).collect();
+        let views: Vec<DeviceView<'_>> = inputs.iter().map(|v| v.on(rig)).collect();
         let to = DeviceViewMut { ptr: rig.alloc(out.bytes()), dtype: out.dtype, shape: &out.shape };
-        launcher.node(&rig, &Op::Custom(Arc::new(op)), &views, to, false).unwrap();
+        launcher.node(rig, &Op::Custom(Arc::new(op)), &views, to, false).unwrap();
         rig.bad_index()
-    };
+    }
     let index = Value::of(&[3], &[0i64, -1, 9]);
     // From the end -1 is the last, but no word has the number -1.
-    let select = || Pick::IndexSelect { dim: 0, name: "index_select" };
-    assert_eq!(run(launcher, select(), &[&x, &index]), Some((2, 9, 4)));
-    assert_eq!(run(launcher, Pick::Embedding, &[&x, &index]), Some((1, -1, 4)));
-    assert_eq!(run(launcher, Pick::OneHot { classes: 9 }, &[&index]), Some((1, -1, 9)));
-    assert_eq!(run(launcher, Pick::OneHot { classes: 0 }, &[&index]), Some((0, 0, 0)));
+    let select = || IndexSelect { dim: 0, name: "index_select" };
+    assert_eq!(asked(&rig, launcher, select(), &[&x, &index]), Some((2, 9, 4)));
+    assert_eq!(asked(&rig, launcher, Embedding, &[&x, &index]), Some((1, -1, 4)));
+    assert_eq!(asked(&rig, launcher, OneHot { classes: 9 }, &[&index]), Some((1, -1, 9)));
+    assert_eq!(asked(&rig, launcher, OneHot { classes: 0 }, &[&index]), Some((0, 0, 0)));
     // Where the result has no elements, the indices are looked at all the same.
     let none = Value::of::<f32>(&[4, 0], &[]);
-    assert_eq!(run(launcher, select(), &[&none, &index]), Some((2, 9, 4)));
+    assert_eq!(asked(&rig, launcher, select(), &[&none, &index]), Some((2, 9, 4)));
     let low = Value::of(&[3], &[0i64, -5, 9]);
-    assert_eq!(run(launcher, select(), &[&none, &low]), Some((1, -5, 4)));
+    assert_eq!(asked(&rig, launcher, select(), &[&none, &low]), Some((1, -5, 4)));
     let fine = Value::of(&[3], &[0i64, 3, 2]);
-    assert_eq!(run(launcher, Pick::IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]), None);
+    assert_eq!(asked(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]), None);
     launcher.clear();
 }
 

@@ -76,7 +76,7 @@ fn even(x: &CudaView<'_>) -> Option<isize> {
 }
 
 /// `y[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
-pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
+fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
     let (x, w) = (inputs[0], inputs[1]);
     let [depth, outs] = geo.channels;
@@ -127,7 +127,7 @@ pub(crate) fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refu
 }
 
 /// From `(dy, w)`, and perhaps a bias, what flows back to the input: the transposed convolution.
-pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
+fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
     let (dy, w) = (inputs[0], inputs[1]);
     let [depth, outs] = geo.channels;
@@ -175,7 +175,7 @@ pub(crate) fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Ref
 }
 
 /// From `(dy, x)` what flows back to the weight.
-pub(crate) fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
+fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
     let [depth, outs] = geo.channels;
     let (channels, all) = (geo.groups * depth, geo.groups * outs);

@@ -3,13 +3,16 @@
 //! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
 //! memory first. Pure description: plans are handed over with addresses, and the backend launches them.
 
-pub(crate) mod arrange;
-pub(crate) mod conv;
-pub(crate) mod pick;
-pub(crate) mod place;
-pub(crate) mod pool;
-pub(crate) mod product;
-pub(crate) mod rows;
+mod conv;
+mod cumsum;
+mod index;
+mod place;
+mod pool;
+mod product;
+mod roll;
+mod rows;
+mod sort;
+mod triangle;
 
 use crate::cuda::kernels::{Operand, Plan, copy, elementwise};
 use crate::dtype::{DType, Scalar};
@@ -38,19 +41,27 @@ pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Ref
         };
     }
     plans!(
-        arrange::Arrange,
         cat::Cat,
         classes::Classes,
         conv::Conv,
         cumprod::CumProd,
+        cumsum::CumSum,
+        embedding::Embedding,
+        gather::Gather,
+        index_select::IndexSelect,
+        logsumexp::LogSumExp,
         matmul::MatMul,
-        pick::Pick,
+        norm::Norm,
+        one_hot::OneHot,
         pool::Pool,
-        rows::LogSumExp,
-        rows::Norm,
-        rows::Softmax,
+        roll::Roll,
         scatter::Scatter,
-        slice_assign::SliceAssign
+        scatter_add::ScatterAdd,
+        slice_assign::SliceAssign,
+        softmax::Softmax,
+        sort::Sort,
+        topk::TopK,
+        triangle::Triangle
     );
     op.run_cuda(run)
 }

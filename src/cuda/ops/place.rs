@@ -6,7 +6,7 @@ use crate::cuda::kernels::{Operand, copy};
 use crate::graph::launch::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
 use crate::ops::cat::Cat;
-use crate::ops::rows::checked;
+use crate::ops::check::checked;
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::{Layout, Strides, contiguous_strides};
 
@@ -24,7 +24,7 @@ fn copy_into(
 }
 
 /// The inputs one after the other along a dimension.
-pub(crate) fn cat(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
+fn cat(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
     let strides = contiguous_strides(cuda.output().shape);
     let mut at = 0;
     for &input in cuda.inputs() {
@@ -35,7 +35,7 @@ pub(crate) fn cat(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
 }
 
 /// The first input with a part of it replaced by the second, which is broadcast to the part.
-pub(crate) fn assign(cuda: &mut CudaRun<'_>, part: &Layout) -> Result<(), Refusal> {
+fn assign(cuda: &mut CudaRun<'_>, part: &Layout) -> Result<(), Refusal> {
     let (whole, source, out) = (cuda.inputs()[0], cuda.inputs()[1], cuda.output());
     if !cuda.in_place() {
         copy_to(cuda, whole, out)?;

@@ -17,13 +17,13 @@ pub(super) fn sizes(w: &Window) -> window::Window {
 }
 
 /// The largest element under each window, or its position.
-pub(crate) fn max(cuda: &mut CudaRun<'_>, w: &Window, position: bool) -> Result<(), Refusal> {
+fn max(cuda: &mut CudaRun<'_>, w: &Window, position: bool) -> Result<(), Refusal> {
     let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
     walk(cuda, x, &[out], "max_pool", |x| window::max(x.dtype, position, &w, x.shape, x.strides))
 }
 
 /// The mean under each window, or its way back.
-pub(crate) fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) -> Result<(), Refusal> {
+fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) -> Result<(), Refusal> {
     let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
     let (fixed, padded) = match by {
         Divisor::Fixed(n) => (n, false),

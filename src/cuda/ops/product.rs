@@ -10,7 +10,7 @@ use crate::ops::matmul::product;
 use crate::shape::{Shape, Strides};
 
 /// `a b` with broadcast batches; `full` is the result's shape with vectors as rows and columns.
-pub(crate) fn matmul(cuda: &mut CudaRun<'_>, full: &Shape) -> Result<(), Refusal> {
+fn matmul(cuda: &mut CudaRun<'_>, full: &Shape) -> Result<(), Refusal> {
     let (a, b, out) = (cuda.inputs()[0], cuda.inputs()[1], cuda.output());
     if out.numel() == 0 {
         return Ok(());

@@ -5,15 +5,15 @@ use super::{align, contiguous, converted, operand, run, walk};
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
-use crate::ops::rows::LogSumExp;
-use crate::ops::rows::Norm;
-use crate::ops::rows::Softmax;
-use crate::ops::rows::checked;
+use crate::ops::check::checked;
+use crate::ops::logsumexp::LogSumExp;
+use crate::ops::norm::Norm;
+use crate::ops::softmax::Softmax;
 use crate::shape::Strides;
 use smallvec::SmallVec;
 
 /// Softmax, log-softmax or logsumexp over one dimension; one number is a row of one.
-pub(crate) fn along(cuda: &mut CudaRun<'_>, op: RowOp, dim: isize) -> Result<(), Refusal> {
+fn along(cuda: &mut CudaRun<'_>, op: RowOp, dim: isize) -> Result<(), Refusal> {
     let (mut x, mut out) = (cuda.inputs()[0], cuda.output());
     if x.shape.is_empty() {
         (x.shape, x.strides) = (&[1], &[1]);
@@ -27,7 +27,7 @@ pub(crate) fn along(cuda: &mut CudaRun<'_>, op: RowOp, dim: isize) -> Result<(),
 }
 
 /// A norm over the trailing dimensions. Weight and bias of another type: all is done in the wider one.
-pub(crate) fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<(), Refusal> {
+fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<(), Refusal> {
     let (inputs, out) = (cuda.inputs(), cuda.output());
     if out.numel() == 0 {
         return Ok(());

@@ -2,16 +2,19 @@
 //!
 //! A bad index is written to the step's error record by the kernel, and fails the value when the device has run it.
 
-use super::OnCuda;
-use super::{align, copy_to, operand, run};
+use super::{OnCuda, align, copy_to, operand, run};
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::op::ScatterMode;
+use crate::ops::check::checked;
 use crate::ops::classes::Classes;
-use crate::ops::pick::Pick;
-use crate::ops::rows::checked;
+use crate::ops::embedding::Embedding;
+use crate::ops::gather::Gather;
+use crate::ops::index_select::IndexSelect;
+use crate::ops::one_hot::OneHot;
 use crate::ops::scatter::Scatter;
+use crate::ops::scatter_add::ScatterAdd;
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
 
@@ -68,14 +71,14 @@ fn gather(
 }
 
 /// One index an element of the result.
-pub(crate) fn each(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusal> {
+fn each(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusal> {
     let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
     let positions = contiguous_strides(index.shape);
     gather(cuda, x, dim, index.strides, &positions, from_end, "gather")
 }
 
 /// Whole slices along a dimension, by a row of indices.
-pub(crate) fn slices(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
+fn slices(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
     let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
     let along =
         |step: isize| -> Strides { (0..x.shape.len()).map(|d| if d == dim { step } else { 0 }).collect() };
@@ -83,7 +86,7 @@ pub(crate) fn slices(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> 
 }
 
 /// Rows of a table, for indices of any shape.
-pub(crate) fn embedding(cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
+fn embedding(cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
     let (table, index, out) = (cuda.inputs()[0], cuda.inputs()[1], cuda.output());
     let (rank, size) = (index.shape.len(), table.shape[0]);
     if out.numel() == 0 {
@@ -100,7 +103,7 @@ pub(crate) fn embedding(cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
 }
 
 /// The value with the source's elements joined to it at the indices.
-pub(crate) fn scatter(cuda: &mut CudaRun<'_>, dim: usize, mode: ScatterMode) -> Result<(), Refusal> {
+fn scatter(cuda: &mut CudaRun<'_>, dim: usize, mode: ScatterMode) -> Result<(), Refusal> {
     let (inputs, out) = (cuda.inputs(), cuda.output());
     let (x, index, source) = (inputs[0], inputs[1], inputs[2]);
     if !cuda.in_place() {
@@ -127,7 +130,7 @@ pub(crate) fn scatter(cuda: &mut CudaRun<'_>, dim: usize, mode: ScatterMode) -> 
 }
 
 /// A row of zeros with a one, for each index.
-pub(crate) fn one_hot(cuda: &mut CudaRun<'_>, classes: usize) -> Result<(), Refusal> {
+fn one_hot(cuda: &mut CudaRun<'_>, classes: usize) -> Result<(), Refusal> {
     let (index, out) = (cuda.inputs()[0], cuda.output());
     if classes == 0 {
         return look(cuda, index, 0, false);
@@ -144,16 +147,36 @@ impl OnCuda for Classes {
     }
 }
 
-impl OnCuda for Pick {
+impl OnCuda for Gather {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
-        match *self {
-            Pick::Gather { dim, .. } => each(run, checked(dim, rank), true),
-            Pick::IndexSelect { dim, .. } => slices(run, checked(dim, rank)),
-            Pick::Embedding => embedding(run),
-            Pick::ScatterAdd { dim } => scatter(run, checked(dim, rank), ScatterMode::Sum),
-            Pick::OneHot { classes } => one_hot(run, classes),
-        }
+        each(run, checked(self.dim, rank), true)
+    }
+}
+
+impl OnCuda for IndexSelect {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        slices(run, checked(self.dim, rank))
+    }
+}
+
+impl OnCuda for Embedding {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        embedding(run)
+    }
+}
+
+impl OnCuda for ScatterAdd {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let rank = run.inputs()[0].shape().len();
+        scatter(run, checked(self.dim, rank), ScatterMode::Sum)
+    }
+}
+
+impl OnCuda for OneHot {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        one_hot(run, self.classes)
     }
 }
 

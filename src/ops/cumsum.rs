@@ -1,0 +1,38 @@
+//! `cumsum`: running sums along a dimension.
+
+use super::check::{checked, dim_of};
+use crate::Backward;
+use crate::dtype::DType;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::host::kernels::index;
+
+pub(crate) struct CumSum {
+    pub dim: isize,
+}
+
+impl Operation for CumSum {
+    fn name(&self) -> &str {
+        "cumsum"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let Meta { shape, dtype } = inputs[0];
+        dim_of(shape, self.dim)?;
+        let dtype = if dtype.is_float() { *dtype } else { DType::I64 };
+        Ok(Meta { shape: shape.clone(), dtype })
+    }
+    fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
+        200u64.saturating_add(output.shape.numel() as u64)
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::NOTHING
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        call.give(0, |call| call.upstream().flip(self.dim).cumsum(self.dim).flip(self.dim));
+        Ok(())
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let x = run.inputs[0];
+        index::cumsum(x, checked(self.dim, x.shape.len()), &run.output, run.parallel);
+        Ok(())
+    }
+}
