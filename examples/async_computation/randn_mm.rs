@@ -108,26 +108,29 @@ fn gemm(a: &[f32], c: &mut [f32], n: usize) {
                 // this thread's alone.
                 #[allow(unsafe_code)]
                 unsafe {
-                    gemm::gemm(
+                    // Row by row is column by column of the product the other way round.
+                    let (from, left, step) = (a.as_ptr(), left.as_ptr(), n as isize);
+                    let (no, alone) = (false, gemm_common::Parallelism::None);
+                    gemm_f32::gemm::f32::get_gemm_fn()(
+                        n,
                         m,
                         n,
-                        n,
                         c.as_mut_ptr(),
+                        step,
                         1,
-                        n as isize,
-                        false,
-                        left.as_ptr(),
+                        no,
+                        from,
+                        step,
                         1,
-                        n as isize,
-                        a.as_ptr(),
+                        left,
+                        step,
                         1,
-                        n as isize,
                         0.0,
                         1.0,
-                        false,
-                        false,
-                        false,
-                        gemm::Parallelism::None,
+                        no,
+                        no,
+                        no,
+                        alone,
                     );
                 }
             });
