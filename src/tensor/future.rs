@@ -247,7 +247,7 @@ impl TensorFuture {
         let bench = Bench { port, host: &host, limit_ns: budget::INLINE_NS, look_again: true };
         let mut tally = Tally::default();
         let done = bench.run(Held::Handle(node), &mut tally);
-        port.settle(&mut tally);
+        tally.settle();
         if tally.started > 0 {
             port.counters.inline.fetch_add(tally.started, std::sync::atomic::Ordering::Relaxed);
         }

@@ -244,7 +244,7 @@ impl Ended<'_> {
             });
         }
         let waited = self.waited.map(|(_, waited)| waited);
-        trace::barrier(self.port, self.what, self.site, waited, self.queued, ran_dry);
+        trace::barrier(&self.port.name, self.what, self.site, waited, self.queued, ran_dry);
     }
 }
 
