@@ -132,7 +132,7 @@ pub use op::ScatterMode;
 pub use shape::Shape;
 pub use tensor::attention::AttentionOptions;
 pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
-pub use tensor::barriers::{BarrierReport, BarrierSite, Barriers, barriers};
+pub use tensor::barriers::{BarrierReport, Barriers, barriers};
 pub use tensor::benchmark::{Benchmark, Measured};
 pub use tensor::block_on::block_on;
 #[cfg(feature = "serve")]
@@ -161,6 +161,6 @@ pub use tensor::region::{Flat, Region, Tensors};
 pub use tensor::scope::{Scoped, allow_barriers, deny_barriers, named, tell_barriers};
 pub use tensor::simulated::{SimOptions, Simulation};
 pub use tensor::views::{cat, stack};
-pub use tensor::watch::Barrier;
+pub use tensor::watch::{Barrier, BarrierSite};
 pub use train::{Batch, Trainer};
 pub use view::{Output, Parallel, View};

@@ -20,6 +20,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+/// Where something was asked for: the caller's line.
+pub(crate) type At = &'static Location<'static>;
+
 /// A tensor that is being computed, or will be: what every op returns, at once.
 ///
 /// Shape, element type and device are known now; the elements are not. The op is queued already
