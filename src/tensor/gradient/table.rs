@@ -58,7 +58,7 @@ macro_rules! needs {
 
 macro_rules! rules {
     ($rule:ident, $needs:ident, $Enum:ident;
-     $($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr, $cuda:literal, $grad:tt;)*) => {
+     $($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr, $kernel:literal, $grad:tt;)*) => {
         fn $rule(op: $Enum, call: &mut Backward<'_>) {
             match op { $($Enum::$V => rule!(call, $grad),)* }
         }
