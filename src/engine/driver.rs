@@ -358,12 +358,12 @@ impl Shared {
         for node in desk.batch.by_ref().take(looks) {
             if let Op::Marker = node.op {
                 // Whoever has waited for all finds all of it in the counters.
-                self.port.settle(&mut std::mem::take(&mut tally));
+                std::mem::take(&mut tally).settle();
             }
             let look = desk.machine.look(node, now);
             follow(&mut desk.machine, look, &mut tally);
         }
-        self.port.settle(&mut tally);
+        tally.settle();
         true
     }
 

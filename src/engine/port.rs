@@ -15,7 +15,7 @@ use crate::completion::{DETACHED, Phase, QUEUED};
 use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Home, Node, NodeHandle, NodeLink, Op, free};
+use crate::graph::node::{Home, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
 use crate::host::memory::Memory;
 use crate::shape::Shape;
@@ -207,7 +207,7 @@ impl Port {
     /// [`push`](Self::push). For a device that [has not ended](Self::has_ended).
     #[inline(always)]
     pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, NodeLink) {
-        super::trace::op(self, &node);
+        super::trace::op(&self.name, &node);
         self.pressure.enqueued(bytes);
         NodeHandle::with_link(node)
     }
@@ -398,11 +398,6 @@ impl Port {
             self.counters.closing.fetch_sub(1, Relaxed);
         }
         self.look(node);
-    }
-
-    /// Lets go of what small steps have read.
-    pub fn settle(&self, tally: &mut super::small::Tally) {
-        free(tally.freed.drain(..));
     }
 
     /// Completes a node that the caller may write, and does what comes with an end. The error of a detached one is in the

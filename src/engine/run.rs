@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
 pub(crate) fn run(step: &Step, port: &Port, host: &Host<'_>) {
-    let _span = super::trace::step(port, step);
+    let _span = super::trace::step(&port.name, step);
     let began = port.tape.now();
     // SAFETY: we run the step.
     let results = unsafe { block::run(&step.work, host) };

@@ -194,7 +194,7 @@ impl SimDriver {
             let look = world.machine.look(node, now);
             follow(&mut world.machine, look, world.ended);
         }
-        world.port.settle(&mut tally);
+        tally.settle();
     }
 
     fn run(&self, world: &mut World, stream: usize) {

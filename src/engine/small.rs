@@ -11,7 +11,7 @@ use super::port::Port;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, is_last_reader};
+use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free, is_last_reader};
 use crate::graph::value::Value;
 use crate::host::block::run_node;
 use crate::host::step::{Host, run_group, run_tiny};
@@ -29,6 +29,13 @@ pub(crate) struct Tally {
     /// Few lie in here: a poll lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
     pub freed: SmallVec<[NodeLink; 4]>,
     pub started: u64,
+}
+
+impl Tally {
+    /// Lets go of what small steps have read.
+    pub fn settle(&mut self) {
+        free(self.freed.drain(..));
+    }
 }
 
 /// What runs small steps: the device and where to compute.
@@ -113,7 +120,7 @@ impl Bench<'_> {
                 // SAFETY: the node is claimed by us.
                 unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
             }
-            super::trace::small(self.port, node, 0, self.look_again);
+            super::trace::small(&self.port.name, node, 0, self.look_again);
             // SAFETY: as above.
             tally.freed.extend(unsafe { node.let_go() });
             self.port.publish_small(1, 0, !self.look_again, || node.completion.publish());
@@ -243,7 +250,7 @@ impl Bench<'_> {
             // SAFETY: all are claimed by us.
             unsafe { self.port.tape.small(temporaries, node, self.look_again, began) };
         }
-        super::trace::small(self.port, node, group.members.len().saturating_sub(1), self.look_again);
+        super::trace::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
         let mut freed = Inputs::new();
         let mut ended = 1;
         let mut weight = weight(node);

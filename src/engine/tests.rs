@@ -54,7 +54,7 @@ fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
     let bench = Bench { port, host: &host, limit_ns: 6_000, look_again: by_poll };
     let mut tally = Tally::default();
     let done = bench.run(Held::Handle(node), &mut tally);
-    port.settle(&mut tally);
+    tally.settle();
     done
 }
 

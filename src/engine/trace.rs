@@ -4,7 +4,6 @@
 //! on a stream, at DEBUG; an event for each small step, at TRACE), `futensor::barrier` (an await of a value,
 //! a read or a device has ended, at DEBUG). Nothing here waits, and nothing is formatted for nobody.
 
-use super::port::Port;
 use super::step::Step;
 use crate::graph::node::Node;
 use std::panic::Location;
@@ -19,27 +18,27 @@ mod on {
         tracing::event_enabled!(target: "futensor::barrier", Level::DEBUG)
     }
 
-    pub(crate) fn op(port: &Port, node: &Node) {
+    pub(crate) fn op(device: &str, node: &Node) {
         tracing::trace!(
             target: "futensor::op",
             op = node.op.name(),
             shape = %node.shape,
             dtype = %node.dtype,
-            device = %port.name,
+            device = %device,
             file = node.at.file(),
             line = node.at.line(),
             "queued"
         );
     }
 
-    pub(crate) fn step(port: &Port, step: &Step) -> tracing::span::EnteredSpan {
+    pub(crate) fn step(device: &str, step: &Step) -> tracing::span::EnteredSpan {
         let names = || step.nodes().map(|n| n.op.name()).collect::<Vec<_>>().join(" ");
         let at = || step.nodes().last().map_or(("", 0), |n| (n.at.file(), n.at.line()));
         tracing::debug_span!(
             target: "futensor::step",
             "step",
             ops = names(),
-            device = %port.name,
+            device = %device,
             stream = step.at.stream,
             point = step.at.point,
             waits = step.waits.len(),
@@ -49,13 +48,13 @@ mod on {
         .entered()
     }
 
-    pub(crate) fn small(port: &Port, node: &Node, fused: usize, by_poll: bool) {
+    pub(crate) fn small(device: &str, node: &Node, fused: usize, by_poll: bool) {
         tracing::trace!(
             target: "futensor::step",
             op = node.op.name(),
             fused,
             by_poll,
-            device = %port.name,
+            device = %device,
             file = node.at.file(),
             line = node.at.line(),
             "small step"
@@ -63,7 +62,7 @@ mod on {
     }
 
     pub(crate) fn barrier(
-        port: &Port,
+        device: &str,
         what: &str,
         site: &Location<'_>,
         waited: Option<Duration>,
@@ -75,7 +74,7 @@ mod on {
             what,
             file = site.file(),
             line = site.line(),
-            device = %port.name,
+            device = %device,
             waited_us = waited.map_or(0, |w| w.as_micros() as u64),
             had_to_wait = waited.is_some(),
             queued,
@@ -99,15 +98,15 @@ mod off {
         false
     }
     #[inline(always)]
-    pub(crate) fn op(_: &Port, _: &Node) {}
+    pub(crate) fn op(_: &str, _: &Node) {}
     #[inline(always)]
-    pub(crate) fn step(_: &Port, _: &Step) -> NoSpan {
+    pub(crate) fn step(_: &str, _: &Step) -> NoSpan {
         NoSpan
     }
     #[inline(always)]
-    pub(crate) fn small(_: &Port, _: &Node, _: usize, _: bool) {}
+    pub(crate) fn small(_: &str, _: &Node, _: usize, _: bool) {}
     #[inline(always)]
-    pub(crate) fn barrier(_: &Port, _: &str, _: &Location<'_>, _: Option<Duration>, _: usize, _: bool) {}
+    pub(crate) fn barrier(_: &str, _: &str, _: &Location<'_>, _: Option<Duration>, _: usize, _: bool) {}
 }
 #[cfg(not(feature = "tracing"))]
 pub(crate) use off::*;

@@ -4,7 +4,7 @@
 //! a launch out is behind a trait. The crate's own ops hand over plans of their own through
 //! [`CudaRun::work`]; an op from outside brings CUDA C.
 
-use super::operation::Refusal;
+use super::refusal::Refusal;
 use crate::dtype::DType;
 use crate::shape::contiguous_strides;
 use std::any::Any;

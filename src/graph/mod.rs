@@ -8,6 +8,7 @@ pub(crate) mod node;
 pub(crate) mod operation;
 pub(crate) mod plan;
 pub(crate) mod program;
+pub(crate) mod refusal;
 pub(crate) mod tape;
 pub(crate) mod value;
 pub(crate) mod work;

@@ -113,7 +113,7 @@ impl Memory {
     }
 
     /// Bytes that were counted are given back.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    #[allow(dead_code)] // For devices that count memory of their own here.
     pub fn uncount(&self, bytes: usize) {
         self.live.fetch_sub(bytes, Relaxed);
     }

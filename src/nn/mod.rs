@@ -37,7 +37,6 @@ mod norm;
 mod parameter;
 mod pool;
 mod sequential;
-mod state;
 mod transformer;
 
 pub use activation::{

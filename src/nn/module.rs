@@ -1,12 +1,12 @@
 //! The trait of layers, and what every module can be asked.
 
 use super::parameter::Parameter;
-use super::state;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::tensor::build::called_from;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -91,7 +91,7 @@ pub trait Module: Send + Sync {
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
         let mut found = Vec::new();
         self.parts(&mut |name, part| {
-            state::walk(name, &part, &mut |name, part| {
+            walk(name, &part, &mut |name, part| {
                 if let Part::Parameter(p) = part {
                     found.push((name.to_string(), Parameter::clone(p)));
                 }
@@ -104,7 +104,7 @@ pub trait Module: Send + Sync {
     fn named_buffers(&self) -> Vec<(String, Parameter)> {
         let mut found = Vec::new();
         self.parts(&mut |name, part| {
-            state::walk(name, &part, &mut |name, part| {
+            walk(name, &part, &mut |name, part| {
                 if let Part::Buffer(p) = part {
                     found.push((name.to_string(), Parameter::clone(p)));
                 }
@@ -192,12 +192,12 @@ pub trait Module: Send + Sync {
 
     /// Puts it in training, as it is at first: dropout drops, batch norms learn.
     fn train(&self) {
-        self.parts(&mut |name, part| state::switch(name, &part, true));
+        self.parts(&mut |name, part| switch(name, &part, true));
     }
 
     /// Puts it in use: dropout does nothing, batch norms use what they have learnt.
     fn eval(&self) {
-        self.parts(&mut |name, part| state::switch(name, &part, false));
+        self.parts(&mut |name, part| switch(name, &part, false));
     }
 
     /// All parameters' and buffers' values, by name: what is saved. Those of [lazy](Parameter::lazy) parameters without a
@@ -231,7 +231,7 @@ pub trait Module: Send + Sync {
     where
         Self: Sized,
     {
-        state::load(self, state.into_iter().collect())
+        load(self, state.into_iter().collect())
     }
 }
 
@@ -253,4 +253,51 @@ impl<M: Module + ?Sized> Module for std::sync::Arc<M> {
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         (**self).parts(visit);
     }
+}
+
+/// Visits a part, and those of a module in it, with full names.
+fn walk(name: &str, part: &Part<'_>, visit: &mut dyn FnMut(&str, &Part<'_>)) {
+    visit(name, part);
+    if let Part::Module(module) = part {
+        module.parts(&mut |inner, part| walk(&format!("{name}.{inner}"), &part, visit));
+    }
+}
+
+/// Switches a part, and those of a module in it, between training and use.
+fn switch(name: &str, part: &Part<'_>, training: bool) {
+    walk(name, part, &mut |_, part| {
+        if let Part::Mode(mode) = part {
+            mode.set(training);
+        }
+    });
+}
+
+/// Puts values in by name: all of them, or none.
+#[track_caller]
+fn load(module: &impl Module, state: Vec<(String, TensorFuture)>) -> Result<(), Error> {
+    let at = Location::caller();
+    let error = |kind, text: String| Err(Error::new(kind, "load_state", text, at));
+    let mut given: HashMap<String, TensorFuture> = state.into_iter().collect();
+    let mut found: Vec<(Parameter, TensorFuture)> = Vec::new();
+    for (name, parameter) in module.named_parameters().into_iter().chain(module.named_buffers()) {
+        let Some(value) = given.remove(&name) else {
+            return error(ErrorKind::Argument, format!("there is no value for {name}"));
+        };
+        if let Err(own) = parameter.takes(value.shape()) {
+            let text = format!("{name} has shape {own}, and the value {}", value.shape());
+            return error(ErrorKind::Shape, text);
+        }
+        let device = parameter.device().unwrap_or_else(|| value.device());
+        let dtype = if parameter.is_lazy() { parameter.lazy_dtype() } else { parameter.value().dtype() };
+        found.push((parameter, value.to_device(&device).to_dtype(dtype)));
+    }
+    let mut names: Vec<String> = given.into_keys().collect();
+    names.sort();
+    if !names.is_empty() {
+        return error(ErrorKind::Argument, format!("nothing here is called {}", names.join(", ")));
+    }
+    for (parameter, value) in found {
+        parameter.set(value);
+    }
+    Ok(())
 }

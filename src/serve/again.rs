@@ -4,10 +4,16 @@
 //! all of these have ended, the requests of those that failed again are run one by one, unless none of them passed:
 //! then the function is at fault, or the device, and everybody has the error. Called by the batcher, outside its locks.
 
-use super::batcher::Group;
 use super::slot::{Slot, may_be_a_requests};
 use crate::sync::lock_plain as lock;
 use std::sync::{Arc, Mutex};
+
+/// Requests that are run in one batch again.
+pub(super) struct Group<R> {
+    pub slots: Vec<Arc<Slot<R>>>,
+    /// What they are a part of, where their end says more than of themselves.
+    pub trial: Option<Trial<R>>,
+}
 
 /// The groups of what failed together: shared by them, until the last of them has ended.
 pub(super) struct Trial<R>(Arc<Mutex<Verdict<R>>>);

@@ -6,8 +6,7 @@
 
 use super::slot::{Given, Seat, may_be_a_requests};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::future::TensorFuture;
-use crate::tensor::tensor::Tensor;
+use crate::tensor::future::{Tensor, TensorFuture};
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;

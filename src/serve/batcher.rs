@@ -12,7 +12,7 @@
 //! again one by one. That takes two rounds, n rows more for the groups and sqrt(n) for each bad request, where halving would
 //! take log2(n) rounds and twice as many rows. Where every group fails, the function is at fault: it is left at that.
 
-use super::again::{self, Trial};
+use super::again::{self, Group, Trial};
 use super::answer::{Answer, Desk, End};
 use super::options::{BatchOptions, BatchStats};
 use super::slot::{Granted, Slot};
@@ -21,8 +21,7 @@ use crate::engine::pressure::{Pressure, QueueLimits, Turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{caught, contained};
 use crate::sync::lock_plain as lock;
-use crate::tensor::future::TensorFuture;
-use crate::tensor::tensor::Tensor;
+use crate::tensor::future::{Tensor, TensorFuture};
 use crate::tensor::watch;
 use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
@@ -37,13 +36,6 @@ struct Item<R> {
     request: R,
     slot: Arc<Slot<R>>,
     came: Duration,
-}
-
-/// Requests that are run in one batch again.
-pub(super) struct Group<R> {
-    pub slots: Vec<Arc<Slot<R>>>,
-    /// What they are a part of, where their end says more than of themselves.
-    pub trial: Option<Trial<R>>,
 }
 
 struct State<R> {

@@ -1,7 +1,6 @@
 //! Barriers over a device and over all of them, and backpressure.
 
-use super::build::At;
-use super::future::TensorFuture;
+use super::future::{At, TensorFuture};
 use super::watch;
 use crate::completion::AWAITED;
 use crate::dtype::DType;

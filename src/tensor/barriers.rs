@@ -5,9 +5,8 @@
 //! itself is `watch`'s.
 
 use super::device::Device;
-use super::watch::{Table, Watcher};
+use super::watch::{BarrierSite, Table, Watcher};
 use std::fmt;
-use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,33 +51,6 @@ impl Barriers {
     pub fn report(&self) -> BarrierReport {
         BarrierReport { sites: self.table.sites() }
     }
-}
-
-/// What one line of the program has waited for. Awaits that are given up are not counted.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct BarrierSite {
-    /// What is awaited there: `await`, `wait_to_read`, `to_vec`, `item`, `waitall`...
-    pub what: &'static str,
-    /// File, line and column.
-    pub site: &'static Location<'static>,
-    /// The device.
-    pub device: &'static str,
-    /// Awaits that have ended.
-    pub count: u64,
-    /// Of those, how many had to wait: the value was not there at the first poll, nor computed by it.
-    pub waited: u64,
-    /// Time from their first poll to their end, added up.
-    pub total: Duration,
-    /// The longest.
-    pub worst: Duration,
-    /// Ops that were queued or running at the first poll, the awaited one included: on the average.
-    pub queued_mean: f64,
-    /// The same at most.
-    pub queued_max: usize,
-    /// How often the device had nothing left to do when the wait ended: it idles until this task, or
-    /// another, queues more.
-    pub ran_dry: u64,
 }
 
 /// Where a program waits: a line for each site, the longest waits first. `Display` is a table.

@@ -1,6 +1,7 @@
 //! From a call to a queued node: checks, metadata, failed values.
 
 use super::device::Device;
+pub(crate) use super::future::At;
 use super::future::TensorFuture;
 use super::gradient::record;
 use super::region::trace::{enqueue, enter, is_tracing};
@@ -16,10 +17,7 @@ use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::Shape;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::panic::Location;
 use std::sync::Arc;
-
-pub(crate) type At = &'static Location<'static>;
 
 /// On whose behalf ops are asked for now.
 #[derive(Clone, Copy)]

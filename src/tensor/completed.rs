@@ -1,7 +1,6 @@
 //! Results in the order of their completion: [`completed`].
 
-use super::future::TensorFuture;
-use super::tensor::Tensor;
+use super::future::{Tensor, TensorFuture};
 use crate::error::Result;
 use crate::sync::lock_plain as lock;
 use futures_core::Stream;

@@ -1,6 +1,7 @@
 //! `Device`: where values live, and the barriers over all of them.
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
+use super::future::TensorFuture;
 use crate::engine::driver::{CpuDriver, Manner};
 use crate::engine::machine::Limits;
 use crate::engine::port::{DeviceMemory, Opening, Port};
@@ -412,6 +413,13 @@ impl Device {
     /// ```
     pub fn trim(&self) -> usize {
         self.port.driver.trim()
+    }
+}
+
+impl TensorFuture {
+    /// The device that the value is, or will be, on.
+    pub fn device(&self) -> Device {
+        Device::of(self.port())
     }
 }
 

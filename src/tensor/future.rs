@@ -1,9 +1,7 @@
-//! `TensorFuture`: a value to come, and awaiting it.
+//! `TensorFuture`: a value to come, and awaiting it; `Tensor`: one that is known to be there.
 
 use super::budget;
-use super::device::Device;
 use super::region::trace;
-use super::tensor::Tensor;
 use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::port::Port;
@@ -16,10 +14,14 @@ use crate::shape::Shape;
 use crate::view::Serial;
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::ops::Deref;
 use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
+
+/// Where something was asked for: the caller's line.
+pub(crate) type At = &'static Location<'static>;
 
 /// A tensor that is being computed, or will be: what every op returns, at once.
 ///
@@ -111,11 +113,6 @@ impl TensorFuture {
         self.node.dtype
     }
 
-    /// The device that the value is, or will be, on.
-    pub fn device(&self) -> Device {
-        Device::of(self.port())
-    }
-
     /// True once the value is there or has failed. Looks, and waits for nothing.
     ///
     /// ```
@@ -142,7 +139,7 @@ impl TensorFuture {
 
     /// Fire and forget: this value and what it is made from are computed whatever happens to the
     /// handles. Its error, should it fail, is returned by the device's next
-    /// [`waitall`](Device::waitall).
+    /// [`waitall`](crate::Device::waitall).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -247,7 +244,7 @@ impl TensorFuture {
         let bench = Bench { port, host: &host, limit_ns: budget::INLINE_NS, look_again: true };
         let mut tally = Tally::default();
         let done = bench.run(Held::Handle(node), &mut tally);
-        port.settle(&mut tally);
+        tally.settle();
         if tally.started > 0 {
             port.counters.inline.fetch_add(tally.started, std::sync::atomic::Ordering::Relaxed);
         }
@@ -343,5 +340,95 @@ impl Future for Wait {
             None => Ok(()),
             Some(error) => Err(error.clone()),
         }))
+    }
+}
+
+/// A value that is there: what awaiting a [`TensorFuture`] gives.
+///
+/// Everything that a future can do, a tensor can: it dereferences to one for methods, and operators
+/// and `await` take it as it is.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, Tensor};
+/// let x: Tensor = Device::cpu().arange(0, 3, 1).await?;
+/// assert!(x.is_ready());
+/// assert_eq!((&x + &x).to_vec::<i64>().await?, [0, 2, 4]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Tensor(TensorFuture);
+
+impl Tensor {
+    pub(crate) fn known(future: TensorFuture) -> Tensor {
+        Tensor(future)
+    }
+
+    /// The same value as a future, for places that want one.
+    pub fn into_future_value(self) -> TensorFuture {
+        self.0
+    }
+}
+
+impl Deref for Tensor {
+    type Target = TensorFuture;
+    fn deref(&self) -> &TensorFuture {
+        &self.0
+    }
+}
+
+impl From<Tensor> for TensorFuture {
+    fn from(tensor: Tensor) -> TensorFuture {
+        tensor.0
+    }
+}
+
+impl AsRef<TensorFuture> for Tensor {
+    fn as_ref(&self) -> &TensorFuture {
+        &self.0
+    }
+}
+
+impl AsRef<TensorFuture> for TensorFuture {
+    fn as_ref(&self) -> &TensorFuture {
+        self
+    }
+}
+
+impl IntoFuture for Tensor {
+    type Output = Result<Tensor>;
+    type IntoFuture = TensorFuture;
+    fn into_future(self) -> TensorFuture {
+        self.0
+    }
+}
+
+impl IntoFuture for &Tensor {
+    type Output = Result<Tensor>;
+    type IntoFuture = TensorFuture;
+    fn into_future(self) -> TensorFuture {
+        self.0.clone()
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {} on {})", self.dtype(), self.shape(), &self.port().name)
+    }
+}
+
+/// Shape, type and device, and the word for the elements: reading them is a barrier, and so it is awaited.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// let x = futensor::Device::cpu().ones([2]).await?;
+/// assert_eq!(x.display().await?, "tensor([1., 1.])");
+/// assert!(x.to_string().ends_with("for the elements: `x.display().await`)"));
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dtype, shape, name) = (self.dtype(), self.shape(), &self.port().name);
+        write!(f, "Tensor({dtype} {shape} on {name}; for the elements: `x.display().await`)")
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn draw(
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone, Debug)]
-pub struct Generator(pub(super) Arc<Mutex<(u64, u64)>>);
+pub struct Generator(Arc<Mutex<(u64, u64)>>);
 
 impl Generator {
     /// The sequence of this seed, from its start.
@@ -65,24 +65,24 @@ impl Generator {
     /// Uniform numbers in [0, 1), float32.
     #[track_caller]
     pub fn rand(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.clone()), shape.into(), DType::F32, false, Location::caller())
+        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), DType::F32, false, Location::caller())
     }
 
     /// Standard normal numbers, float32.
     #[track_caller]
     pub fn randn(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.clone()), shape.into(), DType::F32, true, Location::caller())
+        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), DType::F32, true, Location::caller())
     }
 
     /// Uniform numbers in [0, 1) of a floating point type.
     #[track_caller]
     pub fn rand_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.clone()), shape.into(), dtype, false, Location::caller())
+        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), dtype, false, Location::caller())
     }
 
     /// Standard normal numbers of a floating point type.
     #[track_caller]
     pub fn randn_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.clone()), shape.into(), dtype, true, Location::caller())
+        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), dtype, true, Location::caller())
     }
 }

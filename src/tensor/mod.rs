@@ -38,8 +38,6 @@ mod scatter;
 pub(crate) mod scope;
 pub(crate) mod simulated;
 mod stats;
-#[allow(clippy::module_inception)]
-pub(crate) mod tensor;
 pub(crate) mod timeline;
 pub(crate) mod views;
 pub(crate) mod watch;
@@ -56,7 +54,7 @@ unwind_safe!(
     device::Device,
     future::TensorFuture,
     future::Wait,
-    tensor::Tensor,
+    future::Tensor,
     barrier::WaitAll,
     barrier::WaitEverything,
     barrier::Ready,

@@ -3,8 +3,7 @@
 //! Operators do not dereference, so they are written once over [`Operand`].
 
 use super::build;
-use super::future::TensorFuture;
-use super::tensor::Tensor;
+use super::future::{Tensor, TensorFuture};
 use crate::dtype::Scalar;
 use crate::op::BinaryOp;
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};

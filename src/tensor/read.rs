@@ -5,8 +5,7 @@
 
 use super::build;
 use super::display;
-use super::future::TensorFuture;
-use super::tensor::Tensor;
+use super::future::{Tensor, TensorFuture};
 use crate::dtype::{DType, Element};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result};

@@ -335,6 +335,14 @@ impl TensorFuture {
         let asked = build::ask_custom(Arc::new(op), &[&self, source.as_ref()], Location::caller());
         asked.without((self, source))
     }
+
+    /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice its gradient.
+    #[track_caller]
+    pub(crate) fn into_zeros(&self, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
+        let zeros = self.device().zeros_dtype(shape.clone(), self.dtype());
+        let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| Some((start, len, step, true)));
+        build::custom(Arc::new(op), &[&zeros, self], Location::caller())
+    }
 }
 
 /// Tensors put one after the other along a dimension that they have. All other sizes agree; types are

@@ -7,7 +7,7 @@
 //! polled by another library's code (`join!`, a stream) has the line of its op. Knows nothing of executors:
 //! tasks are told apart by their wakers.
 
-use super::future::TensorFuture;
+use super::future::{At, TensorFuture};
 use crate::completion::AWAITED;
 use crate::engine::port::Port;
 use crate::engine::record::Awaited;
@@ -22,8 +22,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-
-type At = &'static Location<'static>;
 
 /// How many look on: scopes, tables and recordings that are alive.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
@@ -130,6 +128,33 @@ fn refusal(what: &'static str, site: At, first: bool) -> Option<Error> {
 
 // ---- tables -------------------------------------------------------------------------------------------
 
+/// What one line of the program has waited for. Awaits that are given up are not counted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BarrierSite {
+    /// What is awaited there: `await`, `wait_to_read`, `to_vec`, `item`, `waitall`...
+    pub what: &'static str,
+    /// File, line and column.
+    pub site: &'static Location<'static>,
+    /// The device.
+    pub device: &'static str,
+    /// Awaits that have ended.
+    pub count: u64,
+    /// Of those, how many had to wait: the value was not there at the first poll, nor computed by it.
+    pub waited: u64,
+    /// Time from their first poll to their end, added up.
+    pub total: Duration,
+    /// The longest.
+    pub worst: Duration,
+    /// Ops that were queued or running at the first poll, the awaited one included: on the average.
+    pub queued_mean: f64,
+    /// The same at most.
+    pub queued_max: usize,
+    /// How often the device had nothing left to do when the wait ended: it idles until this task, or
+    /// another, queues more.
+    pub ran_dry: u64,
+}
+
 /// What one site has seen.
 #[derive(Clone, Debug, Default)]
 struct Tally {
@@ -186,10 +211,10 @@ impl Table {
     }
 
     /// The sites that were seen, the longest waits first.
-    pub fn sites(&self) -> Vec<super::barriers::BarrierSite> {
+    pub fn sites(&self) -> Vec<BarrierSite> {
         let mut sites: Vec<_> = lock(&self.sites)
             .iter()
-            .map(|((_, what, _), (site, device, t))| super::barriers::BarrierSite {
+            .map(|((_, what, _), (site, device, t))| BarrierSite {
                 what,
                 site,
                 device,
@@ -244,7 +269,7 @@ impl Ended<'_> {
             });
         }
         let waited = self.waited.map(|(_, waited)| waited);
-        trace::barrier(self.port, self.what, self.site, waited, self.queued, ran_dry);
+        trace::barrier(&self.port.name, self.what, self.site, waited, self.queued, ran_dry);
     }
 }
 

@@ -9,15 +9,11 @@ use crate::graph::node::{Op, Reduction, ViewOp};
 use crate::graph::operation::{Needs, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
-use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
-use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
-use std::panic::Location;
-use std::sync::Arc;
 
 /// What a rule of the table reads, by the names in its brackets.
 const fn needs_of(names: &[&str]) -> Needs {
@@ -62,7 +58,7 @@ macro_rules! needs {
 
 macro_rules! rules {
     ($rule:ident, $needs:ident, $Enum:ident;
-     $($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr, $cuda:literal, $grad:tt;)*) => {
+     $($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr, $kernel:literal, $grad:tt;)*) => {
         fn $rule(op: $Enum, call: &mut Backward<'_>) {
             match op { $($Enum::$V => rule!(call, $grad),)* }
         }
@@ -219,16 +215,9 @@ fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
             let parts: Vec<(usize, usize, isize)> = (0..shape.rank())
                 .map(|d| if d == dim as usize { (start, g.dims()[d], step) } else { (0, shape[d], 1) })
                 .collect();
-            into_zeros(g, shape, &parts)
+            g.into_zeros(shape, &parts)
         }
     }
-}
-
-/// Zeros of a shape with `x` at (start, length, step) of each dimension.
-pub(crate) fn into_zeros(x: &TensorFuture, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
-    let zeros = x.device().zeros_dtype(shape.clone(), x.dtype());
-    let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| Some((start, len, step, true)));
-    build::custom(Arc::new(op), &[&zeros, x], Location::caller())
 }
 
 fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {

@@ -200,6 +200,7 @@ impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
         let metas: Vec<Meta> = inputs.iter().map(|x| x.node.meta()).collect();
         let mut given = Vec::new();
         let (outputs, traced) = Trace::of(port, &metas, at, |stand_ins| {
+            let stand_ins = stand_ins.into_iter().map(TensorFuture::new).collect();
             let (outputs, lengths) = Flat::of((self.closure)(Flat::put_together(stand_ins, lengths)));
             given = lengths;
             outputs

@@ -13,23 +13,23 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::operation::Meta;
 use crate::sync::Mutex;
-use crate::tensor::future::TensorFuture;
-use crate::tensor::generator::Generator;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Where a draw's position comes from.
 #[derive(Clone)]
 pub(crate) enum Dice {
     Device(&'static Port),
-    Own(Generator),
+    /// A generator's: seed and offset.
+    Own(Arc<Mutex<(u64, u64)>>),
 }
 
 impl Dice {
     pub fn state(&self) -> &Mutex<(u64, u64)> {
         match self {
             Dice::Device(port) => &port.generator,
-            Dice::Own(generator) => &generator.0,
+            Dice::Own(state) => state,
         }
     }
 
@@ -173,7 +173,7 @@ impl Trace {
         port: &'static Port,
         metas: &[Meta],
         at: &'static Location<'static>,
-        f: impl FnOnce(Vec<TensorFuture>) -> R,
+        f: impl FnOnce(Vec<NodeHandle>) -> R,
     ) -> (R, Trace) {
         let stand_ins: Vec<NodeHandle> = metas
             .iter()
@@ -183,7 +183,7 @@ impl Trace {
         TRACE.set(Some(Trace { port, inputs, nodes: Vec::new(), draws: Vec::new() }));
         LISTENS.set(true);
         let listening = Listening;
-        let out = f(stand_ins.into_iter().map(TensorFuture::new).collect());
+        let out = f(stand_ins);
         LISTENS.set(false);
         let trace = TRACE.take().unwrap_or_else(|| unreachable!("only the guard takes it, and it is here"));
         drop(listening);

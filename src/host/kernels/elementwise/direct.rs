@@ -6,8 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::gather::Lie;
-use super::loops::{self, Rep};
+use super::loops;
 use super::plan::{Call, how, is_half, write_immediate};
+use super::rep::Rep;
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code};
 use crate::op::{BinaryOp, Class, UnaryOp};

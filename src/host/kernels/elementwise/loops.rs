@@ -6,50 +6,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::dtype::DType;
+use super::rep::{REPS, Rep};
 use crate::host::kernels::math::{self, Lane, Number, Real, Value};
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
 use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
 use std::marker::PhantomData;
-
-/// How a register holds a type: 16-bit floats as f32 that are rounded after each instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(in crate::host::kernels) enum Rep {
-    F32,
-    F64,
-    I32,
-    I64,
-    U8,
-    Bool,
-}
-
-const REPS: usize = 6;
-
-impl Rep {
-    /// The representation of an element type.
-    #[inline(always)]
-    pub fn of(dtype: DType) -> Rep {
-        match dtype {
-            DType::F32 | DType::F16 | DType::BF16 => Rep::F32,
-            DType::F64 => Rep::F64,
-            DType::I32 => Rep::I32,
-            DType::I64 => Rep::I64,
-            DType::U8 => Rep::U8,
-            DType::Bool => Rep::Bool,
-        }
-    }
-
-    /// Bytes of one element.
-    #[inline(always)]
-    pub fn size(self) -> usize {
-        match self {
-            Rep::F32 | Rep::I32 => 4,
-            Rep::F64 | Rep::I64 => 8,
-            Rep::U8 | Rep::Bool => 1,
-        }
-    }
-}
 
 type Instances = [Loop; LEVELS];
 

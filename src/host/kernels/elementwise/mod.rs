@@ -23,6 +23,7 @@ pub(super) mod loops;
 mod measure;
 mod moves;
 mod plan;
+pub(super) mod rep;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use super::loops::Rep;
+use super::rep::Rep;
 use crate::dtype::DType;
 use crate::host::kernels::math::{narrow_bf16, narrow_f16, narrow_odd, widen_bf16, widen_f16};
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};

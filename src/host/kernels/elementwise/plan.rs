@@ -8,8 +8,9 @@
 #![allow(unsafe_code)]
 
 use super::gather::{Gather, Lie, lie};
-use super::loops::{self, Rep};
+use super::loops;
 use super::moves;
+use super::rep::Rep;
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::graph::program::{Arg, Code, INSTRS_MAX, OUTPUTS_MAX, Program};
 use crate::host::kernels::simd::{Level, Loop};

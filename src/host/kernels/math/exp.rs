@@ -5,7 +5,7 @@
 //! Functions", chapter 11). Polynomials are minimax (Remez). Where f32 arithmetic would not keep two units
 //! in the last place, f64 is used inside.
 
-use super::single::{fma, fma64, horner, horner64, reciprocal64};
+use super::poly::{fma, fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
 use std::f32::consts::LOG2_E;
 

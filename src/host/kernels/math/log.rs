@@ -4,7 +4,7 @@
 //! Cephes) or in `s = (m - 1) / (m + 1)` with `log m = 2 atanh s` (the others, in f64). Free of branches.
 
 use super::exp::exp2_64;
-use super::single::{fma, fma64, horner, horner64, reciprocal64};
+use super::poly::{fma, fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
 
 const LN2_HIGH: f32 = 0.693145751953125;

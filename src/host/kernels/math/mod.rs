@@ -11,6 +11,7 @@ mod double;
 mod exp;
 mod half;
 mod log;
+mod poly;
 mod single;
 mod special;
 #[cfg(test)]

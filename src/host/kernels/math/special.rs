@@ -1,7 +1,7 @@
 //! The error function of f32 and the activations made of it. Free of branches.
 
 use super::exp::{clamp, exp_of_negative, exp64};
-use super::single::{fma, fma64, horner, horner64, reciprocal64};
+use super::poly::{fma, fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
 
 /// Up to 0.92 an odd polynomial; beyond it `1 - e^-p` with a polynomial for `-log erfc`, up to 4, where

@@ -18,7 +18,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::host::kernels::elementwise::loops::{self, Rep};
+use crate::host::kernels::elementwise::loops;
+use crate::host::kernels::elementwise::rep::Rep;
 use crate::host::kernels::simd::Level;
 use crate::op::{BinaryOp, UnaryOp};
 

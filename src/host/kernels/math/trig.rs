@@ -5,7 +5,7 @@
 //! standard library's f64 functions reduce with as many bits as it takes. The fast paths are free of
 //! branches; a loop runs them over everything and then mends the rare elements.
 
-use super::single::{fma64, horner64, reciprocal64};
+use super::poly::{fma64, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 

@@ -1,0 +1,54 @@
+//! Why an op does not take what it is given.
+
+use crate::error::ErrorKind;
+
+/// Why an op does not take its operands, or why its kernel gave up: a kind and a sentence. The engine
+/// adds the op's name and the caller's line.
+///
+/// ```
+/// use futensor::Refusal;
+/// let refusal = Refusal::shape("length 7 is not a power of two");
+/// assert_eq!(refusal.to_string(), "length 7 is not a power of two");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+}
+
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $name:ident $kind:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(message: impl Into<String>) -> Refusal {
+            Refusal { kind: ErrorKind::$kind, message: message.into() }
+        }
+    )*};
+}
+
+impl Refusal {
+    refusals! {
+        /// Shapes do not fit.
+        shape Shape;
+        /// An element type does not fit.
+        dtype DType;
+        /// An index or dimension is out of range.
+        index Index;
+        /// Another argument makes no sense.
+        argument Argument;
+        /// The kernel failed.
+        kernel Kernel;
+    }
+}
+
+impl Refusal {
+    /// An op that has no kernel for the kind of device it was asked on.
+    pub(crate) fn no_kernel(name: &str) -> Refusal {
+        Refusal::kernel(format!("{name} has no CUDA kernel: copy its operands to the CPU with to_device"))
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
