@@ -1,8 +1,7 @@
 //! The CUDA side of the ops: which plans of `cuda/kernels` each of them is.
 //!
-//! Called by the ops' `run_cuda`. Where a kernel cannot walk an operand as it lies, the operand is
-//! copied to scratch memory first. Pure description: plans are handed over with addresses, and
-//! `cuda/device` launches them.
+//! Called by the ops' `run_cuda`. Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
+//! memory first. Pure description: plans are handed over with addresses, and the backend launches them.
 
 pub(crate) mod arrange;
 pub(crate) mod conv;
