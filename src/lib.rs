@@ -60,18 +60,24 @@
 //!
 //! # Features
 //!
-//! By default `cuda` (GPUs, without a toolkit), `safetensors` (weights from and to disk) and `serve` ([`serve::Batcher`], a
-//! tower `Service`); on demand `tracing` (below) and `ndarray` (host values to and from its arrays).
+//! By default:
 //!
-//! # `tracing` and tokio-console
+//! - `cuda`: GPUs, without a toolkit;
+//! - `safetensors`: weights from and to disk;
+//! - `serve`: [`serve::Batcher`], a tower `Service`, and [`completed`];
+//! - `tokio`: [`block_on`] refuses to block a worker of tokio's.
 //!
-//! With the feature `tracing` any subscriber gets `futensor::op` (an event an op, as it is queued, at TRACE),
-//! `futensor::step` (a span a step that runs on a stream, at DEBUG; an event a small step, at TRACE) and
-//! `futensor::barrier` (an event an await that has ended, at DEBUG), all with the caller's line. Beside
-//! [tokio-console](https://docs.rs/console-subscriber), built with `RUSTFLAGS="--cfg tokio_unstable"`:
+//! On demand `ndarray` (host values to and from its arrays) and `tracing`: any subscriber gets
+//!
+//! - `futensor::op`, an event an op as it is queued, at TRACE;
+//! - `futensor::step`, a span a step that runs on a stream, at DEBUG (an event a small op, at TRACE);
+//! - `futensor::barrier`, an event an await that has ended, at DEBUG;
+//!
+//! all with the caller's line. Steps run on the device's threads, so their spans are no children of a
+//! task's. [tokio-console](https://docs.rs/console-subscriber) shows tokio's own spans alone: the tasks
+//! that await, not the steps. A layer beside it prints those:
 //!
 //! ```text
-//! // futensor = { features = ["tracing"] }, tokio = { features = ["full", "tracing"] }, console-subscriber = "0.5"
 //! use tracing_subscriber::{EnvFilter, Layer, fmt, prelude::*};
 //! let ours = fmt::layer()
 //!     .with_span_events(fmt::format::FmtSpan::CLOSE)       // a step has a line once it has ended
@@ -79,18 +85,7 @@
 //! tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
 //! ```
 //!
-//! Seen with console-subscriber 0.5.0 and tokio 1.54 on the CPU, by a client of the console's protocol and not in its
-//! terminal: tasks that await tensors are there by name, with their polls; futensor's own spans are not, since the protocol
-//! carries none but tokio's. The layer beside it prints, from the same run,
-//!
-//! ```text
-//! DEBUG step{ops="matmul mul" device=cpu:1 stream=1 point=2 waits=0 file="src/main.rs" line=9}: futensor::step: close time.busy=46.6ms time.idle=14.4us
-//! DEBUG futensor::barrier: barrier what="item" file="src/main.rs" line=11 device=cpu:1 waited_us=1307794 had_to_wait=true queued=13 ran_dry=false
-//! ```
-//!
-//! Steps run on the device's threads, which are none of tokio's: their spans are no children of a task's.
-#![doc = ""]
-#![doc = include_str!("ARCHITECTURE.md")]
+//! How it is built, for whoever is about to change it, has [a page of its own](architecture).
 
 mod blocks;
 mod completion;
@@ -104,7 +99,6 @@ mod shape;
 mod sync;
 mod view;
 
-mod cuda;
 mod engine;
 mod graph;
 mod host;
@@ -113,12 +107,19 @@ mod ops;
 pub mod serve;
 mod tensor;
 
+// After `tensor`, so that the page of `Device` opens with what is for every device.
+mod cuda;
+
 pub mod data;
 pub mod nn;
 pub mod optim;
 #[cfg(feature = "safetensors")]
 pub mod safetensors;
 mod train;
+
+#[cfg(doc)]
+#[doc = include_str!("ARCHITECTURE.md")]
+pub mod architecture {}
 
 #[cfg(feature = "cuda")]
 pub use cuda::gpu::CudaOptions;

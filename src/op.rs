@@ -2,7 +2,8 @@
 //!
 //! A row gives the doc line, the method name, the variant, the class of element types, and the
 //! expression that a CPU kernel computes. `tensor/` expands names to methods and gradients to rules, `graph/`
-//! classes to inferred types, `kernels/` expressions to loops and to CUDA C. To add an elementwise op or a
+//! classes to inferred types, `host/kernels/` and
+//! `cuda/kernels/` expressions to loops and to CUDA C. To add an elementwise op or a
 //! reduction, add a row.
 //!
 //! Classes of unary ops: `float` (integers and bool are computed in float32, as PyTorch does),

@@ -1,9 +1,9 @@
 //! Philox 4x32-10: counter-based random words (Salmon et al., "Parallel random numbers: as easy as
 //! 1, 2, 3", SC 2011). Block `i` of a seed is a pure function of both.
 //!
-//! The key is the seed, its lower half first. The counter's words 0 and 1 are the block's number, lower
-//! half first; words 2 and 3 are zero. Called by the CPU loops in `cpu/random.rs`; the CUDA source says the
-//! same in its own words. Knows nothing of distributions.
+//! The key is the seed, its lower half first. The counter's words 0 and 1 are the block's number,
+//! lower half first; words 2 and 3 are zero. Called by the CPU loops in `host/kernels/random.rs`;
+//! the CUDA source says the same in its own words. Knows nothing of distributions.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];

@@ -261,7 +261,7 @@ impl<'r> Output<'r> {
     }
 }
 
-/// A way to run the parts of a kernel on several threads. The backend brings it.
+/// A way to run the parts of a kernel on several threads. The device brings it.
 pub trait Parallel: Sync {
     /// How many threads can be had, the caller's included.
     fn threads(&self) -> usize;

@@ -1,6 +1,6 @@
 //! The laws of the contract on simulated CUDA: the list of `laws`, on the third kind of device.
 //!
-//!     cargo test --test laws_simulated_cuda        # ignored where there is no g++
+//!     cargo test -p futensor-tests --test laws_simulated_cuda        # ignored where there is no g++
 //!
 //! Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported as ignored.
 

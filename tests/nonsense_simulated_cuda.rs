@@ -1,6 +1,6 @@
 //! Nonsense for arguments on simulated CUDA: the list of `nonsense`, on another device.
 //!
-//!     cargo test --test nonsense_simulated_cuda        # ignored where there is no g++
+//!     cargo test -p futensor-tests --test nonsense_simulated_cuda        # ignored where there is no g++
 
 #[allow(dead_code)]
 mod nonsense;

@@ -1,7 +1,7 @@
 //! Runs every reference case through the public API, one trial an op and device.
 //!
-//!     cargo test --test ops_reference            # all
-//!     cargo test --test ops_reference exp        # those whose name has `exp`
+//!     cargo test -p futensor-tests --test ops_reference            # all
+//!     cargo test -p futensor-tests --test ops_reference exp        # those whose name has `exp`
 //!
 //! The `cuda` trials run where there is a GPU; `ops_simulated_cuda` runs them on the simulated driver.
 //!

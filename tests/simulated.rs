@@ -1,6 +1,6 @@
 //! Laws 4, 6, 7 and 8 under thousands of seeds, on the simulated device: the order of events, the
 //! faults and the clock come from the seed, so a failure replays. Run one seed with
-//! `FUTENSOR_SEED=7 cargo test --test simulated`.
+//! `FUTENSOR_SEED=7 cargo test -p futensor-tests --test simulated`.
 
 use futensor::{Device, Generator, SimOptions, Simulation, TensorFuture};
 use std::time::Duration;

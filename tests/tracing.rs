@@ -1,4 +1,4 @@
-//! Spans and events: `cargo test --features tracing --test tracing`.
+//! Spans and events: `cargo test -p futensor-tests --test tracing`.
 //!
 //! The subscriber here is written by hand and keeps what it is given; any other gets the same.
 

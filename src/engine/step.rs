@@ -1,4 +1,4 @@
-//! A step: what a backend is given to run at once, on which stream, after what.
+//! A step: what a device is given to run at once, on which stream, after what.
 
 use crate::graph::node::NodeLink;
 use crate::graph::work::Work;

@@ -205,8 +205,8 @@ pub enum CudaArg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Who carries launches out, on one stream, in order. The backend implements it; what goes wrong there
-/// beyond the op itself (memory, the device) it remembers, and answers with any refusal.
+/// Who carries launches out, on one stream, in order. The device implements it; what goes wrong
+/// there beyond the op itself (memory, the device) it remembers, and answers with any refusal.
 pub(crate) trait CudaQueue {
     fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal>;
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;

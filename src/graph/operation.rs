@@ -1,7 +1,7 @@
 //! The trait behind every op that is not in the table: shape rule, cost, kernels, gradient rule.
 //!
 //! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
-//! backends call it without knowing who is behind it.
+//! devices call it without knowing who is behind it.
 
 use super::launch::CudaRun;
 pub use super::refusal::Refusal;

@@ -1,7 +1,7 @@
 //! A value that is there: its elements and how they lie.
 //!
 //! Small ones lie in the node itself, larger ones in a counted buffer that views share. Which memory
-//! a buffer is, only its backend knows.
+//! a buffer is, only its device knows.
 
 use crate::counted::seen_after;
 use crate::shape::{Layout, Shape, Strides};
@@ -32,7 +32,7 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     }
     /// Something is kept beside these elements that the device may let go when it needs memory.
     fn remember(&self, _kept: &Arc<Kept>) {}
-    /// For the backend that made it.
+    /// For the device that made it.
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
 }

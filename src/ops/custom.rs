@@ -32,8 +32,11 @@ where
     }
 }
 
-/// An op of a user's, as the engine sees it. What the engine asks about it was asked once, under a guard, by the caller;
-/// its kernels see no memory of anybody else's; its panics end with it, the last as it is dropped.
+/// An op of a user's, as the engine sees it. What the engine asks about it was asked once, under a
+/// guard, by the caller; its panics end with it, the last as it is dropped. Its kernels see no
+/// memory of anybody else's: what they are lent holds zeros, what the op itself has written, or the
+/// elements of the one input that it changes in place, which it then sees nowhere else; what was
+/// left unwritten fails the value. The crate's own ops write everything and go without.
 pub(crate) struct Foreign<O: Operation> {
     /// Some, until it is dropped.
     op: Option<O>,
@@ -124,7 +127,7 @@ impl<O: Operation> Operation for Foreign<O> {
         self.reuses
     }
 
-    /// The backend turns a panic into the value's error, as it does with every kernel.
+    /// The device turns a panic into the value's error, as it does with every kernel.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let all = run.output.numel();
         let mut inputs: SmallVec<[View<'_>; 4]> = SmallVec::from_slice(run.inputs);

@@ -1,4 +1,10 @@
 //! `matmul`: PyTorch's, with vectors and broadcast batches; the product itself is the kernels'.
+//!
+//! What is chosen here is when a weight is packed. It is known to stay by its third use in a row,
+//! in one view and not written over since (`Keep`). Whether it may be packed follows from types,
+//! shapes and steps alone, and where it may the library gets the same blocks of k from the first
+//! product on: the bits do not depend on how often it was used. Panels lie in the device's memory,
+//! counted and limited; a value that needs the room has it.
 
 use crate::Backward;
 use crate::dtype::DType;

@@ -2,6 +2,13 @@
 //!
 //! Whether a gradient fails may be known only when it has been computed, and nothing here waits. So the decision is a
 //! value like any other: true once all gradients are there, false where one has failed. Each new value is chosen by it.
+//!
+//! The decision is a *gate* (`Op::Gate`), the one op that takes failed operands. Parameters,
+//! moments and counts are chosen by it in the pass that computes them, so that the old one's memory
+//! is written over as before. A device that runs ahead of its kernels puts a gate off while an
+//! operand may yet fail; inside a region it does not, and an index out of range fails what is made
+//! from it. Memory that the choice itself cannot have fails that one value: to keep the old one
+//! would take a second of each.
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};

@@ -69,8 +69,8 @@ struct Shared<R> {
 /// Gathers requests into batches: a tower `Service` from a request to its own value.
 ///
 /// The function gets the requests of a batch, in the order of their coming, and returns a value for each. It
-/// queues work, like any code on tensors, and waits for nothing; [`rows`] cuts a batch's result into its
-/// rows. Dropping an [`Answer`] withdraws its request.
+/// queues work, like any code on tensors, and waits for nothing; [`rows`](fn@super::rows) cuts a
+/// batch's result into its rows. Dropping an [`Answer`] withdraws its request.
 ///
 /// One bad request does not fail its batch: requests that failed together (their values have one root error, the function
 /// panicked, or came back with too few values) are run again in smaller batches, until the error is that of a request alone.

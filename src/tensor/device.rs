@@ -317,8 +317,9 @@ impl Device {
     /// failed, or skipped because nobody observes it. MXNet's `waitall`, PyTorch's `synchronize`.
     ///
     /// # Errors
-    /// The errors of *detached* work that failed since the last `waitall`: see [`Error::errors`]. A value
-    /// whose handle lives keeps its own error; one that was dropped is silent.
+    /// The errors of *detached* work that failed since the last `waitall`: see
+    /// [`Error::errors`](crate::Error::errors). A value whose handle lives keeps its own error; one
+    /// that was dropped is silent.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the wait; the errors stay for the next one.

@@ -72,20 +72,77 @@ pub(crate) fn port_of(node: &Node) -> &'static Port {
     Port::of(node)
 }
 
+/// Awaiting. `.await` on the value, or on a reference to it, waits for it and gives a [`Tensor`].
 impl TensorFuture {
-    pub(crate) fn new(node: NodeHandle) -> TensorFuture {
-        TensorFuture { node, waiting: None, tape: None }
+    /// Waits until this value is there: MXNet's `wait_to_read`. The same as `(&x).await`.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2]) + 1.0;
+    /// x.wait_to_read().await?;                     // this value, and nothing else
+    /// assert!(x.is_ready());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The root error of this value: its own, or that of what it is made from.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait; the handle keeps the value.
+    #[track_caller]
+    pub fn wait_to_read(&self) -> Wait {
+        Wait(self.clone(), Location::caller())
     }
 
-    /// A value on the tape of gradients.
-    pub(crate) fn taped(node: NodeHandle, tape: TapeHandle) -> TensorFuture {
-        TensorFuture { node, waiting: None, tape: Some(tape) }
+    /// Fire and forget: this value and what it is made from are computed whatever happens to the
+    /// handles. Its error, should it fail, is returned by the device's next
+    /// [`waitall`](Device::waitall).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// (device.ones([2]) + 1.0).detach();
+    /// device.waitall().await?;
+    /// assert_eq!(device.stats().skipped, 0);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn detach(&self) {
+        let before = self.node.completion.set(DETACHED);
+        if before.phase() == Phase::Failed
+            && !before.has(DETACHED)
+            && let Some(error) = self.node.error()
+        {
+            self.port().log(error);
+        }
     }
 
-    pub(crate) fn port(&self) -> &'static Port {
-        port_of(&self.node)
+    /// True once the value is there or has failed. Looks, and waits for nothing.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2]);
+    /// x.wait_to_read().await?;
+    /// assert!(x.is_ready());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn is_ready(&self) -> bool {
+        self.node.completion.state().is_complete()
     }
 
+    /// The error, where the op is known to have failed. Looks, and waits for nothing; the error stays.
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// let wrong = device.ones([2, 3]) + device.ones([4]);
+    /// assert!(wrong.error().unwrap().is_shape());
+    /// ```
+    pub fn error(&self) -> Option<Error> {
+        self.node.error().cloned()
+    }
+}
+
+/// What is known at once, whether the elements are there or not.
+impl TensorFuture {
     /// Sizes of the dimensions, known at once.
     pub fn shape(&self) -> &Shape {
         &self.node.shape
@@ -112,63 +169,20 @@ impl TensorFuture {
     pub fn dtype(&self) -> DType {
         self.node.dtype
     }
+}
 
-    /// True once the value is there or has failed. Looks, and waits for nothing.
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// let x = futensor::Device::cpu().ones([2]);
-    /// x.wait_to_read().await?;
-    /// assert!(x.is_ready());
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    pub fn is_ready(&self) -> bool {
-        self.node.completion.state().is_complete()
+impl TensorFuture {
+    pub(crate) fn new(node: NodeHandle) -> TensorFuture {
+        TensorFuture { node, waiting: None, tape: None }
     }
 
-    /// The error, where the op is known to have failed. Looks, and waits for nothing; the error stays.
-    ///
-    /// ```
-    /// let device = futensor::Device::cpu();
-    /// let wrong = device.ones([2, 3]) + device.ones([4]);
-    /// assert!(wrong.error().unwrap().is_shape());
-    /// ```
-    pub fn error(&self) -> Option<Error> {
-        self.node.error().cloned()
+    /// A value on the tape of gradients.
+    pub(crate) fn taped(node: NodeHandle, tape: TapeHandle) -> TensorFuture {
+        TensorFuture { node, waiting: None, tape: Some(tape) }
     }
 
-    /// Fire and forget: this value and what it is made from are computed whatever happens to the
-    /// handles. Its error, should it fail, is returned by the device's next
-    /// [`waitall`](crate::Device::waitall).
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// let device = futensor::Device::cpu_with(Default::default());
-    /// (device.ones([2]) + 1.0).detach();
-    /// device.waitall().await?;
-    /// assert_eq!(device.stats().skipped, 0);
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    pub fn detach(&self) {
-        let before = self.node.completion.set(DETACHED);
-        if before.phase() == Phase::Failed
-            && !before.has(DETACHED)
-            && let Some(error) = self.node.error()
-        {
-            self.port().log(error);
-        }
-    }
-
-    /// Waits until this value is there: MXNet's `wait_to_read`. The same as `(&x).await`.
-    ///
-    /// # Errors
-    /// The root error of this value: its own, or that of what it is made from.
-    ///
-    /// # Cancel safety
-    /// Dropping the future gives up the wait; the handle keeps the value.
-    #[track_caller]
-    pub fn wait_to_read(&self) -> Wait {
-        Wait(self.clone(), Location::caller())
+    pub(crate) fn port(&self) -> &'static Port {
+        port_of(&self.node)
     }
 
     /// Since when this handle waits, where it does.

@@ -1,46 +1,79 @@
 //! What users hold: futures, tensors, devices, operators, reads.
 
+// rustdoc shows the methods of a type by the order of its modules here. So the page of `TensorFuture`
+// opens with awaiting and reading, and has the ops by family in the README's order. (rustfmt sorts
+// within a group, so groups are kept apart by empty lines.)
+
+// Awaiting and reading.
+pub(crate) mod future;
+
+pub(crate) mod read;
+
+mod display;
+pub(crate) mod watch;
+
+// Ops that the table names, and activations.
+mod methods;
+
 mod activations;
+
+// Reductions.
+mod initial;
+mod stats;
+
+// Rows and order, picking by index.
+mod more;
+
+mod running;
+
+// Shapes and views.
+pub(crate) mod views;
+
+mod indexing;
+pub(crate) mod pad;
+
+// Picking.
+mod scatter;
+
+// Products, convolutions, pooling.
+mod products;
+
 pub(crate) mod attention;
+pub(crate) mod einsum;
+
+pub(crate) mod conv;
+
+pub(crate) mod interpolate;
+pub(crate) mod pool;
+
+pub(crate) mod losses;
+
+// Devices: what they are asked, and creation.
+pub(crate) mod device;
+
+pub(crate) mod creation;
+
 pub(crate) mod barrier;
 pub(crate) mod barriers;
+pub(crate) mod generator;
+pub(crate) mod record;
+pub(crate) mod region;
+pub(crate) mod simulated;
+
+pub(crate) mod gradient;
+
+// What has no methods on either.
 pub(crate) mod benchmark;
 pub(crate) mod block_on;
 mod budget;
 pub(crate) mod build;
 #[cfg(feature = "serve")]
 pub(crate) mod completed;
-pub(crate) mod conv;
-pub(crate) mod creation;
 pub(crate) mod custom;
-pub(crate) mod device;
 pub(crate) mod dims;
-mod display;
-pub(crate) mod einsum;
-pub(crate) mod future;
-pub(crate) mod generator;
-pub(crate) mod gradient;
-mod indexing;
-mod initial;
-pub(crate) mod interpolate;
-pub(crate) mod losses;
-mod methods;
-mod more;
 pub(crate) mod operand;
-pub(crate) mod pad;
-pub(crate) mod pool;
-mod products;
-pub(crate) mod read;
-pub(crate) mod record;
-pub(crate) mod region;
-mod running;
-mod scatter;
 pub(crate) mod scope;
-pub(crate) mod simulated;
-mod stats;
 pub(crate) mod timeline;
-pub(crate) mod views;
-pub(crate) mod watch;
 
 /// Handles may cross a `catch_unwind`: a value is immutable and is written whole or fails, and no lock of ours is left
 /// half done by a panic of the caller's.

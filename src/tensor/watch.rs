@@ -1,11 +1,12 @@
 //! Who looks on while somebody awaits: the scopes of [`deny_barriers`](crate::deny_barriers), the tables of
 //! [`Barriers`](crate::Barriers), recordings, and `tracing`.
 //!
-//! Every await of a value passes here once it is polled and once it ends, if anybody looks on; else that
-//! costs it one relaxed load. Where an await stands is the caller's line: of the `.await` itself where a
-//! value is awaited, of the call that made the future where that is a read or a `waitall`. A value that is
-//! polled by another library's code (`join!`, a stream) has the line of its op. Knows nothing of executors:
-//! tasks are told apart by their wakers.
+//! Every await of a value passes here once it is polled and once it ends, if anybody looks on; else
+//! that costs it one relaxed load. Where an await stands is the caller's line: of the `.await`
+//! itself where a value is awaited, of the call that made the future where that is a read or a
+//! `waitall`. A value that is polled by another library's code (`join!`, a stream) has the line of
+//! its op. The engine's own waits (copies between devices, loading) pass elsewhere and do not
+//! count. Knows nothing of executors: tasks are told apart by their wakers.
 
 use super::future::{At, TensorFuture};
 use crate::completion::AWAITED;

@@ -1,7 +1,7 @@
 //! The ten laws of the contract, as trials over a factory of devices.
 //!
-//!     cargo test --test laws                 # all
-//!     cargo test --test laws law_4           # one law
+//!     cargo test -p futensor-tests --test laws                 # all
+//!     cargo test -p futensor-tests --test laws law_4           # one law
 //!
 //! Each trial is a promise and fails when it is broken. What must be running and what must be queued is
 //! decided by gates that the trial holds, never by a sleep; a trial that does not end within a minute

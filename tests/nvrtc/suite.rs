@@ -3,7 +3,7 @@
 //! The simulated compiler's binaries are their own source, so the disk cache of such a run
 //! (`FUTENSOR_CACHE`) holds every kernel that the run asked for. `FUTENSOR_KERNELS` names the folder:
 //!
-//!     cargo test --test ops_simulated_cuda
+//!     cargo test -p futensor-tests --test ops_simulated_cuda
 //!     FUTENSOR_KERNELS=$PWD/target/simulated-driver/kernels cargo test -p futensor-nvrtc suite
 
 use std::collections::{BTreeMap, BTreeSet};

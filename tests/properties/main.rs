@@ -1,7 +1,7 @@
 //! Random graphs: whatever is awaited, dropped, detached or cancelled in between, what is read is what a
 //! plain sequential evaluator gives; and fused or one by one, floats are the same to the bit.
 //!
-//! The seed is printed; `FUTENSOR_SEED=1234 cargo test --test properties` replays it.
+//! The seed is printed; `FUTENSOR_SEED=1234 cargo test -p futensor-tests --test properties` replays it.
 
 #[path = "../support/mod.rs"]
 mod support;

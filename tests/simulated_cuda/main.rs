@@ -1,7 +1,7 @@
 //! The CUDA device, whole, on a machine without a GPU: see `tests/simulated-driver`.
 //!
-//!     cargo test --test simulated_cuda              # all; ignored where there is no g++
-//!     FUTENSOR_SEEDS=100 cargo test --test simulated_cuda faults
+//!     cargo test -p futensor-tests --test simulated_cuda              # all; ignored where there is no g++
+//!     FUTENSOR_SEEDS=100 cargo test -p futensor-tests --test simulated_cuda faults
 //!
 //! The program starts itself again with the simulated driver in the loader's path. Each trial gets a machine anew,
 //! with two GPUs, and must leave nothing behind: no race, no leak, no misuse, or it fails.

@@ -3,6 +3,11 @@
 //! Allocation and freeing happen on the device's thread alone. A buffer knows which flights have written and read it,
 //! so that whoever reads, overwrites or frees it can be ordered after them. Its drop, on any thread, only hands its
 //! address over: the thread frees it on a stream once no other has anything left to do with it.
+//!
+//! Memory is asked for when a step is launched, and let go when its last reader is launched, not
+//! when that is through: a queue of updates takes a few buffers. The last reader writes over its
+//! operand. Short memory puts the step off until something comes free; when nothing is under way
+//! any more, it fails alone.
 
 #![allow(unsafe_code)]
 

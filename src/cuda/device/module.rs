@@ -1,9 +1,9 @@
 //! The kernels of one device: found in memory, else on disk, else compiled.
 //!
-//! A kernel that one op needs is compiled when it is first asked for; the device's thread waits for that, some 50 ms
-//! once in a machine's life. Its relatives (`kernels::cuda::bundle`) follow in the background where the disk will
-//! keep them. A fused kernel is compiled in the background when its program is seen for the third time; until it is
-//! there the caller runs the program op by op.
+//! A kernel that one op needs is compiled when it is first asked for; the device's thread waits for
+//! that, some 50 ms once in a machine's life. Its relatives (`cuda/kernels/bundle`) follow in the
+//! background where the disk will keep them. A fused kernel is compiled in the background when its
+//! program is seen for the third time; until it is there the caller runs the program op by op.
 //!
 //! Used by the launcher, on the device's thread with the context current. Maps are bounded; what falls out is
 //! unloaded when the device is known to be idle, never while a launch may be under way.

@@ -161,8 +161,8 @@ impl Gear {
         Target { ptr, buffer }
     }
 
-    /// Queues a fused step; see `backend::host::run_group` for its operands and results. `None` where an operand is
-    /// still on its way.
+    /// Queues a fused step; see `host/step::run_group` for its operands and results. `None` where
+    /// an operand is still on its way.
     ///
     /// # Errors
     /// Only what ends the device, and, but for the last try, memory that cannot be had now.

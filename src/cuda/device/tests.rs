@@ -1,7 +1,7 @@
 //! Launches beside the CPU's kernels, on whatever driver the loader finds: the simulated one in CI, a GPU's where
 //! there is one. Ignored by default, since a process without a driver has nothing to say here:
 //!
-//!     cargo run -p futensor-simulated-driver --example under -- cargo test --lib backend::cuda -- --ignored
+//!     cargo run -p futensor-simulated-driver --example under -- cargo test --lib cuda::device -- --ignored
 //!
 //! Values on both sides are the same bytes through the same layouts; results are compared bit by bit where the
 //! arithmetic is exact.

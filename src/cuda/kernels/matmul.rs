@@ -1,6 +1,7 @@
 //! Matrix products that the vendor's library does not take: integers, and strides it cannot express.
 //!
-//! One kernel a type, any strides, batches that broadcast. The backend asks the library first.
+//! One kernel a type, any strides, batches that broadcast. `cuda/device/product` asks the library
+//! first.
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};

@@ -1,9 +1,9 @@
 //! CUDA C for every kernel, and how each is launched.
 //!
-//! The backend asks a family (`elementwise::plan`, `reduce::plan`...) for a [`Plan`]: which kernels to
-//! launch, with which arguments, in which grid. A [`Kernel`] is a small key that can be hashed; its
-//! [`Kernel::source`] is generated only where the compiled one is not cached. Sizes, strides and
-//! immediates are run-time arguments, so keys stay few.
+//! The launcher (`cuda/device`) asks a family (`elementwise::plan`, `reduce::plan`...) for a
+//! [`Plan`]: which kernels to launch, with which arguments, in which grid. A [`Kernel`] is a small
+//! key that can be hashed; its [`Kernel::source`] is generated only where the compiled one is not
+//! cached. Sizes, strides and immediates are run-time arguments, so keys stay few.
 //!
 //! Pure text and arithmetic: no driver, no compiler, no memory. The order of additions in a kernel
 //! depends on shapes alone, never on timing, so results repeat bit by bit.

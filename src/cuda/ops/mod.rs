@@ -1,4 +1,4 @@
-//! The CUDA side of the ops: which plans of `kernels::cuda` each of them is.
+//! The CUDA side of the ops: which plans of `cuda/kernels` each of them is.
 //!
 //! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
 //! memory first. Pure description: plans are handed over with addresses, and the backend launches them.

@@ -1,4 +1,4 @@
-//! Products of matrices on CUDA: what the op asks for in the backend's terms.
+//! Products of matrices on CUDA: what the op asks for in the terms of `cuda/device`.
 
 use super::OnCuda;
 use crate::cuda::kernels::matmul::Product;

@@ -1,10 +1,11 @@
 //! The CUDA device's driver: it owns the device's threads and calls the machine.
 //!
-//! One thread attends to the intake (`look`), runs the machine and does all launching, loading and allocating (`worker`). It
-//! never waits for the GPU: what it has queued are flights (`flight`), one a step, in the order of their lanes.
-//! Beside it sleeps a reaper a lane (`reaper`), which waits for events, publishes what the lane has reached, and
-//! wakes those who await it. A watchdog, where one is asked for, ends a device that does not come on. Any fault ends
-//! the device for the life of the process, and with it every wait.
+//! One thread attends to the intake (`look`), runs the machine and does all launching, loading and
+//! allocating (`thread`). It never waits for the GPU: what it has queued are flights (`flight`),
+//! one a step, in the order of their lanes. Beside it sleeps a reaper a lane (`reaper`), which
+//! waits for events, publishes what the lane has reached, and wakes those who await it. A watchdog,
+//! where one is asked for, ends a device that does not come on. Any fault ends the device for the
+//! life of the process, and with it every wait.
 
 mod flight;
 mod look;

@@ -1,7 +1,7 @@
 //! `Region`: a block of ops that is planned once and then only run.
 //!
 //! A call with inputs of new shapes traces the closure (`trace`) and plans the whole block (`graph/plan`); every call
-//! queues one op that stands for all of it. How the plan is run is the backends' affair.
+//! queues one op that stands for all of it. How the plan is run is the devices' affair.
 
 mod tensors;
 pub(crate) mod trace;

@@ -1,7 +1,7 @@
 // Numbers as a pure function of seed and position: Philox 4x32-10 (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011), uniform and normal numbers made of its words.
 //
-// The same formulas as kernels/cpu/random.rs, which explains them, one IEEE operation for each of
+// The same formulas as host/kernels/random.rs, which explains them, one IEEE operation for each of
 // theirs, fmaf among them: with contraction off, float numbers are the CPU's bit by bit.
 
 namespace ft {

@@ -1,9 +1,10 @@
 //! Runs a fused elementwise [`Program`] over views: the CPU's kernel for everything elementwise.
 //!
-//! Called by the CPU backend ([`run_parallel`], [`run`]), and by kernels that take a program in front of
-//! their own work ([`run_into`]). A range of positions is cut into tiles that stay in the first cache; each
-//! instruction is one vectorised loop over a tile. Every instruction rounds to its own type and nothing is
-//! contracted, so results are bitwise the same fused or not, and however a range is cut.
+//! Called by `host/step` ([`run_parallel`], [`run`]), and by kernels that take a program in front
+//! of their own work ([`run_into`]). A range of positions is cut into tiles that stay in the first
+//! cache; each instruction is one vectorised loop over a tile. Every instruction rounds to its own
+//! type and nothing is contracted, so results are bitwise the same fused or not, and however a
+//! range is cut.
 //!
 //! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns others into
 //! steps, `gather` reads what does

@@ -252,6 +252,7 @@ fn is_few(rows: usize, cols: usize) -> bool {
 /// Most bytes of a transposed operand that are turned before they are multiplied. `gemm` packs such an operand
 /// element by element: one thread took 1.5 times as long for a transposed operand of `[256, 256]` as for a plain
 /// one (1.1 times where it is turned first), 1.4 times at `[512, 512]` (1.1), and no longer from `[1000, 1000]` on.
+/// A left operand, and a larger right one, is multiplied as it lies.
 const TURN_MAX: usize = 4 << 20;
 
 /// Copies a matrix whose columns are contiguous row by row.

@@ -1,6 +1,6 @@
 //! Reductions over any set of dimensions, from memory or straight from a fused elementwise program.
 //!
-//! Called by the CPU backend, one call a step. [`fold`] says what is computed and in which order;
+//! Called by `host/step`, one call a step. [`fold`] says what is computed and in which order;
 //! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions. What the engine has
 //! checked before: types, shapes, and that `max`, `min`, `argmax`, `argmin` have something to look at.
 
