@@ -6,6 +6,15 @@ use futensor::{CpuOptions, Device, SimOptions, TensorFuture, checkpoint, grad};
 const N: usize = 1 << 18;
 const MIB: usize = N * 4;
 
+/// Waits for what is sure to come.
+fn until(so: impl Fn() -> bool) {
+    let from = std::time::Instant::now();
+    while !so() {
+        assert!(from.elapsed().as_secs() < 60, "it does not come");
+        std::thread::yield_now();
+    }
+}
+
 /// A device with one thread, so that what is alive at once is settled.
 fn narrow() -> Device {
     Device::cpu_with(CpuOptions::default().threads(1).nice(0))
@@ -128,7 +137,8 @@ fn what_no_rule_needs_is_not_kept() {
     let loss = (x.matmul(&w) + 1.0).sum_all();
     block_on(&loss).unwrap();
     block_on(device.waitall()).unwrap();
-    assert!(device.stats().bytes_live <= before + 4096);
+    // The books are closed a moment before the step lets go of what it read.
+    until(|| device.stats().bytes_live <= before + 4096);
     drop(loss);
 }
 

@@ -186,6 +186,11 @@ template <class T> FN double twice_u(T x) {
 }
 FN float gelu_tanh(float x) {
     double t = abs(twice_u(x));
+    if (x < 0.0f && t > 80.0) {
+        // In the far tail the exponential alone would be rounded to nothing before its product with x is.
+        float root = t > 220.0 ? 0.0f : exp_of_negative(0.5 * t);
+        return x * root * root;
+    }
     float e = t > 110.0 ? 0.0f : exp_of_negative(t);
     return x * ((x > 0.0f ? 1.0f : e) / (1.0f + e));
 }
