@@ -303,8 +303,9 @@ fn every_kernel_that_chooses_a_level_is_tested_at_every_level() {
 }
 
 #[test]
-fn kernels_and_the_ground_know_no_executor() {
-    for source in sources().iter().filter(|s| !is_test(&s.path)) {
+fn nothing_knows_an_executor() {
+    // But for the one question whether `block_on` stands inside a task of tokio's.
+    for source in sources().iter().filter(|s| !is_test(&s.path) && s.path != "tensor/block_on.rs") {
         for (number, line) in shipped(source) {
             for word in ["tokio::", "futures::", "async_std"] {
                 assert!(!line.contains(word), "src/{}:{number} names {word}: {line}", source.path);

@@ -51,8 +51,15 @@ fn rows_of_the_table() -> Names {
 /// Public functions of `src/tensor/` that return values to come, on values and devices.
 fn functions() -> Names {
     // On and off the tape, and what is not an op of its own.
-    const NO_OPS: &[&str] =
-        &["requires_grad", "stop_gradient", "into_future_value", "custom", "custom_fn", "value"];
+    const NO_OPS: &[&str] = &[
+        "requires_grad",
+        "stop_gradient",
+        "into_future_value",
+        "custom",
+        "custom_fn",
+        "custom_owned",
+        "value",
+    ];
     let mut found = Names::new();
     for entry in fs::read_dir(root().join("src/tensor")).expect("the sources") {
         let path = entry.expect("an entry").path();

@@ -104,11 +104,7 @@ impl Operation for Pool {
             Pooled::Max => call.give(0, |call| {
                 let planes = |x: &TensorFuture| x.flatten(-(window.spatial as isize), -1);
                 let from = planes(&pool(Pooled::MaxPosition, call.input(0)));
-                let g = planes(call.upstream());
-                // Under a window that meets nothing the position is -1, which elsewhere is the last. Without gaps between
-                // its taps a window meets something.
-                let g = if window.dilation == [1; 3] { g } else { from.ge(0).where_cond(g, 0.0) };
-                let sums = planes(&call.zeros(0)).scatter_add(-1, from, g);
+                let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(call.upstream()));
                 sums.reshape(call.meta(0).shape.dims())
             }),
             Pooled::MaxPosition => {}

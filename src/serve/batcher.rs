@@ -15,17 +15,17 @@
 use super::again::{self, Trial};
 use super::answer::{Answer, Desk, End};
 use super::options::{BatchOptions, BatchStats};
-use super::slot::Slot;
+use super::slot::{Granted, Slot};
 use super::timer::{ThreadTimer, Timer};
 use crate::engine::pressure::{Pressure, QueueLimits, Turn};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::contained;
+use crate::guard::{caught, contained};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::tensor::Tensor;
 use crate::tensor::watch;
 use std::collections::{HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -482,7 +482,7 @@ impl<R: Send + 'static> Shared<R> {
 
     /// What the function makes of these requests, a value for each.
     fn rows(&self, requests: &[R]) -> Result<Vec<Result<TensorFuture>>> {
-        match catch_unwind(AssertUnwindSafe(|| (self.forward)(requests))) {
+        match caught(|| (self.forward)(requests)) {
             Ok(rows) if rows.len() == requests.len() => Ok(rows.into_iter().map(Ok).collect()),
             Ok(rows) => {
                 // A failed value may have any shape, so any number of rows: its own error says more.
@@ -493,24 +493,11 @@ impl<R: Send + 'static> Shared<R> {
                 let text = format!("the batch of {n} requests came back with {got} values");
                 Err(Error::new(ErrorKind::Argument, "batcher", text, self.at))
             }
-            Err(panic) => {
-                let words = panic.downcast_ref::<&str>().copied();
-                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-                let text = format!("the batch's function panicked: {}", words.unwrap_or("no message"));
-                // Its drop may panic as well.
-                contained(|| drop(panic));
+            Err(words) => {
+                let text = format!("the batch's function panicked: {words}");
                 Err(Error::new(ErrorKind::Kernel, "batcher", text, self.at))
             }
         }
-    }
-}
-
-/// A place in the queue that was granted and is not used yet.
-struct Granted<'a>(&'a Pressure);
-
-impl Drop for Granted<'_> {
-    fn drop(&mut self) {
-        self.0.release();
     }
 }
 
@@ -606,26 +593,4 @@ impl<R: Send + 'static> Drop for Token<R> {
             shared.timer.wake_at(shared.timer.now(), Waker::from(shared.clone()));
         }
     }
-}
-
-/// The rows of a batch's result: one value for each index of the first dimension, without it. Nothing for
-/// a value without dimensions, or the value itself where it has failed, so that its error is not lost.
-///
-/// ```
-/// let batch = futensor::Device::cpu().ones([3, 5]);
-/// let rows = futensor::serve::rows(&batch);
-/// assert_eq!((rows.len(), rows[2].dims()), (3, &[5][..]));
-/// ```
-#[track_caller]
-pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
-    let n = batch.dims().first().copied().unwrap_or(0);
-    if n == 0 && batch.error().is_some() {
-        return vec![batch.clone()];
-    }
-    let mut rows = Vec::with_capacity(n);
-    for i in 0..n {
-        // Not in a closure: the caller's line would be this one.
-        rows.push(batch.i(i));
-    }
-    rows
 }

@@ -35,10 +35,12 @@ mod again;
 mod answer;
 mod batcher;
 mod options;
+mod rows;
 mod slot;
 mod timer;
 
 pub use answer::Answer;
-pub use batcher::{Batcher, rows};
+pub use batcher::Batcher;
 pub use options::{BatchOptions, BatchStats};
+pub use rows::rows;
 pub use timer::{ManualTimer, Timer};

@@ -5,6 +5,7 @@
 //! answer that goes takes both with it, so what nobody wants is skipped all the same. What goes is dropped after the
 //! lock and on the thread of whoever lets it go: requests and wakers are the user's, and drops of rows call the engine.
 
+use crate::engine::pressure::Pressure;
 use crate::error::{Error, Result};
 use crate::guard::{contained, wake_all};
 use crate::sync::lock_plain as lock;
@@ -163,5 +164,14 @@ impl<R: Send> Seat for Slot<R> {
         let gone = (inside.request.take(), inside.given.take(), inside.waker.take());
         drop(inside);
         contained(|| drop(gone));
+    }
+}
+
+/// A place in the queue that was granted and is not used yet.
+pub(super) struct Granted<'a>(pub &'a Pressure);
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }

@@ -477,10 +477,8 @@ fn every_second_derivative_agrees_with_differences_of_the_first() {
 }
 
 #[test]
-fn nothing_flows_through_a_window_that_meets_nothing() {
-    let x = Device::cpu().ones([1, 1, 2, 2]).requires_grad();
+fn a_window_that_meets_nothing_is_refused() {
+    let x = Device::cpu().ones([1, 1, 2, 2]);
     let y = x.max_pool2d(PoolOptions::new(2).stride(1).padding(1).dilation(3));
-    assert_eq!(read(&y.to_dtype(DType::F64)), [f64::NEG_INFINITY]);
-    let g = grad(y.sum_all(), &[&x]).remove(0);
-    assert_eq!(read(&g.to_dtype(DType::F64)), [0.0; 4]);
+    assert!(y.error().unwrap().is_shape());
 }
