@@ -46,6 +46,7 @@ const OF_THE_HOST: &[&str] = &[
     "a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back",
     "running_work_is_not_torn_down_by_a_drop",
     "an_op_is_offered_its_input_only_as_its_last_reader",
+    "a_poll_runs_no_step_of_many_elements",
     "an_op_that_leaves_elements_unwritten_fails",
     "a_slice_of_the_output_is_zeros_where_nothing_was_written",
     "an_op_in_place_has_one_view_with_the_old_elements",

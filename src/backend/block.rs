@@ -6,7 +6,7 @@
 use super::host::{Host, Operand, Results, operand_of, run_group_on, run_node_on};
 use crate::error::{Error, ErrorKind};
 use crate::graph::block::{Block, Kept, Part};
-use crate::graph::node::{Node, NodeLink};
+use crate::graph::node::{Node, NodeLink, is_last_reader};
 use crate::graph::plan::{PlanStep, Slot, Task};
 use crate::graph::program::{Code, Program};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
@@ -61,7 +61,7 @@ fn run_step(
     // The plan says who reads last inside; a value from outside has to be nobody else's as well.
     let last_reader = |k: usize| {
         let slot = step.reads[k];
-        step.ends.contains(&slot) && (slot as usize >= given || inputs[slot as usize].is_only_owner())
+        step.ends.contains(&slot) && (slot as usize >= given || is_last_reader(&inputs[slot as usize]))
     };
     match &step.task {
         Task::Group { group, written, end } => {

@@ -6,7 +6,7 @@
 use super::port::Port;
 use super::step::{Step, Work};
 use crate::backend::host::{Host, Results, operand_of, run_group, run_group_on, run_node};
-use crate::graph::node::{Inputs, NodeLink, Op, free};
+use crate::graph::node::{Inputs, NodeLink, Op, free, is_last_reader, readers};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
     match &step.work {
         Work::Group { group, written, end } => {
             let last_reader = |i: usize| {
-                let counts = group.inputs[i].counts();
+                let counts = readers(&group.inputs[i]);
                 // The members' edges, and the group's own link.
                 counts.handles == 0 && counts.links == group.edges[i] as u32 + 1
             };
@@ -34,7 +34,7 @@ pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
             };
             // SAFETY: the engine claimed the node for this step.
             let inputs = unsafe { head.inputs() };
-            let value = run_node(head, inputs, |i| inputs[i].is_only_owner(), host);
+            let value = run_node(head, inputs, |i| is_last_reader(&inputs[i]), host);
             let operand = |k: usize| match k == *at as usize {
                 true => value.as_ref().map_err(Some),
                 false => operand_of(&group.inputs[k]),
@@ -48,7 +48,7 @@ pub(crate) fn compute(step: &Step, host: &Host<'_>) -> Results {
         Work::Node(node) => {
             // SAFETY: the engine claimed the node for this step.
             let inputs = unsafe { node.inputs() };
-            Results::from_iter([run_node(node, inputs, |i| inputs[i].is_only_owner(), host)])
+            Results::from_iter([run_node(node, inputs, |i| is_last_reader(&inputs[i]), host)])
         }
     }
 }

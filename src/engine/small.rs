@@ -12,7 +12,7 @@ use crate::backend::host::{Host, run_group, run_node, run_tiny};
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op};
+use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, is_last_reader};
 use crate::graph::value::Value;
 use smallvec::SmallVec;
 use std::time::Instant;
@@ -261,11 +261,6 @@ impl Bench<'_> {
         tally.started += 1;
         freed
     }
-}
-
-/// True where this link is the only way to the node that is left.
-pub(crate) fn is_last_reader(link: &NodeLink) -> bool {
-    link.is_only_owner()
 }
 
 pub(crate) fn weight(node: &Node) -> usize {

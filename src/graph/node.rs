@@ -8,8 +8,8 @@
 use super::block::{Block, Part};
 use super::operation::{Meta, Operation};
 use super::value::Value;
-use crate::completion::{Completion, Phase};
-use crate::counted::{Handle, Inner, Link, Observed};
+use crate::completion::{Completion, Phase, QUEUED};
+use crate::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -409,6 +409,19 @@ impl Drop for Node {
             free(inputs);
         }
     }
+}
+
+/// A node's owners but for the intake, whose link only asks for another look. Never fewer than may come to read it.
+pub(crate) fn readers(link: &NodeLink) -> Counts {
+    // First the counts: the intake's flag goes before its link does.
+    let counts = link.counts();
+    let queued = link.completion.state().has(QUEUED);
+    Counts { links: counts.links - (queued && counts.links > 0) as u32, ..counts }
+}
+
+/// True where this link is the only way to the node's value that is left.
+pub(crate) fn is_last_reader(link: &NodeLink) -> bool {
+    readers(link) == Counts { handles: 0, links: 1 }
 }
 
 /// Drops links without recursion: a link's last drop may free a node, which lets go of its inputs.

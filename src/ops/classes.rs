@@ -11,17 +11,19 @@ use crate::kernels::cpu::index;
 /// `(logs, target)` with as many dimensions each, along `dim`.
 pub(crate) struct Classes {
     pub dim: isize,
+    /// What the user called.
+    pub name: &'static str,
 }
 
 impl Classes {
     fn gather(&self) -> Pick {
-        Pick::Gather { dim: self.dim, name: "nll_loss" }
+        Pick::Gather { dim: self.dim, name: self.name }
     }
 }
 
 impl Operation for Classes {
     fn name(&self) -> &str {
-        "nll_loss"
+        self.name
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         self.gather().infer(inputs)

@@ -170,7 +170,7 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
         }
     };
     let dim = dim as isize;
-    let classes = Arc::new(Classes { dim });
+    let classes = Arc::new(Classes { dim, name: build::named("nll_loss") });
     let picked = build::custom(classes, &[logs, &safe.unsqueeze(dim)], Location::caller()).squeeze(dim);
     let loss = match &options.weight {
         None => -picked,

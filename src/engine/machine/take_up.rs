@@ -6,7 +6,7 @@ use super::{Machine, Stage};
 use crate::completion::{DETACHED, Phase};
 use crate::engine::step::{At, Step, Work};
 use crate::graph::fuse::Group;
-use crate::graph::node::{NodeLink, Op};
+use crate::graph::node::{NodeLink, Op, readers};
 use crate::graph::program::OUTPUTS_MAX;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
@@ -258,10 +258,9 @@ impl Machine {
 
 /// True where anybody but the group's own members may look at this value, now or later.
 fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
-    let counts = node.counts();
+    let counts = readers(node);
     let state = node.completion.state();
-    // Ours: the link of the books and that of the group. One that is queued has another, which cannot be
-    // told from a reader's: it counts as one.
+    // Ours: the link of the books and that of the group.
     let ours = 2;
     counts.handles > 0 || state.has(DETACHED) || counts.links > ours + edges_inside
 }

@@ -14,7 +14,7 @@ use crate::completion::DETACHED;
 use crate::engine::cuda::flight::{Flight, Made, put};
 use crate::engine::step::{Step, Work};
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Inputs, NodeLink, Op, free};
+use crate::graph::node::{Inputs, NodeLink, Op, free, readers};
 use crate::graph::value::Value;
 use crate::sync::lock;
 use smallvec::SmallVec;
@@ -161,7 +161,7 @@ impl Worker {
                 None => Err(input.fail(ErrorKind::Kernel, "its value was gone before its reader came")),
             },
         };
-        let counts = input.counts();
+        let counts = readers(input);
         // While its step is in the books, they hold a link to it, and so does the step.
         let ours = if in_table { 2 } else { 0 };
         let last = counts.handles == 0 && counts.links == edges + ours;
@@ -208,7 +208,7 @@ impl Worker {
         }
         free(links);
         for (entry, link) in queued {
-            let counts = link.counts();
+            let counts = readers(&link);
             let made = lock(&self.shared.table).get(entry as usize).cloned().flatten();
             // The books', its step's, and ours: nobody can come to look at the value any more. An error stays, for
             // the log of what is detached.
