@@ -56,7 +56,7 @@ impl<'a> CudaView<'a> {
 
     /// How many elements there are.
     pub fn numel(&self) -> usize {
-        crate::shape::numel(&self.shape)
+        crate::shape::numel(self.shape)
     }
 
     /// True where elements lie row by row without gaps.
@@ -93,7 +93,7 @@ impl<'a> CudaViewMut<'a> {
 
     /// How many elements there are.
     pub fn numel(&self) -> usize {
-        crate::shape::numel(&self.shape)
+        crate::shape::numel(self.shape)
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn within(name: &'static str, at: At) -> Within {
 }
 
 /// What the user calls an op that is asked for now: its name, but for one that is a part of another.
-pub(crate) fn named<'a>(op: &'a str) -> &'a str {
+pub(crate) fn named(op: &str) -> &str {
     CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
 

@@ -96,7 +96,7 @@ impl TensorFuture {
 
     /// Fire and forget: this value and what it is made from are computed whatever happens to the
     /// handles. Its error, should it fail, is returned by the device's next
-    /// [`waitall`](Device::waitall).
+    /// [`waitall`](crate::Device::waitall).
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -338,7 +338,7 @@ impl TensorFuture {
 
     /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice its gradient.
     #[track_caller]
-    pub(crate) fn into_zeros(&self, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
+    pub(crate) fn among_zeros(&self, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
         let zeros = self.device().zeros_dtype(shape.clone(), self.dtype());
         let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| Some((start, len, step, true)));
         build::custom(Arc::new(op), &[&zeros, self], Location::caller())

@@ -249,7 +249,8 @@ fn ready_and_admit_wait_for_bytes_as_for_ops(kind: Kind) {
         assert!(device.try_admit().is_none());
         busy.release();
         ready.await;
-        (small.await.unwrap(), large.await.unwrap());
+        small.await.unwrap();
+        large.await.unwrap();
     });
 }
 

@@ -58,7 +58,7 @@ fn by_hand(fault: Fault, options: BatchOptions) -> Hand {
         }
         let index: Vec<i64> = requests.iter().map(|&r| if r < 0 { 999 } else { r }).collect();
         let index = if fault == Fault::Later { index } else { index.iter().map(|i| i % 100).collect() };
-        let mut values = rows(&table.index_select(0, &device.from_vec(index, [requests.len()])));
+        let mut values = rows(&table.index_select(0, device.from_vec(index, [requests.len()])));
         values.truncate(requests.len() - usize::from(fault == Fault::TooFew && bad));
         values
     });

@@ -283,7 +283,7 @@ fn a_gradient_whose_launch_is_refused_stops_the_whole_step(simulator: &Simulator
     simulator.fail_launch(1 + seed % 4, LAUNCH_OUT_OF_RESOURCES);
     for g in &gradients {
         // Some of them are there before the step is asked for, some are not.
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             let _ = block_on(g);
         }
     }

@@ -190,7 +190,7 @@ impl<'a> OpByOp<'a> {
 
     /// Computes a register to scratch memory.
     fn value(mut self, launcher: &mut Launcher, site: &dyn Site, reg: Reg) -> Result<u64, Trouble> {
-        let bytes = crate::shape::numel(&self.shape[..]) * self.program.dtype(reg).size();
+        let bytes = crate::shape::numel(self.shape) * self.program.dtype(reg).size();
         let ptr = site.scratch(bytes)?;
         self.outputs.push((reg, ptr));
         self.run(launcher, site)?;
@@ -205,7 +205,7 @@ impl<'a> OpByOp<'a> {
 
     fn run(&self, launcher: &mut Launcher, site: &dyn Site) -> Result<(), Trouble> {
         let instrs = &self.program.instrs;
-        let numel = crate::shape::numel(&self.shape[..]);
+        let numel = crate::shape::numel(self.shape);
         // The last instruction that reads each register's memory, through what is folded into it.
         let mut last: SmallVec<[usize; 48]> = SmallVec::from_elem(0, instrs.len());
         for i in 0..instrs.len() {

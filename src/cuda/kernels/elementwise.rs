@@ -47,7 +47,7 @@ pub(super) fn lanes(program: &Program, inputs: &[DType]) -> usize {
 /// least of their alignments.
 pub(crate) fn plan(program: &Program, shape: &[usize], operands: &[Operand<'_>], out_align: usize) -> Plan {
     let mut plan = Plan::default();
-    let numel = crate::shape::numel(&shape[..]);
+    let numel = crate::shape::numel(shape);
     if numel == 0 {
         return plan;
     }

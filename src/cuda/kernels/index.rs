@@ -137,7 +137,7 @@ pub(crate) fn scatter(
         return None;
     }
     let whole = Geometry::new(shape, &[source, index.strides, index.positions]);
-    let reach = crate::shape::numel(&out_shape[..]);
+    let reach = crate::shape::numel(out_shape);
     let wide = !whole.fits_32() || reach > i32::MAX as usize;
     let (lines, size) = (g.numel(), out_shape[dim]);
     // Few lines are shared by more threads; each still reads the whole index.

@@ -215,7 +215,7 @@ fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
             let parts: Vec<(usize, usize, isize)> = (0..shape.rank())
                 .map(|d| if d == dim as usize { (start, g.dims()[d], step) } else { (0, shape[d], 1) })
                 .collect();
-            g.into_zeros(shape, &parts)
+            g.among_zeros(shape, &parts)
         }
     }
 }
