@@ -279,8 +279,9 @@ fn a_gradient_whose_launch_is_refused_stops_the_whole_step(simulator: &Simulator
     };
     let before = read();
     let mut sgd = optim::Sgd::new(parameters.clone(), 0.1);
-    let gradients: Vec<TensorFuture> = parameters.iter().map(|p| p.value().stop_gradient().cumsum(0)).collect();
+    // Before any of them is asked for: the first launches are theirs.
     simulator.fail_launch(1 + seed % 4, LAUNCH_OUT_OF_RESOURCES);
+    let gradients: Vec<TensorFuture> = parameters.iter().map(|p| p.value().stop_gradient().cumsum(0)).collect();
     for g in &gradients {
         // Some of them are there before the step is asked for, some are not.
         if seed.is_multiple_of(2) {

@@ -81,17 +81,27 @@ fn sized(trouble: Trouble, bytes: usize) -> Trouble {
     }
 }
 
+/// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A step that launches nothing
+/// leaves nothing on its lane to wait for, so an allocation of its own would be in no order with its readers.
+const NOWHERE: u64 = 0;
+
 /// Memory in stream order, to be given back by [`free`].
 pub(crate) fn allocate(bytes: usize, raw: Raw) -> Result<u64, Trouble> {
+    if bytes == 0 {
+        return Ok(NOWHERE);
+    }
     let mut ptr = 0;
     // SAFETY: `ptr` can be written; the stream is alive.
-    let status = unsafe { sys::cuMemAllocAsync(&mut ptr, bytes.max(1), raw.0) };
+    let status = unsafe { sys::cuMemAllocAsync(&mut ptr, bytes, raw.0) };
     Trouble::of("cuMemAllocAsync", status).map_err(|t| sized(t, bytes))?;
     Ok(ptr)
 }
 
 /// Gives memory back in stream order.
 pub(crate) fn free(ptr: u64, raw: Raw) -> Result<(), Trouble> {
+    if ptr == NOWHERE {
+        return Ok(());
+    }
     // SAFETY: `allocate` gave it, and the caller has ordered the stream after all that uses it.
     Trouble::of("cuMemFreeAsync", unsafe { sys::cuMemFreeAsync(ptr, raw.0) })
 }

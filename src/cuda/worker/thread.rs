@@ -304,9 +304,10 @@ impl Worker {
             && !self.gear.is_uploading()
     }
 
-    /// True where no more memory can come: nothing is under way, nor a free.
+    /// True where no more memory can come: nothing is under way, nor a free, nor word of a value that was dropped.
     fn has_all_memory(&self) -> bool {
-        self.is_alone() && !(0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane))
+        let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
+        !freed && !self.shared.port.has_news() && lock(&self.shared.desk).batch.is_empty() && self.is_alone()
     }
 
     /// Goes on with copies to the device.
