@@ -572,6 +572,76 @@ fn numbers_that_make_no_sense_are_refused_by_name_and_train_nothing() {
     }
 }
 
+/// Each kind that keeps something of its own between steps.
+fn optimizers(w: &Parameter) -> Vec<(&'static str, Box<dyn Optimizer>)> {
+    let w = || vec![w.clone()];
+    vec![
+        ("Sgd", Box::new(optim::Sgd::new(w(), 0.1))),
+        ("momentum", Box::new(optim::Sgd::new(w(), 0.1).momentum(0.9).dampening(0.5).weight_decay(0.01))),
+        ("Adam", Box::new(optim::Adam::new(w(), 0.1))),
+        ("AdamW", Box::new(optim::AdamW::new(w(), 0.1))),
+    ]
+}
+
+#[test]
+fn what_an_optimizer_keeps_follows_a_parameter_that_was_moved() {
+    let (home, away) = (Device::cpu(), Device::cpu_with(CpuOptions::default().threads(1)));
+    for k in 0..4 {
+        let ends = [home.clone(), away.clone()].map(|end| {
+            let w = Parameter::new(home.from_vec(vec![1.0f32, -2.0, 3.0], [3]));
+            let (name, mut optimizer) = optimizers(&w).swap_remove(k);
+            for step in 0..4 {
+                if step == 2 {
+                    w.set(w.value().to_device(&end));
+                }
+                block_on(optimizer.minimize(&w.value().square().sum_all()))
+                    .unwrap_or_else(|e| panic!("{name}: {e}"));
+            }
+            assert_eq!(w.value().device(), end, "{name}");
+            bits(&w)
+        });
+        assert_eq!(ends[0], ends[1], "optimizer {k}: moving it changes no number");
+    }
+}
+
+#[test]
+fn a_gradient_or_a_parameter_that_does_not_fit_is_refused_and_changes_nothing() {
+    let device = Device::cpu();
+    for k in 0..4 {
+        let w = Parameter::new(device.from_vec(vec![1.0f32, 2.0], [2]));
+        let (name, mut optimizer) = optimizers(&w).swap_remove(k);
+        block_on(optimizer.step(&[device.ones([2])])).unwrap();
+        let before = bits(&w);
+        let error = block_on(optimizer.step(&[device.ones_dtype([2], DType::F64)])).unwrap_err();
+        assert!(error.is_dtype() && error.message().contains("float64"), "{name}: {error}");
+        assert_eq!(bits(&w), before, "{name}");
+        block_on(optimizer.step(&[device.ones([2])])).unwrap();
+        w.set(device.ones([3]));
+        let step = optimizer.step(&[device.ones([3])]);
+        if name == "Sgd" {
+            block_on(step).unwrap(); // it keeps nothing that would not fit
+            continue;
+        }
+        let error = block_on(step).unwrap_err();
+        assert!(error.is_shape() && error.location().file().ends_with("training.rs"), "{name}: {error}");
+        assert_eq!(block_on(w.value().to_vec::<f32>()).unwrap(), [1.0; 3], "{name}");
+    }
+}
+
+#[test]
+fn an_update_keeps_no_value_in_the_place_of_another_kind() {
+    let (home, away) = (Device::cpu(), Device::cpu_with(CpuOptions::default().threads(1)));
+    let w = Parameter::new(home.ones([4]));
+    let update = optim::Update::new("mine", std::slice::from_ref(&w), &[Some(home.ones([4]))]).unwrap();
+    let error = |new: TensorFuture, old: TensorFuture| block_on(update.keep(new, old)).unwrap_err();
+    assert!(error(home.ones([2]), w.value()).is_shape());
+    assert!(error(home.ones([1]), w.value()).is_shape(), "it does not broadcast");
+    assert!(error(home.ones_dtype([4], DType::F64), w.value()).is_dtype());
+    assert!(error(away.ones([4]), away.ones([4])).is_device());
+    assert!(block_on(update.old(away.ones([4]))).unwrap_err().is_device());
+    block_on(update.keep(home.zeros([4]), w.value())).unwrap();
+}
+
 #[test]
 fn a_lazy_layers_weights_are_the_optimizers_from_the_start() {
     let device = Device::cpu_with(CpuOptions::default().threads(1));

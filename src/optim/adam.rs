@@ -4,7 +4,7 @@ use super::{AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::nn::Parameter;
-use crate::tensor::build::At;
+use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -20,7 +20,6 @@ struct Moments {
 /// a device and no count here, since it is not known at the call whether a step will be taken.
 #[derive(Debug)]
 struct Powers {
-    device: Device,
     mean: TensorFuture,
     square: TensorFuture,
 }
@@ -42,7 +41,7 @@ struct Core {
     eps: f64,
     weight_decay: f64,
     moments: Vec<Option<Moments>>,
-    powers: Vec<Powers>,
+    powers: Option<Powers>,
     at: At,
 }
 
@@ -51,7 +50,7 @@ impl Core {
         let parameters = trained(parameters);
         let moments = parameters.iter().map(|_| None).collect();
         let betas = (0.9, 0.999);
-        Core { parameters, lr, betas, eps: 1e-8, weight_decay, moments, powers: Vec::new(), at }
+        Core { parameters, lr, betas, eps: 1e-8, weight_decay, moments, powers: None, at }
     }
 
     fn error(&self, name: &str) -> Option<Error> {
@@ -66,32 +65,33 @@ impl Core {
         checked(name, &numbers, self.at)
     }
 
-    /// Counts a step on a device: the rate of the step, and the root that the deviations are divided by.
-    fn count(&mut self, device: &Device, update: &Update) -> (TensorFuture, TensorFuture) {
-        let at = self.powers.iter().position(|powers| powers.device == *device).unwrap_or_else(|| {
-            let one = device.full_dtype((), 1.0, DType::F64);
-            self.powers.push(Powers { device: device.clone(), mean: one.clone(), square: one });
-            self.powers.len() - 1
-        });
-        let old = &mut self.powers[at];
+    /// Counts a step: its rate, and the root that the deviations are divided by.
+    fn count(&mut self, update: &Update) -> (TensorFuture, TensorFuture) {
+        let one = update.home().full_dtype((), 1.0, DType::F64);
+        let Powers { mean, square } =
+            self.powers.take().unwrap_or_else(|| Powers { mean: one.clone(), square: one.clone() });
+        let old = Powers { mean: update.kept(mean, &one), square: update.kept(square, &one) };
         let (mean, square) = (&old.mean * self.betas.0, &old.square * self.betas.1);
         let counted = (self.lr / (1.0 - &mean), (1.0 - &square).sqrt());
-        old.mean = update.keep(mean, old.mean.clone());
-        old.square = update.keep(square, old.square.clone());
+        self.powers =
+            Some(Powers { mean: update.keep(mean, old.mean), square: update.keep(square, old.square) });
         counted
     }
 
     #[track_caller]
     fn step(&mut self, name: &str, gradients: &[Option<TensorFuture>], decoupled: bool) -> Step {
+        let at = build::seen(Location::caller());
         if let Some(error) = self.error(name) {
-            return update::refused(&self.parameters, error, Location::caller());
+            return update::refused(&self.parameters, error, at);
         }
-        let update = match Update::new(name, &self.parameters, gradients) {
+        let kept = self.moments.iter().map(|moments| Some(&moments.as_ref()?.mean));
+        let update = update::fits(name, &self.parameters, kept, at)
+            .and_then(|()| Update::new(name, &self.parameters, gradients));
+        let update = match update {
             Ok(update) => update,
             Err(refused) => return refused,
         };
-        let counted: Vec<(Device, (TensorFuture, TensorFuture))> =
-            update.devices().into_iter().map(|device| (device.clone(), self.count(&device, &update))).collect();
+        let (rate, root) = self.count(&update);
         let mut corrections: Vec<Correction> = Vec::new();
         let (b1, b2) = self.betas;
         let (lr, decay) = (self.lr, self.weight_decay);
@@ -101,10 +101,8 @@ impl Core {
             let (device, dtype) = (old.device(), old.dtype());
             let is_ours = |c: &Correction| c.dtype == dtype && c.device == device;
             let at = corrections.iter().position(is_ours).unwrap_or_else(|| {
-                let here = counted.iter().find(|(d, _)| *d == device);
-                let (_, (rate, root)) =
-                    here.unwrap_or_else(|| unreachable!("a gradient is beside its parameter"));
-                let (rate, root) = (rate.to_dtype(dtype), root.to_dtype(dtype));
+                let here = |x: &TensorFuture| x.to_device(&device).to_dtype(dtype);
+                let (rate, root) = (here(&rate), here(&root));
                 corrections.push(Correction { dtype, device: device.clone(), rate, root });
                 corrections.len() - 1
             });
@@ -120,7 +118,8 @@ impl Core {
                 let zeros = || device.zeros_dtype(old.shape(), dtype);
                 Moments { mean: zeros(), square: zeros() }
             });
-            let before = Moments { mean: update.old(before.mean), square: update.old(before.square) };
+            let before =
+                Moments { mean: update.kept(before.mean, &old), square: update.kept(before.square, &old) };
             let mean = &before.mean * b1 + &g * (1.0 - b1);
             let square = &before.square * b2 + g.square() * (1.0 - b2);
             let deviation = square.sqrt() / root + self.eps;

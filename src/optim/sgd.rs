@@ -3,7 +3,7 @@
 use super::{AMOUNT, Optimizer, Step, Update, checked, is_amount, trained, update};
 use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
-use crate::tensor::build::At;
+use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
@@ -138,10 +138,14 @@ impl Optimizer for Sgd {
 
     #[track_caller]
     fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+        let at = build::seen(Location::caller());
         if let Some(error) = self.error() {
-            return update::refused(&self.parameters, error, Location::caller());
+            return update::refused(&self.parameters, error, at);
         }
-        let update = match Update::new("Sgd", &self.parameters, gradients) {
+        let kept = self.velocities.iter().map(|velocity| Some(&velocity.as_ref()?.value));
+        let update = update::fits("Sgd", &self.parameters, kept, at)
+            .and_then(|()| Update::new("Sgd", &self.parameters, gradients));
+        let update = match update {
             Ok(update) => update,
             Err(refused) => return refused,
         };
@@ -165,8 +169,8 @@ impl Optimizer for Sgd {
                     value: p.device().zeros_dtype(p.shape(), p.dtype()),
                     share: None,
                 });
-                let value = update.old(value);
-                let all = share.or_else(|| (damp != 0.0).then(|| one(1.0)));
+                let value = update.kept(value, &p);
+                let all = share.map(|share| update.kept(share, &p)).or_else(|| (damp != 0.0).then(|| one(1.0)));
                 let new = match &all {
                     None => &value * mu + &g,
                     Some(share) => &value * mu + &g * share,

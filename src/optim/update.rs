@@ -148,7 +148,7 @@ impl Update {
     /// who asks, for the error.
     ///
     /// # Errors
-    /// The step that is not taken, and says why: where a gradient is known to have failed, is of another shape or on
+    /// The step that is not taken, and says why: where a gradient is known to have failed, is of another shape or type, or on
     /// another device than its parameter; where there is none at all, or not one for each parameter.
     #[track_caller]
     pub fn new(
@@ -177,31 +177,44 @@ impl Update {
     }
 
     /// Whether all gradients are there, where this value is.
-    fn whole(&self, beside: &TensorFuture) -> &TensorFuture {
+    fn whole(&self, beside: &TensorFuture) -> TensorFuture {
         let there = self.whole.iter().find(|whole| std::ptr::eq(whole.port(), beside.port()));
-        there.unwrap_or_else(|| unreachable!("values of a step are where its gradients are"))
+        there.cloned().unwrap_or_else(|| {
+            let (own, other) = (self.home(), beside.device());
+            let text = format!("a value on {other} has no part in a step whose gradients are on {own}");
+            let error = Error::new(ErrorKind::Device, "Update", text, self.at);
+            build::failed(beside.port(), Meta::new((), DType::Bool), error, self.at)
+        })
     }
 
-    /// The devices of the gradients.
-    pub(super) fn devices(&self) -> Vec<Device> {
-        self.whole.iter().map(TensorFuture::device).collect()
+    /// The first gradient's device.
+    pub(super) fn home(&self) -> Device {
+        self.whole[0].device()
     }
 
     /// One of the step's gradients, off the tape; zeros where it has failed.
     pub fn gradient(&self, gradient: &TensorFuture) -> TensorFuture {
         // After the decision: what follows finds it there, and fuses with the choice.
-        build::gate_or(0, &gradient.stop_gradient(), &[self.whole(gradient)], self.at)
+        build::gate_or(0, &gradient.stop_gradient(), &[&self.whole(gradient)], self.at)
     }
 
     /// A parameter's value off the tape, or another one that is to be replaced, once the decision is there: what is made
     /// from it alone would else be computed early, in a pass of its own.
     pub fn old(&self, value: TensorFuture) -> TensorFuture {
-        build::gate(&value.stop_gradient(), std::slice::from_ref(self.whole(&value)), self.at)
+        build::gate(&value.stop_gradient(), &[self.whole(&value)], self.at)
     }
 
-    /// `new` where all gradients were there, else `old`: of one shape and type, on one device.
+    /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was moved, and to its type.
+    pub(super) fn kept(&self, value: TensorFuture, beside: &TensorFuture) -> TensorFuture {
+        self.old(value.to_device(&beside.device()).to_dtype(beside.dtype()))
+    }
+
+    /// `new` where all gradients were there, else `old`.
+    ///
+    /// # Errors
+    /// The value fails where they are of two shapes or types, or on a device on which the step has no gradient.
     pub fn keep(&self, new: TensorFuture, old: TensorFuture) -> TensorFuture {
-        build::choose(self.whole(&old), new, old, self.at)
+        build::choose(&self.whole(&old), new, old, self.at)
     }
 
     /// What becomes of it.
@@ -214,6 +227,28 @@ impl Update {
 pub(super) fn refused(parameters: &[Parameter], error: Error, at: At) -> Step {
     let device = parameters.iter().find_map(Parameter::device);
     Step::failed(device.unwrap_or_else(Device::cpu), error, at)
+}
+
+/// Whether what an optimizer keeps of each parameter is still of its shape.
+///
+/// # Errors
+/// The step that is not taken: a parameter was given another shape since the last one.
+pub(super) fn fits<'a>(
+    name: &str,
+    parameters: &[Parameter],
+    kept: impl Iterator<Item = Option<&'a TensorFuture>>,
+    at: At,
+) -> Result<(), Step> {
+    for (k, (parameter, kept)) in parameters.iter().zip(kept).enumerate() {
+        let Some(kept) = kept else { continue };
+        let value = parameter.value();
+        if value.shape() != kept.shape() {
+            let text =
+                format!("parameter {k} has shape {}, and had {} in the last step", value.shape(), kept.shape());
+            return Err(refused(parameters, Error::new(ErrorKind::Shape, name, text, at), at));
+        }
+    }
+    Ok(())
 }
 
 fn check(
@@ -240,6 +275,11 @@ fn check(
             let (own, other) = (value.shape(), gradient.shape());
             let text = format!("parameter {k} has shape {own}, and its gradient {other}");
             return error(ErrorKind::Shape, text);
+        }
+        if value.dtype() != gradient.dtype() {
+            let (own, other) = (value.dtype(), gradient.dtype());
+            let text = format!("parameter {k} is {own}, and its gradient {other}");
+            return error(ErrorKind::DType, text);
         }
         if value.device() != gradient.device() {
             let (own, other) = (value.device(), gradient.device());

@@ -316,9 +316,17 @@ pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> Ten
     gate(&yes, values, at)
 }
 
-/// `new` where `condition` (0-d, boolean) is true, else `old`, of the same shape and type.
+/// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape and type.
 pub(crate) fn choose(condition: &TensorFuture, new: TensorFuture, old: TensorFuture, at: At) -> TensorFuture {
-    let rule = || Ok(old.node.meta());
+    let rule = || match (new.node.meta(), old.node.meta()) {
+        (n, o) if n.shape != o.shape => {
+            Err(Refusal::shape(format!("cannot put {} in the place of {}", n.shape, o.shape)))
+        }
+        (n, o) if n.dtype != o.dtype => {
+            Err(Refusal::dtype(format!("cannot put {} in the place of {}", n.dtype, o.dtype)))
+        }
+        (_, old) => Ok(old),
+    };
     let asked = ask(|| Op::Where, &[condition, &new, &old], rule, at);
     asked.without((new, old))
 }
