@@ -303,12 +303,12 @@ impl<T> Completion<T> {
         }
         let fresh = waker.clone();
         let mut waiters = lock(&self.waiters);
-        // Under the lock: either the writer sees the flag and takes the list after us, or we see the end.
+        let replaced = waiters.put(id, fresh);
+        // Under the lock: either the writer sees the flag and takes the list after us, or we see the end. As late as can
+        // be: a writer that sees the flag waits for the lock, and allocating under it made one in ten awaits sleep.
         let before = State(self.state.fetch_or(WAITERS, Ordering::AcqRel));
-        let left = match before.is_complete() {
-            true => [id.take().and_then(|id| waiters.leave(id)), Some(fresh)],
-            false => [waiters.put(id, fresh), None],
-        };
+        let ours = before.is_complete().then(|| id.take().and_then(|id| waiters.leave(id)));
+        let left = (replaced, ours);
         drop(waiters);
         drop(left);
         before.is_complete()

@@ -70,7 +70,14 @@ pub struct DeviceMemory {
     pub total: usize,
 }
 
-/// Counters that callers and engine keep, read by `Device::stats`.
+/// Counters of those who await.
+#[derive(Default)]
+pub(crate) struct Awaits {
+    pub barriers: AtomicU64,
+    pub barrier_ns: AtomicU64,
+}
+
+/// Counters of whoever runs ops. All are read by `Device::stats`.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub started: AtomicU64,
@@ -79,8 +86,6 @@ pub(crate) struct Counters {
     pub skipped: AtomicU64,
     pub failed: AtomicU64,
     pub in_flight: AtomicUsize,
-    pub barriers: AtomicU64,
-    pub barrier_ns: AtomicU64,
     pub events: AtomicU64,
     /// Steps that were launched as one graph.
     pub graphs: AtomicU64,
@@ -118,6 +123,8 @@ pub(crate) struct Port {
     pub sources: Sources,
     /// Written at each op by whoever runs it.
     pub counters: Apart<Counters>,
+    /// Written at the end of each await.
+    pub awaits: Apart<Awaits>,
     pub pressure: Pressure,
     pub memory: Arc<Memory>,
     pub driver: Box<dyn Driver>,
@@ -171,6 +178,7 @@ impl Port {
             has_awaited: AtomicBool::new(false),
             sources: Sources::default(),
             counters: Apart::default(),
+            awaits: Apart::default(),
             pressure,
             memory,
             driver,

@@ -308,8 +308,8 @@ impl Device {
             bytes_live: bytes.live,
             bytes_peak: bytes.peak,
             bytes_cached: bytes.cached,
-            barriers: c.barriers.load(Relaxed),
-            barrier_time: Duration::from_nanos(c.barrier_ns.load(Relaxed)),
+            barriers: self.port.awaits.barriers.load(Relaxed),
+            barrier_time: Duration::from_nanos(self.port.awaits.barrier_ns.load(Relaxed)),
         }
     }
 

@@ -215,11 +215,11 @@ impl TensorFuture {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let counters = &self.port().counters;
-            counters.barriers.fetch_add(counted as u64, std::sync::atomic::Ordering::Relaxed);
+            let awaits = &self.port().awaits;
+            awaits.barriers.fetch_add(counted as u64, std::sync::atomic::Ordering::Relaxed);
             if let Some(waiting) = self.waiting.take() {
                 let waited = if counted { waiting.since.elapsed().as_nanos() as u64 } else { 0 };
-                counters.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
+                awaits.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
                 if let Some(id) = waiting.id {
                     self.node.completion.deregister(id);
                 }
