@@ -41,6 +41,9 @@ pub(crate) const ENTERED: u32 = 64;
 const WAITERS: u32 = 128;
 /// It stands for a value while a region's closure is traced: it is claimed from the start and never computed.
 pub(crate) const TRACED: u32 = 256;
+/// The engine looks at it just now, by the link that lay in the intake. Only who took it from there sets it and clears it,
+/// before the link goes.
+pub(crate) const LOOKED_AT: u32 = 512;
 
 fn phase_of(state: u32) -> Phase {
     match state & PHASE {
@@ -183,6 +186,13 @@ impl<T> Completion<T> {
     /// Clears flags and returns the state before.
     pub fn clear(&self, flags: u32) -> State {
         State(self.state.fetch_and(!flags, Ordering::AcqRel))
+    }
+
+    /// Clears one flag, which is set, and sets another, which is not; returns the state before.
+    pub fn exchange(&self, clear: u32, set: u32) -> State {
+        let before = State(self.state.fetch_xor(clear | set, Ordering::AcqRel));
+        debug_assert!(before.has(clear) && !before.has(set));
+        before
     }
 
     /// The value or error, once it is there.

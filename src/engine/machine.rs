@@ -20,7 +20,7 @@ mod take_up;
 
 use super::port::Port;
 use super::step::{At, Step};
-use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
+use crate::completion::{AWAITED, DETACHED, ENTERED, LOOKED_AT, Phase, QUEUED, State};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{NodeLink, Op, free};
 use crate::sync::{Mutex, lock};
@@ -221,12 +221,27 @@ impl Machine {
     /// A node came out of the intake.
     pub fn look(&mut self, node: NodeLink, now: u64) -> Look {
         self.now = now;
-        let state = node.completion.clear(QUEUED);
-        if let Op::Marker = node.op {
-            self.mark(node);
-            return Look::Settled;
-        }
         let entry = node.entry();
+        let is_new = if entry.is_none() && node.completion.state().phase() == Phase::Pending {
+            let state = node.completion.clear(QUEUED);
+            self.look_at(&node, entry, state)
+        } else {
+            // A step may be reading it: this link is no reader, and is not to keep it from being written over.
+            let state = node.completion.exchange(QUEUED, LOOKED_AT);
+            let is_new = self.look_at(&node, entry, state);
+            node.completion.clear(LOOKED_AT);
+            is_new
+        };
+        if is_new { Look::New(node) } else { Look::Settled }
+    }
+
+    /// True where it is new and wanted.
+    fn look_at(&mut self, node: &NodeLink, entry: Option<u32>, state: State) -> bool {
+        let now = self.now;
+        if let Op::Marker = node.op {
+            self.mark(node.clone());
+            return false;
+        }
         if let Some(e) = entry {
             self.count_in(e);
         }
@@ -234,7 +249,7 @@ impl Machine {
             if let Some(e) = entry.filter(|&e| self.entry(e).stage == Stage::Outside) {
                 self.end_outside(e, now);
             }
-            return Look::Settled;
+            return false;
         }
         if state.phase() != Phase::Pending {
             // A poll runs it just now, or a step that we submitted. A temporary that a poll has claimed for
@@ -242,15 +257,15 @@ impl Machine {
             // the reader only, and an entry here would wait for ever.
             let wanted = node.counts().handles > 0 || state.has(DETACHED);
             if entry.is_none() && wanted {
-                self.wait_outside(node);
+                self.wait_outside(node.clone());
             }
-            return Look::Settled;
+            return false;
         }
         let wanted = node.counts().handles > 0 || state.has(DETACHED);
         match entry {
-            None if wanted => Look::New(node),
+            None if wanted => true,
             // Its consumers keep it, or it dies here, skipped.
-            None => Look::Settled,
+            None => false,
             Some(e) => {
                 let is_source = matches!(node.op, Op::Source(_));
                 let x = self.entry(e);
@@ -258,9 +273,8 @@ impl Machine {
                 let (root, wants) = (x.root, x.wants);
                 let deferred = std::mem::take(&mut x.deferred) && x.stage == Stage::Waiting;
                 if !root && wants == 0 {
-                    drop(node);
                     self.cancel(e);
-                    return Look::Settled;
+                    return false;
                 }
                 if deferred {
                     self.resolve(vec![e], &mut |_| false);
@@ -282,7 +296,7 @@ impl Machine {
                 if is_source {
                     self.ask_source(e);
                 }
-                Look::Settled
+                false
             }
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::dtype::DType;
 use crate::engine::port::{Driver, Opening};
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::graph::node::{Inputs, Node, NodeHandle};
+use crate::graph::node::{Inputs, Node, NodeHandle, is_last_reader};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::graph::work::Work;
 use crate::host::memory::Memory;
@@ -110,6 +110,24 @@ fn nothing_waits_behind_a_step_that_it_does_not_read_while_a_thread_is_free() {
 
 /// Three read from one: its stream goes on with one of them, the other stream takes over another, and the third
 /// waits for a thread.
+#[test]
+fn what_the_engine_looks_at_has_no_reader_in_it() {
+    let port = port();
+    let handle = large(port, &[], 1000);
+    let own = handle.link();
+    let looked_at = port.intake.take().next().expect("it was pushed");
+    looked_at.completion.exchange(QUEUED, LOOKED_AT);
+    // Its last handle goes meanwhile: it is in the intake once more.
+    drop(handle);
+    assert!(own.completion.state().has(QUEUED));
+    assert!(is_last_reader(&own), "two links ask for a look, one reads");
+    looked_at.completion.clear(LOOKED_AT);
+    assert!(!is_last_reader(&own), "a link without a flag may be a reader's");
+    drop(looked_at);
+    assert!(is_last_reader(&own));
+    drop(port.intake.take());
+}
+
 #[test]
 fn a_free_thread_takes_over_the_chain_of_a_busy_one() {
     let port = port();

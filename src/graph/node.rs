@@ -7,7 +7,7 @@
 
 use super::operation::{Meta, Operation};
 use super::value::Value;
-use crate::completion::{Completion, Phase, QUEUED};
+use crate::completion::{Completion, LOOKED_AT, Phase, QUEUED};
 use crate::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
@@ -416,12 +416,14 @@ impl Drop for Node {
     }
 }
 
-/// A node's owners but for the intake, whose link only asks for another look. Never fewer than may come to read it.
+/// A node's owners but for the engine's links that only ask for another look, or give it. Never fewer than may come to
+/// read it.
 pub(crate) fn readers(link: &NodeLink) -> Counts {
-    // First the counts: the intake's flag goes before its link does.
+    // First the counts: each flag goes before its link does.
     let counts = link.counts();
-    let queued = link.completion.state().has(QUEUED);
-    Counts { links: counts.links - (queued && counts.links > 0) as u32, ..counts }
+    let state = link.completion.state();
+    let looks = state.has(QUEUED) as u32 + state.has(LOOKED_AT) as u32;
+    Counts { links: counts.links.saturating_sub(looks), ..counts }
 }
 
 /// True where this link is the only way to the node's value that is left.

@@ -16,12 +16,11 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     /// Bytes that the device keeps for it.
     #[allow(dead_code)] // Read by backends that account for memory of another's making.
     fn bytes(&self) -> usize;
-    /// True where the last reader of a value may write its result over it.
-    fn is_reusable(&self) -> bool {
-        false
+    /// Its memory in a buffer of its own, for the last reader of its value, who writes over it; `None` where that cannot be.
+    /// This one is left without: nodes that are done with, and not gone yet, own nothing that anybody writes.
+    fn move_out(&self) -> Option<Arc<dyn Buffer>> {
+        None
     }
-    /// The last reader of its value writes over it now.
-    fn is_written_over(&self) {}
     /// What kernels keep beside these elements, if the buffer has a place for that.
     fn keep(&self) -> Option<&Keep> {
         None
@@ -59,14 +58,6 @@ impl Keep {
         // Racing counts may lose one of them.
         self.uses.store(mark | count, Relaxed);
         count
-    }
-
-    /// What is written now has had no uses.
-    pub fn restart(&self) {
-        self.uses.store(0, Relaxed);
-        if let Some(kept) = self.kept.get() {
-            *kept.lock() = State::Nothing;
-        }
     }
 
     /// Whether something is kept, or just being made.

@@ -15,7 +15,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 // Plain counters, not part of a protocol: std's atomics.
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Below this, the allocator's own caches serve.
 const CACHED_FROM: usize = 4 << 10;
@@ -164,7 +164,7 @@ impl Memory {
                 ptr
             }
         };
-        Some(Arc::new(Block { ptr, size, class: index, memory: self.clone(), keep: Keep::default() }))
+        Some(Arc::new(Block::new(ptr, size, index, self.clone())))
     }
 
     /// Makes the `n`th allocation from now fail (1 is the next).
@@ -225,6 +225,14 @@ pub(crate) struct Block {
     class: usize,
     memory: Arc<Memory>,
     keep: Keep,
+    /// Its memory is another block's now.
+    is_moved_out: AtomicBool,
+}
+
+impl Block {
+    fn new(ptr: *mut u8, size: usize, class: usize, memory: Arc<Memory>) -> Block {
+        Block { ptr, size, class, memory, keep: Keep::default(), is_moved_out: AtomicBool::new(false) }
+    }
 }
 
 // SAFETY: plain memory; who may write it and when is the engine's promise (a value is written before
@@ -240,11 +248,13 @@ impl Buffer for Block {
     fn bytes(&self) -> usize {
         self.size
     }
-    fn is_reusable(&self) -> bool {
-        !self.keep.has_something()
-    }
-    fn is_written_over(&self) {
-        self.keep.restart();
+    fn move_out(&self) -> Option<Arc<dyn Buffer>> {
+        // Only the one owner of its value moves it out. (The pointer stays: an op that works in place reads it.)
+        if self.keep.has_something() || self.is_moved_out.swap(true, Relaxed) {
+            return None;
+        }
+        let Block { ptr, size, class, ref memory, .. } = *self;
+        Some(Arc::new(Block::new(ptr, size, class, memory.clone())))
     }
     fn keep(&self) -> Option<&Keep> {
         Some(&self.keep)
@@ -268,6 +278,9 @@ impl fmt::Debug for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if *self.is_moved_out.get_mut() {
+            return;
+        }
         let memory = &self.memory;
         memory.live.fetch_sub(self.size, Relaxed);
         let keep = memory.peak.load(Relaxed).max(KEEP_MIN);
@@ -332,6 +345,21 @@ mod tests {
             assert!(size >= bytes && size as f64 <= bytes as f64 * 1.25, "{bytes} {size}");
             assert_eq!(size, ((4 + index % 4) << (index / 4 + 12)) / 4);
         }
+    }
+
+    #[test]
+    fn memory_that_is_moved_out_has_one_owner_and_is_freed_once() {
+        let memory = Memory::new(usize::MAX);
+        let old = memory.alloc(100_000).unwrap();
+        let new = old.move_out().unwrap();
+        assert_eq!((new.host(), Arc::strong_count(&new)), (old.host(), 1));
+        assert!(old.move_out().is_none());
+        let live = memory.bytes().live;
+        drop(old);
+        assert_eq!(memory.bytes().live, live);
+        drop(new);
+        assert_eq!(memory.bytes().live, 0);
+        assert_eq!(memory.bytes().cached, live);
     }
 
     #[test]

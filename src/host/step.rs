@@ -392,14 +392,8 @@ fn overwritable<'v, N: Deref<Target = Node> + Clone>(
         let Storage::Shared(buffer) = &value.storage else { return None };
         let fits =
             input.dtype.size() == node.dtype.size() && input.shape == node.shape && value.placed.is_none();
-        (fits && buffer.is_reusable() && last_reader(i) && owners(buffer) == 1).then(|| taken_over(buffer))
+        (fits && last_reader(i) && owners(buffer) == 1).then(|| buffer.move_out()).flatten()
     })
-}
-
-/// The buffer, for who writes over it.
-fn taken_over(buffer: &Arc<dyn Buffer>) -> Arc<dyn Buffer> {
-    buffer.is_written_over();
-    buffer.clone()
 }
 
 /// The value of a constant: one element, repeated. It takes no memory on any device.
@@ -471,11 +465,11 @@ pub(crate) fn run_node_on<'v>(
                 let value = value(i);
                 let Storage::Shared(buffer) = &value.storage else { return None };
                 let same = inputs[i].meta() == Meta { shape: node.shape.clone(), dtype: node.dtype };
-                let free = buffer.is_reusable() && last_reader(i) && owners(buffer) == 1;
+                let free = last_reader(i) && owners(buffer) == 1;
                 // Inside a region one value may be read twice by its last reader.
                 let lies_here = |k: usize| matches!(&operand(k), Ok(Value { storage: Storage::Shared(b), .. }) if Arc::ptr_eq(b, buffer));
                 let once = (0..inputs.len()).all(|k| k == i || !lies_here(k));
-                (same && free && once && value.placed.is_none()).then(|| taken_over(buffer))
+                (same && free && once && value.placed.is_none()).then(|| buffer.move_out()).flatten()
             });
             let in_place = over.is_some();
             let mut place = over.map_or_else(|| host.place(node), |buffer| Ok(Place::Shared(buffer)))?;

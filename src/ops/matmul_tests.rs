@@ -1,6 +1,7 @@
 //! Weights in packed form: when they are made, for whom, and in whose memory.
 
 use super::*;
+use crate::graph::value::Keep;
 use crate::host::memory::{Block, Memory};
 
 const SIDE: usize = 64;
@@ -17,7 +18,7 @@ fn weight(memory: &Arc<Memory>) -> Arc<Block> {
 }
 
 /// A view of a block, from an element on.
-fn of<'a>(block: &Arc<Block>, from: usize, shape: &'a [usize; 2], strides: &'a [isize; 2]) -> View<'a> {
+fn of<'a>(block: &Block, from: usize, shape: &'a [usize; 2], strides: &'a [isize; 2]) -> View<'a> {
     let ptr = block.host().expect("host memory").wrapping_add(4 * from);
     View { ptr, dtype: DType::F32, shape, strides }
 }
@@ -25,8 +26,13 @@ fn of<'a>(block: &Arc<Block>, from: usize, shape: &'a [usize; 2], strides: &'a [
 const ALL: ([usize; 2], [isize; 2]) = ([SIDE, SIDE], [SIDE as isize, 1]);
 const TURNED: ([usize; 2], [isize; 2]) = ([SIDE, SIDE], [1, SIDE as isize]);
 
-fn used(block: &Arc<Block>, (shape, strides): &([usize; 2], [isize; 2])) -> Option<Arc<Weight>> {
-    packed(&of(block, 0, shape, strides), Some(&**block))
+/// Something is kept beside it: it is not written over.
+fn keeps(block: &Block) -> bool {
+    block.keep().is_some_and(Keep::has_something)
+}
+
+fn used(block: &Block, (shape, strides): &([usize; 2], [isize; 2])) -> Option<Arc<Weight>> {
+    packed(&of(block, 0, shape, strides), Some(block))
 }
 
 #[test]
@@ -34,14 +40,14 @@ fn a_weight_is_packed_at_the_third_use_in_a_row_in_counted_memory_that_goes_with
     let memory = Memory::new(usize::MAX);
     let block = weight(&memory);
     assert!(used(&block, &ALL).is_none() && used(&block, &ALL).is_none());
-    assert!(block.is_reusable(), "it may be written over so far");
+    assert!(!keeps(&block), "it may be written over so far");
     assert_eq!(memory.bytes().live, BYTES);
     let first = used(&block, &ALL).expect("packed").panels.bytes_kept();
     assert_eq!(first, PACKED);
     let now = memory.bytes();
     assert!((BYTES + PACKED..=BYTES + PACKED * 5 / 4).contains(&now.live), "{now:?}");
     assert_eq!(now.live, now.peak);
-    assert!(used(&block, &ALL).is_some() && !block.is_reusable());
+    assert!(used(&block, &ALL).is_some() && keeps(&block));
     assert_eq!(memory.bytes().live, now.live, "once");
     drop(block);
     assert_eq!(memory.bytes().live, 0);
@@ -56,9 +62,10 @@ fn uses_from_another_side_or_after_a_write_begin_the_count_anew() {
         assert!(used(&block, &TURNED).is_none());
     }
     assert!(used(&block, &ALL).is_none() && used(&block, &ALL).is_none());
-    block.is_written_over();
-    assert!(used(&block, &ALL).is_none() && used(&block, &ALL).is_none());
-    assert!(used(&block, &ALL).is_some());
+    let moved = block.move_out().expect("nothing is kept");
+    let block = moved.as_any().downcast_ref::<Block>().expect("a block");
+    assert!(used(block, &ALL).is_none() && used(block, &ALL).is_none());
+    assert!(used(block, &ALL).is_some());
 }
 
 #[test]
@@ -105,8 +112,9 @@ fn what_is_packed_goes_when_a_value_needs_the_memory_and_is_not_packed_again() {
         assert!(used(&block, &ALL).is_none());
     }
     // Other elements, another chance.
-    block.is_written_over();
-    (0..3).for_each(|_| drop(used(&block, &ALL)));
+    let moved = block.move_out().expect("nothing is kept");
+    let block = moved.as_any().downcast_ref::<Block>().expect("a block");
+    (0..3).for_each(|_| drop(used(block, &ALL)));
     assert_eq!(memory.bytes().live, packed);
 }
 
@@ -118,7 +126,7 @@ fn nobody_waits_for_a_weight_that_somebody_else_is_packing() {
     let made = keep.get_or_make(&*block, || {
         assert!(keep.get().is_none(), "there is nothing yet");
         assert!(keep.get_or_make(&*block, || panic!("it is made once")).is_none());
-        assert!(!block.is_reusable(), "its elements are being read");
+        assert!(keeps(&block), "its elements are being read");
         memory.trim();
         Some(Arc::new(7))
     });
@@ -135,7 +143,7 @@ fn trim_gives_back_what_nobody_multiplies_by_just_now() {
     assert!(memory.trim() >= PACKED);
     let after = memory.bytes();
     assert!(after.live <= before - PACKED && after.live >= 2 * BYTES + PACKED, "{after:?}");
-    assert!(idle.is_reusable() && !busy.is_reusable());
+    assert!(!keeps(&idle) && keeps(&busy));
     drop(held);
     memory.trim();
     assert_eq!(memory.bytes().live, 2 * BYTES);

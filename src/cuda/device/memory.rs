@@ -270,9 +270,6 @@ impl Buffer for DeviceBuffer {
     fn bytes(&self) -> usize {
         self.bytes
     }
-    fn is_reusable(&self) -> bool {
-        true
-    }
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -309,9 +309,6 @@ impl Buffer for Virtual {
     fn bytes(&self) -> usize {
         self.bytes
     }
-    fn is_reusable(&self) -> bool {
-        true
-    }
     fn as_any(&self) -> &dyn Any {
         self
     }
