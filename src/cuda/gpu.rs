@@ -6,7 +6,7 @@ use crate::engine::machine::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::tensor::device::Device;
 use std::panic::Location;
 use std::sync::Mutex;

@@ -7,7 +7,7 @@ use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::graph::node::{Inputs, Node, NodeHandle};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::graph::work::Work;
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::op::{BinaryOp, UnaryOp};
 use std::panic::Location;
 

@@ -17,7 +17,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Home, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Apart, AtomicPtr, Mutex, lock};
 use std::any::Any;
@@ -35,6 +35,11 @@ pub(crate) trait Driver: Send + Sync {
     fn start(&self, port: &'static Port);
     /// The last `Device` handle is gone: threads may end once nothing is left to do.
     fn abandon(&self);
+    /// Runs a small op on the thread of the poll that awaits it, if it can be run now; true where it is complete then.
+    /// Only asked where the port says [`inline`](Port::inline).
+    fn run_inline(&self, _port: &'static Port, _node: &NodeHandle, _limit_ns: u32) -> bool {
+        false
+    }
     /// Whoever drives the device runs what is put to its [`Sources`]; else threads do.
     fn polls_sources(&self) -> bool {
         false

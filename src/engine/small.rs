@@ -8,13 +8,13 @@
 #![allow(unsafe_code)]
 
 use super::port::Port;
+use super::run::{run_group, run_node};
+use crate::backend::Immediate;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free, is_last_reader};
+use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::value::Value;
-use crate::host::block::run_node;
-use crate::host::step::{Host, run_group, run_tiny};
 use smallvec::SmallVec;
 use std::time::Instant;
 
@@ -39,9 +39,9 @@ impl Tally {
 }
 
 /// What runs small steps: the device and where to compute.
-pub(crate) struct Bench<'a> {
+pub(crate) struct Bench<B> {
     pub port: &'static Port,
-    pub host: &'a Host<'a>,
+    pub backend: B,
     /// Longest step that counts as small, in estimated nanoseconds.
     pub limit_ns: u32,
     /// The engine may have looked at a node while it was claimed here: ask it to look again.
@@ -90,7 +90,7 @@ enum Not {
     Failed(Error),
 }
 
-impl Bench<'_> {
+impl<B: Immediate> Bench<B> {
     /// Runs a node if it is small and can be run now; true where it is complete afterwards.
     pub fn run(&self, node: Held<'_>, tally: &mut Tally) -> bool {
         self.run_at(node, DEPTH, tally)
@@ -115,7 +115,7 @@ impl Bench<'_> {
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
         let mut began = self.port.tape.now();
-        if run_tiny(node, inputs, self.host) {
+        if self.backend.run_tiny(node, inputs) {
             if self.port.tape.is_on() {
                 // SAFETY: the node is claimed by us.
                 unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
@@ -134,7 +134,7 @@ impl Bench<'_> {
                 Ok(()) => {
                     began = self.port.tape.now();
                     let last = (group.members.len() - 1) as u8;
-                    let mut results = run_group(&group, &[last], None, |_| false, self.host);
+                    let mut results = run_group(&group, &[last], self.backend);
                     results.pop().unwrap_or_else(|| unreachable!("one result was asked for"))
                 }
                 Err(Not::Failed(error)) => Err(error),
@@ -155,7 +155,7 @@ impl Bench<'_> {
                 return false;
             }
             began = self.port.tape.now();
-            run_node(node, inputs, |i| is_last_reader(&inputs[i]), self.host)
+            run_node(node, inputs, self.backend)
         };
         let freed = self.publish(node, &group, result, began, tally);
         // The group borrows the temporaries that are freed now.

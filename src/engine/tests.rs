@@ -50,8 +50,8 @@ fn small(port: &'static Port, f: impl Fn() -> Result<(), Refusal> + Send + Sync 
 
 /// Runs a node as a poll does, or as the engine does as it takes it up.
 fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
-    let host = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    let bench = Bench { port, host: &host, limit_ns: 6_000, look_again: by_poll };
+    let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+    let bench = Bench { port, backend, limit_ns: 6_000, look_again: by_poll };
     let mut tally = Tally::default();
     let done = bench.run(Held::Handle(node), &mut tally);
     tally.settle();

@@ -6,10 +6,10 @@
 #![allow(unsafe_code)]
 
 use super::operation::{Meta, Operation};
-use super::value::Value;
+use super::value::{INLINE_BYTES, Storage, Value};
 use crate::completion::{Completion, Phase, QUEUED};
 use crate::counted::{Counts, Handle, Inner, Link, Observed};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
 use crate::shape::{Layout, Shape};
@@ -381,6 +381,25 @@ impl Node {
         Error::new(kind, self.op.name(), message, self.at)
     }
 
+    /// The value of a constant: one element, repeated. It takes no memory on any device.
+    pub fn constant(&self, number: Scalar) -> Value {
+        let mut words = [0u64; INLINE_BYTES / 8];
+        with_dtype!(self.dtype, T => {
+            // SAFETY: 32 bytes hold one element of any type, aligned to 8.
+            unsafe { words.as_mut_ptr().cast::<T>().write(<T as Element>::from_scalar(number)) }
+        });
+        let strides = SmallVec::from_elem(0, self.shape.rank());
+        Value::placed(Storage::Inline(words), &Layout { shape: self.shape.clone(), strides, offset: 0 })
+    }
+
+    /// The value of a node of which an input has failed, where it has one all the same.
+    pub fn instead(&self) -> Option<Value> {
+        match self.op {
+            Op::Gate(Some(number)) => Some(self.constant(number)),
+            _ => None,
+        }
+    }
+
     pub fn entry(&self) -> Option<u32> {
         let entry = self.entry.load(Ordering::Relaxed);
         (entry != NO_ENTRY).then_some(entry)
@@ -424,9 +443,9 @@ pub(crate) fn readers(link: &NodeLink) -> Counts {
     Counts { links: counts.links - (queued && counts.links > 0) as u32, ..counts }
 }
 
-/// True where this link is the only way to the node's value that is left.
-pub(crate) fn is_last_reader(link: &NodeLink) -> bool {
-    readers(link) == Counts { handles: 0, links: 1 }
+/// True where these links are the only way to the node's value that is left.
+pub(crate) fn is_read_by(link: &NodeLink, links: u32) -> bool {
+    readers(link) == Counts { handles: 0, links }
 }
 
 /// Drops links without recursion: a link's last drop may free a node, which lets go of its inputs.

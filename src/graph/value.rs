@@ -4,7 +4,8 @@
 //! a buffer is, only its device knows.
 
 use crate::counted::seen_after;
-use crate::shape::{Layout, Shape, Strides};
+use crate::dtype::DType;
+use crate::shape::{Layout, Shape, Strides, contiguous_strides};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{any::Any, fmt};
@@ -173,6 +174,11 @@ impl Value {
         Value { storage, placed: None }
     }
 
+    /// What stands where nobody reads an element.
+    pub fn nothing() -> Value {
+        Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))
+    }
+
     /// A value in a layout; the shape of the layout becomes the node's.
     pub fn placed(storage: Storage, layout: &Layout) -> Value {
         if layout.offset == 0 && layout.is_contiguous() {
@@ -198,11 +204,39 @@ impl Value {
         }
     }
 
+    /// Address of the first element, in host memory.
+    pub fn first(&self, dtype: DType) -> *const u8 {
+        let offset = self.placed.as_ref().map_or(0, |p| p.offset);
+        self.host().unwrap_or(std::ptr::null()).wrapping_add(offset * dtype.size())
+    }
+
+    pub fn strides(&self, shape: &Shape) -> Strides {
+        match &self.placed {
+            None => contiguous_strides(shape),
+            Some(placed) => placed.strides.clone(),
+        }
+    }
+
+    /// Strides with which a value of shape `from` is read over a larger one.
+    pub fn broadcast(&self, from: &Shape, to: &Shape) -> Strides {
+        let strides = self.strides(from);
+        if from == to {
+            return strides;
+        }
+        let lead = to.rank() - from.rank();
+        (0..to.rank()).map(|i| if i < lead || from[i - lead] == 1 { 0 } else { strides[i - lead] }).collect()
+    }
+
+    /// The buffer that it lies in, where that is more than its node.
+    pub fn buffer(&self) -> Option<&dyn Buffer> {
+        match &self.storage {
+            Storage::Inline(_) => None,
+            Storage::Shared(buffer) => Some(&**buffer),
+        }
+    }
+
     /// Bytes outside the node whose memory this value keeps.
     pub fn shared_bytes(&self) -> usize {
-        match &self.storage {
-            Storage::Inline(_) => 0,
-            Storage::Shared(buffer) => buffer.bytes(),
-        }
+        self.buffer().map_or(0, Buffer::bytes)
     }
 }

@@ -1,7 +1,7 @@
 //! Weights in packed form: when they are made, for whom, and in whose memory.
 
 use super::*;
-use crate::host::memory::{Block, Memory};
+use crate::memory::{Block, Memory};
 
 const SIDE: usize = 64;
 const BYTES: usize = 4 * SIDE * SIDE;

@@ -2,11 +2,11 @@
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use super::future::TensorFuture;
-use crate::engine::driver::{CpuDriver, Manner};
 use crate::engine::machine::Limits;
 use crate::engine::port::{DeviceMemory, Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::host::memory::Memory;
+use crate::host::driver::{CpuDriver, Manner};
+use crate::memory::Memory;
 use crate::sync::lock;
 use std::any::Any;
 use std::fmt;

@@ -15,7 +15,7 @@ use super::Trouble;
 use super::context::Raw;
 use super::lanes::{Lanes, Mark};
 use crate::graph::value::Buffer;
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use cudarc::driver::sys;
 use smallvec::SmallVec;

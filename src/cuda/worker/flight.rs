@@ -5,29 +5,19 @@
 use super::Shared;
 use crate::completion::{AWAITED, Phase};
 use crate::cuda::device::context::Event;
-use crate::cuda::device::doubt::Doubt;
+use crate::cuda::device::doubt::Known;
 use crate::cuda::device::gear::Cargo;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::{Anchor, Timed};
 use crate::engine::step::Step;
-use crate::error::{Error, ErrorKind};
+use crate::error::ErrorKind;
 use crate::graph::node::{NodeLink, Op};
-use crate::graph::value::Value;
 use crate::guard::caught;
 use crate::sync::{Mutex, lock};
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar};
+use std::sync::Condvar;
 use std::time::{Duration, Instant};
-
-/// What an entry of the books was given before it has run.
-#[derive(Clone)]
-pub(super) struct Made {
-    pub result: Result<Value, Error>,
-    /// Indices that may have been out of range, here or in what this was made from.
-    pub doubts: SmallVec<[Arc<Doubt>; 1]>,
-}
 
 /// One step, or one piece of a copy, on its way.
 pub(super) struct Flight {
@@ -146,12 +136,12 @@ impl Shared {
         lock(&self.done).push(step);
     }
 
-    fn publish_one(&self, node: &NodeLink, made: Option<Made>, landing: Option<&Landing>) {
+    fn publish_one(&self, node: &NodeLink, made: Option<Known>, landing: Option<&Landing>) {
         if !node.completion.begin_writing() {
             // The device ended meanwhile, and the node with it.
             return;
         }
-        let Some(Made { mut result, doubts }) = made else {
+        let Some(Known { mut result, doubts }) = made else {
             // Fused away, or dropped before it was there.
             node.completion.fuse();
             return;
@@ -171,7 +161,7 @@ impl Shared {
 }
 
 /// A lane's table slot.
-pub(super) fn put(table: &Mutex<Vec<Option<Made>>>, entry: u32, made: Option<Made>) {
+pub(super) fn put(table: &Mutex<Vec<Option<Known>>>, entry: u32, made: Option<Known>) {
     let mut table = lock(table);
     let entry = entry as usize;
     if table.len() <= entry {

@@ -10,7 +10,6 @@ use crate::engine::machine::Look;
 use crate::engine::small::weight;
 use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
-use crate::host::step::{constant, instead};
 
 /// Nodes looked at before anything else is.
 const AT_ONCE: usize = 64;
@@ -72,7 +71,7 @@ impl Shared {
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
         let result = match &node.op {
-            Op::Fill(scalar) => Some(Ok(constant(node, *scalar))),
+            Op::Fill(scalar) => Some(Ok(node.constant(*scalar))),
             Op::View(op) => match inputs[0].completion.get() {
                 None => None,
                 Some(Err(error)) => Some(Err(error.clone())),
@@ -84,7 +83,7 @@ impl Shared {
             Op::Gate(_) if inputs.iter().all(|input| input.completion.state().is_complete()) => {
                 let failed = inputs.iter().find_map(|input| input.error());
                 Some(match failed {
-                    Some(error) => instead(node).ok_or_else(|| error.clone()),
+                    Some(error) => node.instead().ok_or_else(|| error.clone()),
                     None => inputs[0].value().cloned().ok_or_else(|| unreachable!("it is complete")),
                 })
             }

@@ -14,6 +14,7 @@ mod region;
 mod thread;
 
 use crate::cuda::device::context::{self, Events};
+use crate::cuda::device::doubt::Known;
 use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::pinned::Pinned;
@@ -27,10 +28,10 @@ use crate::error::ErrorKind;
 use crate::graph::node::Node;
 use crate::graph::value::{Storage, Value};
 use crate::guard::{Later, caught};
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
-use flight::{Lane, Made};
+use flight::Lane;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -71,7 +72,7 @@ struct Shared {
     manner: Manner,
     desk: Mutex<Desk>,
     /// Steps have results before they have run: what each entry of the machine's books was given.
-    table: Mutex<Vec<Option<Made>>>,
+    table: Mutex<Vec<Option<Known>>>,
     lanes: Vec<Lane>,
     /// How far the host has seen each lane come.
     reached: Arc<[AtomicU64]>,

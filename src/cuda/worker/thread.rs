@@ -175,6 +175,7 @@ impl Worker {
                 self.shared.lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
             }
             Trouble::Refused(refusal) => self.shared.lose(refusal),
+            Trouble::Later => unreachable!("only steps are tried again"),
         }
     }
 

@@ -5,16 +5,18 @@
 //! Faults come on demand. A seed replays: nothing here asks the machine that it runs on for anything.
 //! Tests drive it by hand, or leave it to a thread of its own.
 
-use super::intake::Batch;
-use super::machine::{Limits, Look, Machine};
-use super::port::{Driver, Port};
-use super::small::{Bench, Held, Tally};
-use super::step::Step;
+use crate::backend::Results;
+use crate::engine::intake::Batch;
+use crate::engine::machine::{Limits, Look, Machine};
+use crate::engine::port::{Driver, Port};
+use crate::engine::run;
+use crate::engine::small::{Bench, Held, Tally};
+use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::guard::Later;
-use crate::host::memory::Memory;
-use crate::host::step::{Host, Results};
+use crate::host::step::Host;
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -168,7 +170,7 @@ impl SimDriver {
         let count = 1 + world.next_random() % 4;
         let host = self.host();
         let limit_ns = if self.script.small { 2_000 } else { 0 };
-        let bench = Bench { port: world.port, host: &host, limit_ns, look_again: false };
+        let bench = Bench { port: world.port, backend: host, limit_ns, look_again: false };
         let mut tally = Tally::default();
         if world.port.is_ended() && !world.ended {
             world.end();
@@ -219,9 +221,9 @@ impl SimDriver {
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
             let results: Results = (0..step.work.results()).filter_map(|_| error.clone().map(Err)).collect();
-            super::run::publish(&step, results, world.port, None);
+            run::publish(&step, results, world.port, None);
         } else {
-            super::run::run(&step, world.port, &host);
+            run::run(&step, world.port, host);
         }
         world.reached[stream] = step.at.point;
         world.clock += step.cost_ns;

@@ -7,17 +7,18 @@
 //! another if there is more to do. Threads start with the first op and run at a lower priority than
 //! the executor's, so that a heartbeat beside them is not late.
 
-use super::intake::Batch;
-use super::machine::{Limits, Look, Machine};
-use super::port::{Driver, Port};
-use super::small::{Bench, Held, Tally};
-use super::step::Step;
+use crate::engine::intake::Batch;
+use crate::engine::machine::{Limits, Look, Machine};
+use crate::engine::port::{Driver, Port};
+use crate::engine::run;
+use crate::engine::small::{Bench, Held, Tally};
+use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::{Node, NodeLink, Op};
+use crate::graph::node::{Node, NodeHandle, NodeLink, Op};
 use crate::guard::{Later, caught};
 use crate::host::crew::Crew;
-use crate::host::memory::Memory;
 use crate::host::step::Host;
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -181,6 +182,18 @@ impl Driver for CpuDriver {
         self.threads.wake_all();
     }
 
+    fn run_inline(&self, port: &'static Port, node: &NodeHandle, limit_ns: u32) -> bool {
+        let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
+        let bench = Bench { port, backend, limit_ns, look_again: true };
+        let mut tally = Tally::default();
+        let done = bench.run(Held::Handle(node), &mut tally);
+        tally.settle();
+        if tally.started > 0 {
+            port.counters.inline.fetch_add(tally.started, Relaxed);
+        }
+        done
+    }
+
     fn trim(&self) -> usize {
         crate::blocks::trim();
         self.memory.trim()
@@ -278,7 +291,7 @@ impl Shared {
         self.hand_over(me);
         self.began[me].store(self.now() + 1, Relaxed);
         let host = Host { memory: &self.memory, parallel: &self.crew, inline_values: true };
-        super::run::run(&step, self.port, &host);
+        run::run(&step, self.port, host);
         self.began[me].store(0, Relaxed);
         let mut desk = lock(&self.desk);
         if desk.ended {
@@ -332,7 +345,7 @@ impl Shared {
         }
         let now = self.now();
         let host = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
-        let bench = Bench { port: self.port, host: &host, limit_ns: self.manner.small_ns, look_again: false };
+        let bench = Bench { port: self.port, backend: host, limit_ns: self.manner.small_ns, look_again: false };
         let mut tally = Tally::default();
         let ended = self.port.is_ended();
         if ended && !desk.ended {
