@@ -100,6 +100,7 @@ mod philox;
 mod shape;
 mod sync;
 mod view;
+mod window;
 
 mod engine;
 mod graph;

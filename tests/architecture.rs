@@ -30,6 +30,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
             "guard",
             "sync",
             "view",
+            "window",
             "blocks",
             "counted",
             "completion",

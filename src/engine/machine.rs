@@ -19,6 +19,7 @@ mod queue;
 mod take_up;
 
 use super::port::Port;
+use super::pressure::Pressure;
 use super::step::{At, Step};
 use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
@@ -203,6 +204,11 @@ impl Machine {
     /// Nothing is in the books.
     pub fn is_idle(&self) -> bool {
         self.entries.len() == self.vacant.len()
+    }
+
+    /// Nothing is entered any more.
+    pub fn is_ended(&self) -> bool {
+        self.ended
     }
 
     /// The earliest deadline of a held entry.
@@ -397,7 +403,7 @@ impl Machine {
         self.in_flight_bytes -= step.bytes;
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
         let ended = step.entries.len();
-        let weight = step.nodes().map(|n| super::small::weight(n)).sum();
+        let weight = step.nodes().map(|n| Pressure::weight(n.bytes())).sum();
         // First the counters: removing an entry may end a waitall, and who has waited looks at them.
         self.port.pressure.finished_many(ended, weight);
         let closing = &self.port.counters.closing;
@@ -446,7 +452,7 @@ impl Machine {
         for e in open {
             let node = self.entry(e).node.clone();
             ops += 1;
-            weight += super::small::weight(&node);
+            weight += Pressure::weight(node.bytes());
             self.remove(e);
         }
         self.unblocked.clear();

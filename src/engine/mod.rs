@@ -1,5 +1,6 @@
 //! When and where: the state machine, the way in, limits.
 
+pub(crate) mod desk;
 pub(crate) mod fused;
 pub(crate) mod intake;
 pub(crate) mod machine;

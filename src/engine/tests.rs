@@ -1,9 +1,10 @@
 //! Moments inside the engine that no device shows at will: what is seen between two of its steps.
 
+use super::desk::OnTheSpot;
 use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, node, port, publish};
 use super::machine::{Look, Machine};
 use super::port::Port;
-use super::small::{Bench, Held, Tally};
+use super::small::{Bench, Held};
 use crate::completion::{AWAITED, DETACHED, QUEUED};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
@@ -51,10 +52,10 @@ fn small(port: &'static Port, f: impl Fn() -> Result<(), Refusal> + Send + Sync 
 /// Runs a node as a poll does, or as the engine does as it takes it up.
 fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
     let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    let bench = Bench { port, backend, limit_ns: 6_000, look_again: by_poll };
-    let mut tally = Tally::default();
-    let done = bench.run(Held::Handle(node), &mut tally);
-    tally.settle();
+    let bench = if by_poll { Bench::of_poll } else { Bench::new };
+    let mut bench = bench(port, backend, 6_000);
+    let done = bench.run_held(Held::Handle(node));
+    bench.settle();
     done
 }
 

@@ -90,18 +90,21 @@ impl Default for CpuOptions {
     }
 }
 
+/// What can be set of a device's options: a method for each field that is named.
 macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident: $t:ty $(=> $set:expr)?;)*) => {
-        impl CpuOptions {$(
+    ($of:ident; $($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
+        impl $of {$(
             $(#[$doc])*
-            pub fn $name(mut self, $name: $t) -> CpuOptions {
+            pub fn $name(mut self, $name: $t) -> $of {
                 self.$name = $name;
                 self
             }
         )*}
     };
 }
-options! {
+pub(crate) use options;
+
+options! { CpuOptions;
     /// Streams: how many independent chains can be under way at once. By default as many as threads, and
     /// at least 2; from 1 to 1024.
     streams: usize;

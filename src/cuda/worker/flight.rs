@@ -15,8 +15,8 @@ use crate::graph::node::{NodeLink, Op};
 use crate::guard::caught;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Condvar;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// One step, or one piece of a copy, on its way.
