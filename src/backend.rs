@@ -66,8 +66,12 @@ pub(crate) trait Backend: Sized {
     fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Self::Trouble>;
 
     /// Runs an op of a few elements straight to where its value is read, and leaves it to be published; false where it
-    /// is not as simple as that. The caller has claimed the node.
-    fn run_tiny(&self, _node: &Node, _inputs: &[NodeLink]) -> bool {
+    /// is not as simple as that.
+    ///
+    /// # Safety
+    /// The caller holds the right to write the node (phase Writing).
+    #[allow(unsafe_code)]
+    unsafe fn run_tiny(&self, _node: &Node, _inputs: &[NodeLink]) -> bool {
         false
     }
 

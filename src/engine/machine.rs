@@ -165,6 +165,15 @@ impl Wake for SourceBell {
     }
 }
 
+impl Entry {
+    /// What its node is made from.
+    fn inputs(&self) -> &[NodeLink] {
+        debug_assert!(!matches!(self.stage, Stage::Outside | Stage::Submitted(_)));
+        // SAFETY: it is pending in our books, and `ENTERED` keeps polls from claiming it.
+        unsafe { self.node.inputs() }
+    }
+}
+
 impl Machine {
     pub fn new(port: &'static Port, limits: Limits) -> Machine {
         Machine {
@@ -218,6 +227,10 @@ impl Machine {
 
     fn entry(&mut self, e: u32) -> &mut Entry {
         self.entries[e as usize].as_mut().expect("an entry in the books")
+    }
+
+    fn look_up(&self, e: u32) -> &Entry {
+        self.entries[e as usize].as_ref().expect("an entry in the books")
     }
 
     fn is_live(&self, e: u32, generation: u32) -> bool {
@@ -334,9 +347,7 @@ impl Machine {
                 }
                 early -= 1;
             }
-            let node = self.entry(e).node.clone();
-            // SAFETY: the node is pending in our books: ENTERED keeps polls from claiming it.
-            let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
+            let inputs: SmallVec<[NodeLink; 3]> = self.entry(e).inputs().iter().cloned().collect();
             for input in inputs {
                 // One whose step has published it and is not through yet is not there: the step's own links would
                 // keep its buffer from being written over.
@@ -439,10 +450,12 @@ impl Machine {
             let pending = node.completion.claim(Phase::Writing, 0);
             if pending || node.completion.begin_writing() {
                 let error = self.end_error(&node);
-                // SAFETY: it was pending and we hold the right to write. Of a running step the inputs stay:
-                // its thread may be reading them.
-                let inputs = if pending { unsafe { node.let_go() } } else { SmallVec::new() };
-                self.port.finish(&node, Err(error));
+                // SAFETY: we hold the right to write. Of a running step the inputs stay: its thread may be reading them.
+                let inputs = unsafe {
+                    let inputs = if pending { node.let_go() } else { SmallVec::new() };
+                    self.port.finish(&node, Err(error));
+                    inputs
+                };
                 free(inputs);
             }
         }
@@ -480,8 +493,11 @@ impl Machine {
         if node.completion.claim(Phase::Writing, 0) {
             let error = self.end_error(&node);
             // SAFETY: we hold the right to write.
-            let inputs = unsafe { node.let_go() };
-            self.port.finish(&node, Err(error));
+            let inputs = unsafe {
+                let inputs = node.let_go();
+                self.port.finish(&node, Err(error));
+                inputs
+            };
             free(inputs);
             self.port.pressure.finished(1, node.bytes());
         }

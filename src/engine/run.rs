@@ -228,21 +228,9 @@ pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<
     port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut freed = Inputs::new();
     let mut results = results.into_iter();
-    let mut complete = |node: &NodeLink, written: bool| {
-        let result = if written { results.next() } else { None };
-        if !node.completion.begin_writing() {
-            // The device ended meanwhile, and the node with it.
-            return;
-        }
-        // SAFETY: we hold the right to write.
-        freed.extend(unsafe { node.let_go() });
-        match result {
-            Some(result) => port.finish(node, result),
-            None => node.completion.fuse(),
-        }
-    };
     for (k, node) in step.nodes().enumerate() {
-        complete(node, step.work.writes(k));
+        let result = if step.work.writes(k) { results.next() } else { None };
+        freed.extend(port.conclude(node, || result));
     }
     free(freed);
 }

@@ -68,7 +68,8 @@ impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         if self.0.completion.state().phase() == Phase::Writing {
             let error = self.0.fail(ErrorKind::Kernel, "the engine panicked while running it");
-            self.1.finish(self.0, Err(error));
+            // SAFETY: whoever claimed it did not come to write it.
+            unsafe { self.1.finish(self.0, Err(error)) };
         }
     }
 }
@@ -124,7 +125,8 @@ impl<B: Immediate> Bench<B> {
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
         let mut began = self.port.tape.now();
-        if self.backend.run_tiny(node, inputs) {
+        // SAFETY: the node is claimed by us.
+        if unsafe { self.backend.run_tiny(node, inputs) } {
             if self.port.tape.is_on() {
                 // SAFETY: the node is claimed by us.
                 unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
@@ -132,7 +134,8 @@ impl<B: Immediate> Bench<B> {
             super::trace::small(&self.port.name, node, 0, self.look_again);
             // SAFETY: as above.
             self.freed.extend(unsafe { node.let_go() });
-            self.port.publish_small(1, 0, !self.look_again, || node.completion.publish());
+            // SAFETY: as above, and `run_tiny` has filled it in.
+            self.port.publish_small(1, 0, !self.look_again, || unsafe { node.completion.publish() });
             self.started += 1;
             return true;
         }
@@ -195,7 +198,8 @@ impl<B: Immediate> Bench<B> {
                 if absorbed {
                     if let Err(not) = self.gather(input, depth - 1, group) {
                         if group.member(input).is_none() {
-                            input.completion.unclaim();
+                            // SAFETY: claimed by us, a moment ago.
+                            unsafe { input.completion.unclaim() };
                         }
                         return Err(not);
                     }
@@ -230,10 +234,12 @@ impl<B: Immediate> Bench<B> {
         for (member, _) in &group.members {
             if !std::ptr::eq(*member, node) {
                 // Only `node` can reach it, so nobody has looked for it.
-                member.completion.unclaim();
+                // SAFETY: claimed by us in `gather`.
+                unsafe { member.completion.unclaim() };
             }
         }
-        let before = node.completion.unclaim();
+        // SAFETY: claimed by us.
+        let before = unsafe { node.completion.unclaim() };
         if self.look_again && !before.has(QUEUED) {
             self.port.look(held.link());
         }
@@ -259,15 +265,20 @@ impl<B: Immediate> Bench<B> {
         for (member, _) in &group.members {
             if !std::ptr::eq(*member, node) {
                 // SAFETY: claimed by us in `gather`.
-                freed.extend(unsafe { member.let_go() });
-                member.completion.fuse();
+                unsafe {
+                    freed.extend(member.let_go());
+                    member.completion.fuse();
+                }
                 ended += 1;
                 weight = weight.saturating_add(Pressure::weight(member.bytes()));
             }
         }
         // SAFETY: claimed by us.
         freed.extend(unsafe { node.let_go() });
-        self.port.publish_small(ended, weight, !self.look_again, || self.port.finish(node, result));
+        self.port.publish_small(ended, weight, !self.look_again, || {
+            // SAFETY: as above.
+            unsafe { self.port.finish(node, result) }
+        });
         self.started += 1;
         freed
     }

@@ -5,10 +5,10 @@ use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, no
 use super::machine::{Look, Machine};
 use super::port::Port;
 use super::small::{Bench, Held};
-use crate::completion::{AWAITED, DETACHED, QUEUED};
+use crate::completion::DETACHED;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Inputs, Node, NodeHandle, Op, Source};
+use crate::graph::node::{NodeHandle, Op, Source};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::host::step::Host;
@@ -159,10 +159,7 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     let port = port();
     let mut machine = machine(port);
     let before: Vec<NodeHandle> = (0..1000).map(|_| large(port, &[], 1)).collect();
-    let marker = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, Location::caller());
-    marker.completion.set(QUEUED | AWAITED);
-    let (marker, link) = NodeHandle::with_link(marker);
-    port.push(link);
+    let marker = port.enqueue_marker(Location::caller());
     let root = large(port, &[], 1);
     let awaited = large(port, &[&root], 2);
     port.look_soon(awaited.link());
@@ -188,10 +185,7 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     }
     assert!(marker.completion.state().is_complete() && !awaited.completion.state().is_complete());
     // One that comes after waits for them.
-    let later = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, Location::caller());
-    later.completion.set(QUEUED | AWAITED);
-    let (later, link) = NodeHandle::with_link(later);
-    port.push(link);
+    let later = port.enqueue_marker(Location::caller());
     look_at_all(&mut machine, port);
     while let Some(step) = held.pop() {
         assert!(!later.completion.state().is_complete());

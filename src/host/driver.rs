@@ -462,7 +462,7 @@ impl Shared {
 
 /// Lowers the calling thread's priority below the executor's.
 #[allow(unsafe_code)]
-fn lower_priority(nice: i32) {
+pub(crate) fn lower_priority(nice: i32) {
     #[cfg(target_os = "linux")]
     if nice != 0 {
         // SAFETY: plain system calls on the calling thread; a refusal leaves the priority as it was.

@@ -171,8 +171,9 @@ impl Backend for Host<'_> {
         taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words))).map_err(Trouble::Failed)
     }
 
-    fn run_tiny(&self, node: &Node, inputs: &[NodeLink]) -> bool {
-        run_tiny(node, inputs, self)
+    unsafe fn run_tiny(&self, node: &Node, inputs: &[NodeLink]) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { run_tiny(node, inputs, self) }
     }
 
     fn blame(&self, trouble: Trouble, node: &Node) -> Result<Error, Infallible> {
@@ -236,7 +237,10 @@ fn run_reduction_of(
 /// and leaves it to be published; false where it is not as simple as that. This is what most small eager ops are, and
 /// half of their cost would be the views and the program around them. Nothing here is handed on but in registers: what was
 /// just stored by words, and is loaded whole, waits until every store before it is in the cache.
-fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
+///
+/// # Safety
+/// The caller holds the right to write the node.
+unsafe fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
     let n = node.numel();
     if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
         return false;
@@ -290,13 +294,14 @@ fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
     if a.is_null() || b.is_null() {
         return false;
     }
-    let empty = Value::nothing();
-    node.completion.fill_in(Ok(empty), |value| {
+    let fill = |value: &mut Result<Value, Error>| {
         let Ok(Value { storage: Storage::Inline(words), .. }) = value else { return false };
         // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
         // kernels of the table do not panic.
         unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) }
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { node.completion.fill_in(Ok(Value::nothing()), fill) }
 }
 
 #[cfg(all(test, not(futensor_loom)))]

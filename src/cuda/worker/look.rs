@@ -47,7 +47,8 @@ impl Shared {
             _ => None,
         };
         let Some(result) = result else {
-            node.completion.unclaim();
+            // SAFETY: claimed by us.
+            unsafe { node.completion.unclaim() };
             return false;
         };
         if self.port.tape.is_on() {
@@ -56,7 +57,10 @@ impl Shared {
         }
         // SAFETY: claimed by us.
         let inputs = unsafe { node.let_go() };
-        self.port.publish_small(1, Pressure::weight(node.bytes()), true, || self.port.finish(node, result));
+        self.port.publish_small(1, Pressure::weight(node.bytes()), true, || {
+            // SAFETY: as above.
+            unsafe { self.port.finish(node, result) }
+        });
         free(inputs);
         true
     }

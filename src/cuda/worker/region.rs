@@ -1,7 +1,5 @@
 //! Planned blocks on the device's thread: queued on one lane, as a graph where they have become one, else step by step.
 
-#![allow(unsafe_code)]
-
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
 use crate::cuda::device::block::{GivenOperand, UnderWay, known, settle};
@@ -20,13 +18,13 @@ impl Worker {
         &mut self,
         lane: usize,
         node: &NodeLink,
+        inputs: &[NodeLink],
         doubts: &mut Doubts,
         last_try: bool,
     ) -> Result<Queued, Trouble> {
         let made = match (Block::of(&node.op), Part::of(&node.op)) {
-            (Some(block), _) => self.block(lane, node, block, last_try)?,
-            // SAFETY: the engine claimed the node for this step, and this thread runs it.
-            (_, Some(part)) => known(part.result(node, unsafe { &node.inputs()[0] })),
+            (Some(block), _) => self.block(lane, node, inputs, block, last_try)?,
+            (_, Some(part)) => known(part.result(node, &inputs[0])),
             _ => unreachable!("only blocks and their parts come here"),
         };
         doubts.extend(made.doubts);
@@ -37,11 +35,10 @@ impl Worker {
         &mut self,
         lane: usize,
         node: &NodeLink,
+        inputs: &[NodeLink],
         block: &Block,
         mut last_try: bool,
     ) -> Result<Known, Trouble> {
-        // SAFETY: the engine claimed the node for this step, and this thread runs it.
-        let inputs = unsafe { node.inputs() };
         let edges = |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
         let given: Vec<GivenOperand> = inputs
             .iter()

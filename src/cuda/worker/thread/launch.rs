@@ -30,13 +30,13 @@ impl Worker {
         let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.tape.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
+        // SAFETY: the engine claimed the nodes for this step, and this thread runs it.
+        let inputs = unsafe { inputs_of(&step.work) };
         let attempt = match &step.work {
             Work::Node(node) if matches!(node.op, Op::Block(_) | Op::Part(_)) => {
-                self.region(lane, node, &mut doubts, last_try)
+                self.region(lane, node, inputs, &mut doubts, last_try)
             }
             work => {
-                // SAFETY: the engine claimed the nodes for this step, and this thread runs it.
-                let inputs = unsafe { inputs_of(work) };
                 let operands: SmallVec<[Operand; 4]> =
                     work.operands(inputs).map(|(input, held)| self.operand(input, held, &mut doubts)).collect();
                 // It tells what failed from what did not, so it waits until nothing is in doubt.
