@@ -115,7 +115,7 @@ fn sweep(par: &dyn Parallel) {
         ("elementwise exp", single(|x| Code::Unary(UnaryOp::Exp, x))),
         ("elementwise gelu", single(|x| Code::Unary(UnaryOp::Gelu, x))),
     ] {
-        println!("(by the estimate, 1024 elements are {} ns)", elementwise::estimate_ns(&program, 1024));
+        println!("(by the estimate, 1024 elements are {} ns)", crate::graph::cost::program_ns(&program, 1024));
         s.kernel(name, "elements", 1024, MAX >> 10, &|pieces| {
             let shape = [pieces.len() << 10];
             let at = pieces.start << 10;
