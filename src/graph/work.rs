@@ -63,12 +63,6 @@ impl Work {
         (&inputs[k], inputs.iter().filter(|i| i.address() == inputs[k].address()).count() as u32)
     }
 
-    /// All operands.
-    pub fn operands<'a>(&'a self, inputs: &'a [NodeLink]) -> impl Iterator<Item = (&'a NodeLink, u32)> {
-        let of_group = if let Work::Group { group, .. } = self { group.inputs.len() } else { 0 };
-        (0..of_group + inputs.len()).map(move |k| self.operand(inputs, k))
-    }
-
     /// Every link that it holds.
     pub fn into_links(self) -> Inputs {
         let mut links = Inputs::new();

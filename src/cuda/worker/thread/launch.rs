@@ -37,8 +37,11 @@ impl Worker {
                 self.region(lane, node, inputs, &mut doubts, last_try)
             }
             work => {
-                let operands: SmallVec<[Operand; 4]> =
-                    work.operands(inputs).map(|(input, held)| self.operand(input, held, &mut doubts)).collect();
+                let of_group = if let Work::Group { group, .. } = work { group.inputs.len() } else { 0 };
+                let operands: SmallVec<[Operand; 4]> = (0..of_group + inputs.len())
+                    .map(|k| work.operand(inputs, k))
+                    .map(|(input, held)| self.operand(input, held, &mut doubts))
+                    .collect();
                 // It tells what failed from what did not, so it waits until nothing is in doubt.
                 let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Gate(Some(_))));
                 match waits && !doubts.is_empty() {
