@@ -29,17 +29,18 @@ pub(crate) enum Phase {
 }
 
 const PHASE: u32 = 7;
-/// It is in the intake, which holds a link. While set, only the drain may clear it.
+/// It is in the intake, or about to be: who sets it puts it there, and who takes it out clears it.
 pub(crate) const QUEUED: u32 = 8;
-/// It runs whatever happens to its handles.
+/// It runs whatever happens to its handles. Never cleared.
 pub(crate) const DETACHED: u32 = 16;
-/// Somebody waits for it: it is not to be held back.
+/// Somebody has waited for it: it is not to be held back. Never cleared.
 pub(crate) const AWAITED: u32 = 32;
-/// The engine has it in its books: a poll may no longer claim it.
+/// The engine has it in its books: a poll may no longer claim it. Set and cleared by the engine, under its lock.
 pub(crate) const ENTERED: u32 = 64;
-/// The list of waiters is not empty.
+/// Somebody has been on the list of waiters: the end looks there. Never cleared.
 const WAITERS: u32 = 128;
-/// It stands for a value while a region's closure is traced: it is claimed from the start and never computed.
+/// It stands for a value while a region's closure is traced: it is claimed from the start and never computed. Set before
+/// anybody else has it.
 pub(crate) const TRACED: u32 = 256;
 /// The engine looks at it just now, by the link that lay in the intake. Only who took it from there sets it and clears it,
 /// before the link goes.
@@ -234,7 +235,11 @@ impl<T> Completion<T> {
     }
 
     /// Gives the right to write back: the value is pending again. Returns the state before.
-    pub fn unclaim(&self) -> State {
+    ///
+    /// # Safety
+    /// The caller holds the right to write (phase Writing), and has it no more.
+    pub unsafe fn unclaim(&self) -> State {
+        debug_assert!(self.is_writing());
         State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::AcqRel))
     }
 
@@ -243,37 +248,52 @@ impl<T> Completion<T> {
         phase_of(self.state.load(Ordering::Relaxed)) == Phase::Writing
     }
 
-    /// Writes the value and wakes everybody. The caller holds the right to write (phase Writing).
-    pub fn write(&self, value: T, failed: bool) {
+    /// Writes the value and wakes everybody.
+    ///
+    /// # Safety
+    /// As [`unclaim`](Self::unclaim).
+    pub unsafe fn write(&self, value: T, failed: bool) {
         debug_assert!(self.is_writing());
-        // SAFETY: the phase is Writing, and only the one thread that moved it there gets here; readers
-        // wait for the phase below.
+        // SAFETY: the caller alone may touch the cell; readers wait for the phase below.
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
         self.leave(if failed { Phase::Failed } else { Phase::Done });
     }
 
-    /// Puts a value where it will be read, once [`publish`](Self::publish) says so, and lends it to be filled in. The caller
-    /// holds the right to write.
+    /// Puts a value where it will be read, once [`publish`](Self::publish) says so, and lends it to be filled in.
+    ///
+    /// # Safety
+    /// The caller holds the right to write (phase Writing), and keeps it.
     #[inline]
-    pub fn fill_in<R>(&self, value: T, fill: impl FnOnce(&mut T) -> R) -> R {
+    pub unsafe fn fill_in<R>(&self, value: T, fill: impl FnOnce(&mut T) -> R) -> R {
         debug_assert!(self.is_writing());
         // SAFETY: as in `write`; what is there before is overwritten by the same right.
         self.cell.with_mut(|cell| unsafe { fill((*cell).insert(value)) })
     }
 
-    /// What was [filled in](Self::fill_in) is the value: wakes everybody. The caller holds the right to write.
-    pub fn publish(&self) {
+    /// What was [filled in](Self::fill_in) is the value: wakes everybody.
+    ///
+    /// # Safety
+    /// As [`unclaim`](Self::unclaim), and something was filled in.
+    pub unsafe fn publish(&self) {
+        debug_assert!(self.is_writing());
         self.leave(Phase::Done);
     }
 
-    /// Marks a value as fused away. The caller holds the right to write.
-    pub fn fuse(&self) {
+    /// Marks a value as fused away.
+    ///
+    /// # Safety
+    /// As [`unclaim`](Self::unclaim).
+    pub unsafe fn fuse(&self) {
+        debug_assert!(self.is_writing());
         self.leave(Phase::Fused);
     }
 
     /// Writes an error and wakes everybody. `note` is told the flags that the value ends with; where one is set while it
-    /// looks, it is told again. The caller holds the right to write.
-    pub fn fail(&self, value: T, mut note: impl FnMut(State)) {
+    /// looks, it is told again.
+    ///
+    /// # Safety
+    /// As [`unclaim`](Self::unclaim).
+    pub unsafe fn fail(&self, value: T, mut note: impl FnMut(State)) {
         debug_assert!(self.is_writing());
         // SAFETY: as in `write`.
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
@@ -373,7 +393,8 @@ mod tests {
         assert!(!value.register(&mut ids[0], &waker), "again, by another");
         assert_eq!(lock(&value.waiters).places.len(), 5);
         assert!(value.claim(Phase::Writing, 0));
-        value.write(1, false);
+        // SAFETY: claimed by us.
+        unsafe { value.write(1, false) };
         let rung: Vec<usize> = bells.iter().map(|(count, _)| count.rung()).collect();
         assert_eq!((rung, late.rung()), (vec![0, 0, 1, 0, 1], 2));
         // After the end: nothing is on the list, and nothing comes.
@@ -387,11 +408,13 @@ mod tests {
         let value = Completion::<u32>::pending(0);
         assert!(value.claim(Phase::Writing, 0));
         let mut noted = Vec::new();
-        value.fail(1, |state| {
+        let note = |state: State| {
             assert!(!value.state().is_complete());
             noted.push(state.has(DETACHED));
             value.set(DETACHED);
-        });
+        };
+        // SAFETY: claimed by us.
+        unsafe { value.fail(1, note) };
         assert_eq!(noted, [false, true]);
         assert_eq!(value.state().phase(), Phase::Failed);
     }
@@ -419,7 +442,8 @@ mod loom_tests {
             let value = Arc::new(Completion::<u32>::pending(0));
             assert!(value.claim(Phase::Writing, 0));
             let writer = value.clone();
-            let thread = loom::thread::spawn(move || writer.write(7, false));
+            // SAFETY: claimed above, for this thread.
+            let thread = loom::thread::spawn(move || unsafe { writer.write(7, false) });
             let bell = std::sync::Arc::new(Bell(Notify::new(), AtomicBool::new(false)));
             if !value.register(&mut None, &Waker::from(bell.clone())) {
                 // Whoever was not told sleeps until it is woken: one that never is is a deadlock, which loom sees.
@@ -435,8 +459,11 @@ mod loom_tests {
     /// Fills the cell in, finds that it cannot go on, and gives the right to write back.
     fn try_and_give_back(value: &Completion<u32>) {
         if value.claim(Phase::Writing, 0) {
-            value.fill_in(1, |_| {});
-            value.unclaim();
+            // SAFETY: claimed by us.
+            unsafe {
+                value.fill_in(1, |_| {});
+                value.unclaim();
+            }
         }
     }
 
@@ -465,7 +492,8 @@ mod loom_tests {
             while !value.begin_writing() {
                 loom::thread::yield_now();
             }
-            value.write(2, true);
+            // SAFETY: the right to write was just taken.
+            unsafe { value.write(2, true) };
             thread.join().unwrap();
         });
     }
@@ -478,13 +506,15 @@ mod loom_tests {
             let thread = loom::thread::spawn(move || {
                 let won = other.claim(Phase::Claimed, ENTERED);
                 if won && other.begin_writing() {
-                    other.write(1, false);
+                    // SAFETY: the right to write was just taken.
+                    unsafe { other.write(1, false) };
                 }
                 won
             });
             let mine = value.claim(Phase::Writing, ENTERED);
             if mine {
-                value.write(2, false);
+                // SAFETY: the right to write was just taken.
+                unsafe { value.write(2, false) };
             }
             let theirs = thread.join().unwrap();
             assert!(mine != theirs);
@@ -500,11 +530,13 @@ mod loom_tests {
             let other = value.clone();
             let thread = loom::thread::spawn(move || {
                 if other.begin_writing() {
-                    other.write(1, false);
+                    // SAFETY: the right to write was just taken.
+                    unsafe { other.write(1, false) };
                 }
             });
             if value.begin_writing() {
-                value.write(2, true);
+                // SAFETY: the right to write was just taken.
+                unsafe { value.write(2, true) };
             }
             thread.join().unwrap();
             assert!(value.get().is_some());

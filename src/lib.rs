@@ -87,17 +87,20 @@
 //!
 //! How it is built, for whoever is about to change it, has [a page of its own](architecture).
 
+mod backend;
 mod blocks;
 mod completion;
 mod counted;
 mod dtype;
 mod error;
 mod guard;
+mod memory;
 mod op;
 mod philox;
 mod shape;
 mod sync;
 mod view;
+mod window;
 
 mod engine;
 mod graph;

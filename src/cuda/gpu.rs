@@ -6,8 +6,8 @@ use crate::engine::machine::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::memory::Memory;
-use crate::tensor::device::Device;
+use crate::memory::Memory;
+use crate::tensor::device::{Device, options};
 use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -69,18 +69,7 @@ impl Default for CudaOptions {
     }
 }
 
-macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
-        impl CudaOptions {$(
-            $(#[$doc])*
-            pub fn $name(mut self, $name: $t) -> CudaOptions {
-                self.$name = $name;
-                self
-            }
-        )*}
-    };
-}
-options! {
+options! { CudaOptions;
     /// Streams that steps run on: how many independent chains can be under way at once; 4 by default, from 1
     /// to 64. One more is for copies to the device.
     streams: usize;

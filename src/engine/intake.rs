@@ -26,8 +26,11 @@ impl<T: Linked> Intake<T> {
         Intake { head: AtomicPtr::new(null_mut()) }
     }
 
-    /// Puts a link in. The caller has made sure that this value is not in already.
-    pub fn push(&self, link: Link<T>) {
+    /// Puts a link in.
+    ///
+    /// # Safety
+    /// The value is in no intake, and nobody else puts it into one before it is taken out.
+    pub unsafe fn push(&self, link: Link<T>) {
         let raw = link.into_raw();
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -232,6 +235,11 @@ mod loom_tests {
     impl Observed for Item {
         fn unobserved(_: Link<Item>) {}
     }
+    /// Pushes a new item.
+    fn push(intake: &Intake<Item>, n: usize) {
+        // SAFETY: nobody else has it.
+        unsafe { intake.push(item(n)) };
+    }
     fn item(n: usize) -> Link<Item> {
         Handle::with_link(Item(n, AtomicPtr::new(null_mut()))).1
     }
@@ -242,10 +250,10 @@ mod loom_tests {
             let intake = Arc::new(Intake::new());
             let other = intake.clone();
             let thread = loom::thread::spawn(move || {
-                other.push(item(1));
-                other.push(item(2));
+                push(&other, 1);
+                push(&other, 2);
             });
-            intake.push(item(10));
+            push(&intake, 10);
             let mut seen: Vec<usize> = intake.take().map(|l| l.0).collect();
             thread.join().unwrap();
             seen.extend(intake.take().map(|l| l.0));
@@ -259,17 +267,18 @@ mod loom_tests {
         loom::model(|| {
             let intake = Arc::new(Intake::new());
             let (taker, pusher) = (intake.clone(), intake.clone());
-            intake.push(item(1));
+            push(&intake, 1);
             let threads = [
                 loom::thread::spawn(move || taker.take().map(|l| l.0).collect::<Vec<_>>()),
                 loom::thread::spawn(move || {
-                    pusher.push(item(2));
+                    push(&pusher, 2);
                     Vec::new()
                 }),
             ];
             let mine = item(3);
             let (address, keep) = (mine.address(), mine.clone());
-            intake.push(mine);
+            // SAFETY: it is new.
+            unsafe { intake.push(mine) };
             // SAFETY: `keep` keeps it, and it is pushed once.
             let mut seen: Vec<usize> = unsafe { intake.take_back(address) }.into_iter().map(|l| l.0).collect();
             drop(keep);
@@ -289,7 +298,7 @@ mod loom_tests {
             assert!(shared.1.attend(0));
             let pusher = shared.clone();
             let thread = loom::thread::spawn(move || {
-                pusher.0.push(item(1));
+                push(&pusher.0, 1);
                 if pusher.1.appoint().is_some() {
                     pusher.2.notify();
                 }

@@ -19,6 +19,7 @@ mod queue;
 mod take_up;
 
 use super::port::Port;
+use super::pressure::Pressure;
 use super::step::{At, Step};
 use crate::completion::{AWAITED, DETACHED, ENTERED, LOOKED_AT, Phase, QUEUED, State};
 use crate::error::{Error, ErrorKind};
@@ -164,6 +165,15 @@ impl Wake for SourceBell {
     }
 }
 
+impl Entry {
+    /// What its node is made from.
+    fn inputs(&self) -> &[NodeLink] {
+        debug_assert!(!matches!(self.stage, Stage::Outside | Stage::Submitted(_)));
+        // SAFETY: it is pending in our books, and `ENTERED` keeps polls from claiming it.
+        unsafe { self.node.inputs() }
+    }
+}
+
 impl Machine {
     pub fn new(port: &'static Port, limits: Limits) -> Machine {
         Machine {
@@ -205,6 +215,11 @@ impl Machine {
         self.entries.len() == self.vacant.len()
     }
 
+    /// Nothing is entered any more.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The earliest deadline of a held entry.
     pub fn deadline(&self) -> Option<u64> {
         (!self.held.is_empty()).then_some(self.held_until)
@@ -212,6 +227,10 @@ impl Machine {
 
     fn entry(&mut self, e: u32) -> &mut Entry {
         self.entries[e as usize].as_mut().expect("an entry in the books")
+    }
+
+    fn look_up(&self, e: u32) -> &Entry {
+        self.entries[e as usize].as_ref().expect("an entry in the books")
     }
 
     fn is_live(&self, e: u32, generation: u32) -> bool {
@@ -342,9 +361,7 @@ impl Machine {
                 }
                 early -= 1;
             }
-            let node = self.entry(e).node.clone();
-            // SAFETY: the node is pending in our books: ENTERED keeps polls from claiming it.
-            let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
+            let inputs: SmallVec<[NodeLink; 3]> = self.entry(e).inputs().iter().cloned().collect();
             for input in inputs {
                 // One whose step has published it and is not through yet is not there: the step's own links would
                 // keep its buffer from being written over.
@@ -411,7 +428,7 @@ impl Machine {
         self.in_flight_bytes -= step.bytes;
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
         let ended = step.entries.len();
-        let weight = step.nodes().map(|n| super::small::weight(n)).sum();
+        let weight = step.nodes().map(|n| Pressure::weight(n.bytes())).sum();
         // First the counters: removing an entry may end a waitall, and who has waited looks at them.
         self.port.pressure.finished_many(ended, weight);
         let closing = &self.port.counters.closing;
@@ -447,10 +464,12 @@ impl Machine {
             let pending = node.completion.claim(Phase::Writing, 0);
             if pending || node.completion.begin_writing() {
                 let error = self.end_error(&node);
-                // SAFETY: it was pending and we hold the right to write. Of a running step the inputs stay:
-                // its thread may be reading them.
-                let inputs = if pending { unsafe { node.let_go() } } else { SmallVec::new() };
-                self.port.finish(&node, Err(error));
+                // SAFETY: we hold the right to write. Of a running step the inputs stay: its thread may be reading them.
+                let inputs = unsafe {
+                    let inputs = if pending { node.let_go() } else { SmallVec::new() };
+                    self.port.finish(&node, Err(error));
+                    inputs
+                };
                 free(inputs);
             }
         }
@@ -460,7 +479,7 @@ impl Machine {
         for e in open {
             let node = self.entry(e).node.clone();
             ops += 1;
-            weight += super::small::weight(&node);
+            weight += Pressure::weight(node.bytes());
             self.remove(e);
         }
         self.unblocked.clear();
@@ -488,8 +507,11 @@ impl Machine {
         if node.completion.claim(Phase::Writing, 0) {
             let error = self.end_error(&node);
             // SAFETY: we hold the right to write.
-            let inputs = unsafe { node.let_go() };
-            self.port.finish(&node, Err(error));
+            let inputs = unsafe {
+                let inputs = node.let_go();
+                self.port.finish(&node, Err(error));
+                inputs
+            };
             free(inputs);
             self.port.pressure.finished(1, node.bytes());
         }

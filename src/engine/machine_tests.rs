@@ -4,10 +4,10 @@ use super::*;
 use crate::dtype::DType;
 use crate::engine::port::{Driver, Opening};
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::graph::node::{Inputs, Node, NodeHandle, is_last_reader};
-use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::graph::node::{Inputs, Node, NodeHandle, is_read_by};
+use crate::graph::value::Value;
 use crate::graph::work::Work;
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::op::{BinaryOp, UnaryOp};
 use std::panic::Location;
 
@@ -72,9 +72,11 @@ pub(in crate::engine) fn publish(step: &Step) {
     for node in step.nodes() {
         assert!(node.completion.begin_writing());
         // SAFETY: the right to write is ours.
-        let freed = unsafe { node.let_go() };
-        let value = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-        node.completion.write(Ok(value), false);
+        let freed = unsafe {
+            let freed = node.let_go();
+            node.completion.write(Ok(Value::nothing()), false);
+            freed
+        };
         free(freed);
     }
 }
@@ -120,11 +122,11 @@ fn what_the_engine_looks_at_has_no_reader_in_it() {
     // Its last handle goes meanwhile: it is in the intake once more.
     drop(handle);
     assert!(own.completion.state().has(QUEUED));
-    assert!(is_last_reader(&own), "two links ask for a look, one reads");
+    assert!(is_read_by(&own, 1), "two links ask for a look, one reads");
     looked_at.completion.clear(LOOKED_AT);
-    assert!(!is_last_reader(&own), "a link without a flag may be a reader's");
+    assert!(!is_read_by(&own, 1), "a link without a flag may be a reader's");
     drop(looked_at);
-    assert!(is_last_reader(&own));
+    assert!(is_read_by(&own, 1));
     drop(port.intake.take());
 }
 
@@ -195,8 +197,8 @@ fn look_at(machine: &mut Machine, port: &'static Port, now: u64) {
 }
 
 fn computed(handle: &NodeHandle) {
-    let value = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-    handle.completion.write(Ok(value), false);
+    // SAFETY: the test has claimed it.
+    unsafe { handle.completion.write(Ok(Value::nothing()), false) };
 }
 
 /// A poll computes an input, and its value is there before the word of it has come to the machine. What
@@ -252,7 +254,7 @@ fn await_it(port: &'static Port, handle: &NodeHandle) {
 #[test]
 fn a_step_is_held_back_for_two_percent_of_its_time_and_never_more_than_fifty_microseconds() {
     const CAME: u64 = 7_000;
-    // Estimated at 2 ns an element: 0.2 ms, 2.1 ms, and 17 ms, of which 2 % would be more than 50 us.
+    // Estimated at 0.44 ns an element: 44 us, 0.46 ms, and 3.7 ms, of which 2 % would be more than 50 us.
     for n in [100_000, 1 << 20, 8 << 20] {
         for ahead in [false, true] {
             let port = port();
@@ -260,7 +262,7 @@ fn a_step_is_held_back_for_two_percent_of_its_time_and_never_more_than_fifty_mic
             let x = random(port, n);
             look_at(&mut machine, port, CAME);
             let hold = (x.cost_ns as u64 / 50).min(50_000);
-            assert_eq!(hold, (n as u64 * 2 / 50).min(50_000));
+            assert_eq!(hold, ((20 + n as u64 * 440 / 1000) / 50).min(50_000));
             assert_eq!(machine.deadline(), Some(CAME + hold));
             for early in [CAME, CAME + 1, CAME + hold - 1] {
                 machine.tick(early);
@@ -280,7 +282,7 @@ fn what_is_short_and_what_fuses_with_nothing_is_not_held_back() {
     let port = port();
     let mut machine = patient(port, false);
     // 2 % of 9 us is less than it takes to come back to it.
-    let short = random(port, 4_500);
+    let short = random(port, 20_000);
     look_at(&mut machine, port, 0);
     let step = machine.next(0).expect("it is not held");
     assert!(is_of(&step, &short));

@@ -1,13 +1,13 @@
-//! When and where: the state machine, its driver, the way in, limits.
+//! When and where: the state machine, the way in, limits.
 
-pub(crate) mod driver;
+pub(crate) mod desk;
+pub(crate) mod fused;
 pub(crate) mod intake;
 pub(crate) mod machine;
 pub(crate) mod port;
 pub(crate) mod pressure;
 pub(crate) mod record;
 pub(crate) mod run;
-pub(crate) mod simulation;
 pub(crate) mod small;
 pub(crate) mod sources;
 pub(crate) mod step;

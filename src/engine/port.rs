@@ -11,13 +11,14 @@ use super::intake::{Attendance, Intake, Linked};
 use super::pressure::Pressure;
 use super::record::Tape;
 use super::sources::Sources;
-use crate::completion::{DETACHED, Phase, QUEUED};
+use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
 use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Home, Node, NodeHandle, NodeLink, Op};
+use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
-use crate::host::memory::Memory;
+use crate::guard::caught;
+use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Apart, AtomicPtr, Mutex, lock};
 use std::any::Any;
@@ -35,6 +36,11 @@ pub(crate) trait Driver: Send + Sync {
     fn start(&self, port: &'static Port);
     /// The last `Device` handle is gone: threads may end once nothing is left to do.
     fn abandon(&self);
+    /// Runs a small op on the thread of the poll that awaits it, if it can be run now; true where it is complete then.
+    /// Only asked where the port says [`inline`](Port::inline).
+    fn run_inline(&self, _port: &'static Port, _node: &NodeHandle, _limit_ns: u32) -> bool {
+        false
+    }
     /// Whoever drives the device runs what is put to its [`Sources`]; else threads do.
     fn polls_sources(&self) -> bool {
         false
@@ -139,6 +145,10 @@ pub(crate) struct Port {
     pub token: Mutex<std::sync::Weak<dyn Any + Send + Sync>>,
 }
 
+/// A node that was marked as queued, and is not in the intake yet.
+#[must_use]
+pub(crate) struct Queued(NodeLink);
+
 impl Linked for Node {
     fn next(&self) -> &AtomicPtr<Inner<Node>> {
         &self.next
@@ -204,20 +214,31 @@ impl Port {
 
     /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
-        let (handle, link) = self.enter(node);
-        if let Some(link) = link {
-            self.push(link);
+        let (handle, queued) = self.enter(node);
+        if let Some(queued) = queued {
+            self.push(queued);
         }
         handle
     }
 
-    /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle, and the link to
-    /// [`push`](Self::push). For a device that [has not ended](Self::has_ended).
+    /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle, and what is to be
+    /// [pushed](Self::push). For a device that [has not ended](Self::has_ended).
     #[inline(always)]
-    pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, NodeLink) {
+    pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, Queued) {
+        debug_assert!(node.completion.state().has(QUEUED));
         super::trace::op(&self.name, &node);
         self.pressure.enqueued(bytes);
-        NodeHandle::with_link(node)
+        let (handle, link) = NodeHandle::with_link(node);
+        (handle, Queued(link))
+    }
+
+    /// Queues a point that is reached when everything before it is done.
+    pub fn enqueue_marker(&'static self, at: &'static Location<'static>) -> NodeHandle {
+        let mut node = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, self, at);
+        node.completion.mark(QUEUED | AWAITED);
+        let (handle, link) = NodeHandle::with_link(node);
+        self.push(Queued(link));
+        handle
     }
 
     /// True where every new op fails.
@@ -226,8 +247,8 @@ impl Port {
         self.ended.load(Relaxed)
     }
 
-    /// Takes a new node in: its first handle, and the link to [`push`](Self::push) if the device is there.
-    pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<NodeLink>) {
+    /// Takes a new node in: its first handle, and what is to be [pushed](Self::push) if the device is there.
+    pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<Queued>) {
         if self.has_ended()
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
@@ -239,8 +260,8 @@ impl Port {
         }
         node.completion.mark(QUEUED);
         let bytes = node.bytes();
-        let (handle, link) = self.take_in(node, bytes);
-        (handle, Some(link))
+        let (handle, queued) = self.take_in(node, bytes);
+        (handle, Some(queued))
     }
 
     /// A node whose value or error is there already.
@@ -260,7 +281,7 @@ impl Port {
     /// Asks the engine to look at a node (again). Nothing where it is asked already.
     pub fn look(&'static self, node: NodeLink) {
         if !node.completion.set(QUEUED).has(QUEUED) {
-            self.push(node);
+            self.push(Queued(node));
         }
     }
 
@@ -268,7 +289,7 @@ impl Port {
     /// beside the queue.
     pub fn look_soon(&'static self, node: NodeLink) {
         if !node.completion.set(QUEUED).has(QUEUED) {
-            self.push(node);
+            self.push(Queued(node));
         } else if self.pressure.queued().0 > BACKLOG {
             lock(&self.awaited).push(node);
             // SeqCst: as a push, see `Intake::push`.
@@ -310,10 +331,12 @@ impl Port {
         }
     }
 
-    /// Has the engine look at a node that is marked as queued.
+    /// Has the engine look at a node.
     #[inline]
-    pub fn push(&'static self, link: NodeLink) {
-        self.intake.push(link);
+    pub fn push(&'static self, queued: Queued) {
+        // SAFETY: there is one `Queued` for each time that the flag is set, and until it is cleared, by who takes the
+        // node out again, nobody sets it.
+        unsafe { self.intake.push(queued.0) };
         self.attend();
     }
 
@@ -402,32 +425,64 @@ impl Port {
         if node.completion.claim(Phase::Writing, 0) {
             let weight = Pressure::weight(node.bytes());
             self.counters.closing.fetch_add(1, Relaxed);
-            self.publish_small(1, weight, false, || self.finish(&node, result));
+            // SAFETY: claimed by us.
+            self.publish_small(1, weight, false, || unsafe { self.finish(&node, result) });
             self.counters.closing.fetch_sub(1, Relaxed);
         }
         self.look(node);
     }
 
-    /// Completes a node that the caller may write, and does what comes with an end. The error of a detached one is in the
-    /// log before anybody sees the end.
-    pub fn finish(&self, node: &Node, result: Result<Value, Error>) {
-        let Err(error) = &result else { return node.completion.write(result, false) };
+    /// Completes a node, and does what comes with an end. The error of a detached one is in the log before anybody sees
+    /// the end.
+    ///
+    /// # Safety
+    /// The caller holds the right to write (phase Writing), and has it no more.
+    pub unsafe fn finish(&self, node: &Node, result: Result<Value, Error>) {
+        let Err(error) = &result else {
+            // SAFETY: the caller's promise.
+            return unsafe { node.completion.write(result, false) };
+        };
         self.counters.failed.fetch_add(1, Relaxed);
         let mut error = Some(error.clone());
-        node.completion.fail(result, |state| {
+        let note = |state: State| {
             if state.has(DETACHED)
                 && let Some(error) = error.take()
             {
                 self.log(&error);
             }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { node.completion.fail(result, note) };
+    }
+
+    /// Completes a claimed node with what `result` brings, or, where that is nothing, marks it as fused away: it was, or
+    /// it was dropped before it was there. What it was made from is let go before anybody sees the end, and returned.
+    /// Nothing happens where the device ended meanwhile, and the node with it.
+    pub fn conclude(&self, node: &Node, result: impl FnOnce() -> Option<Result<Value, Error>>) -> Inputs {
+        if !node.completion.begin_writing() {
+            return Inputs::new();
+        }
+        let result = caught(result).unwrap_or_else(|words| {
+            Some(Err(node.fail(ErrorKind::Kernel, format!("its end panicked: {words}"))))
         });
+        // SAFETY: the right to write was just taken.
+        unsafe {
+            let inputs = node.let_go();
+            match result {
+                Some(result) => self.finish(node, result),
+                None => node.completion.fuse(),
+            }
+            inputs
+        }
     }
 }
 
 /// A node that was never queued is no skipped work.
 fn drop_unrun(node: Node) {
-    node.completion.claim(Phase::Writing, 0);
-    node.completion.fuse();
+    if node.completion.claim(Phase::Writing, 0) {
+        // SAFETY: claimed by us.
+        unsafe { node.completion.fuse() };
+    }
 }
 
 /// A value smaller than this is freed by whoever drops its last handle; a larger one is handed to the

@@ -1,22 +1,220 @@
-//! Running a submitted step on the host, and publishing what it made. Shared by the drivers whose
-//! values lie in host memory.
+//! Runs work on whatever device, a node, a group or a planned block; and, where values are there when that returns,
+//! whole steps.
+//!
+//! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels. Says who reads what
+//! last; knows neither books nor threads.
 
 #![allow(unsafe_code)]
 
+use super::fused::{group, spare_buffer};
 use super::port::Port;
 use super::step::Step;
-use crate::graph::node::{Inputs, NodeLink, free};
-use crate::host::block;
-use crate::host::step::{Host, Results};
+use crate::backend::{Backend, Call, Immediate, Operand, Read, Results};
+use crate::error::Error;
+use crate::graph::block::{Block, Kept, Part, Progress};
+use crate::graph::fuse::Group;
+use crate::graph::node::{Inputs, Node, NodeLink, Op, free, is_read_by};
+use crate::graph::plan::PlanStep;
+use crate::graph::program::Program;
+use crate::graph::value::{Storage, Value};
+use crate::graph::work::Work;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+/// Runs work. Its operands are those of the group, then those of the head or of the one node, `inputs` of which say what
+/// they are and no more. `program` is what is to be run in place of the group's; for `spare` see [`group`].
+pub(crate) fn work<'v, B: Backend>(
+    work: &Work,
+    inputs: &[NodeLink],
+    operand: impl Fn(usize) -> Operand<'v>,
+    spare: impl Fn(usize) -> Option<usize>,
+    program: impl FnOnce(&Program) -> Cow<'_, Program>,
+    backend: &mut B,
+) -> Result<Results, B::Stop> {
+    let (fused, written, end) = match work {
+        Work::Group { group, written, end } => (group, written, end.as_ref().map(|(n, k)| (&**n, *k))),
+        Work::Node(it) => return Ok(Results::from_iter([node(it, inputs, operand, spare, backend)?])),
+    };
+    let program = program(&fused.program);
+    let Some((head, at)) = &fused.head else {
+        return group(fused, program, written, end, operand, spare, backend);
+    };
+    let (at, first) = (*at as usize, fused.inputs.len());
+    let value = node(head, inputs, |k| operand(first + k), |k| spare(first + k), backend)?;
+    let of_head = |k: usize| if k == at { value.as_ref() } else { operand(k) };
+    let spare_head = |k: usize| if k == at { Some(1) } else { spare(k) };
+    group(fused, program, written, end, of_head, spare_head, backend)
+}
+
+/// Runs an op that is not elementwise. The inputs say what they are and no more.
+fn node<'v, B: Backend>(
+    node: &Node,
+    inputs: &[NodeLink],
+    operand: impl Fn(usize) -> Operand<'v>,
+    spare: impl Fn(usize) -> Option<usize>,
+    backend: &mut B,
+) -> Result<Result<Value, Error>, B::Stop> {
+    if let Some(error) = (0..inputs.len()).find_map(|i| operand(i).err()) {
+        return Ok(node.instead().ok_or_else(|| error.clone()));
+    }
+    let value = |i: usize| operand(i).unwrap_or_else(|_| unreachable!("a failed operand was sorted out"));
+    match compute(node, inputs, value, spare, backend) {
+        Ok(value) => Ok(Ok(value)),
+        Err(trouble) => backend.blame(trouble, node).map(Err),
+    }
+}
+
+fn compute<'v, B: Backend>(
+    node: &Node,
+    inputs: &[NodeLink],
+    value: impl Fn(usize) -> &'v Value,
+    spare: impl Fn(usize) -> Option<usize>,
+    backend: &mut B,
+) -> Result<Value, B::Trouble> {
+    match &node.op {
+        Op::Fill(number) => return Ok(node.constant(*number)),
+        Op::Gate(_) => return Ok(value(0).clone()),
+        // What it cannot be without a copy (a reshape that mixes dimensions) is an op like others.
+        Op::View(op) => {
+            if let Some(layout) = op.apply(&value(0).layout(&inputs[0].shape), &node.shape) {
+                return Ok(Value::placed(value(0).storage.clone(), &layout));
+            }
+        }
+        Op::Sink(sink) => {
+            return backend.give(&**sink, node, value(0), &inputs[0]).map(|()| Value::nothing());
+        }
+        _ => {}
+    }
+    let mut reads: SmallVec<[Read<'_, B::At>; 4]> = SmallVec::new();
+    for (i, input) in inputs.iter().enumerate() {
+        let (at, strides) = (backend.find(value(i), input)?, value(i).strides(&input.shape));
+        reads.push(Read { at, dtype: input.dtype, shape: &input.shape, strides, buffer: value(i).buffer() });
+    }
+    let reused = if let Op::Custom(op) = &node.op { op.reuses() } else { None };
+    let over = reused.filter(|&i| inputs[i].dtype == node.dtype).and_then(|i| {
+        let buffer = spare_buffer(value(i), &inputs[i], node, || spare(i))?;
+        // Inside a region one value may be read twice by its last reader.
+        let lies_here = |k: usize| matches!(&value(k).storage, Storage::Shared(b) if Arc::ptr_eq(b, buffer));
+        (0..inputs.len()).all(|k| k == i || !lies_here(k)).then_some(buffer)
+    });
+    let in_place = over.is_some();
+    let mut place = match over {
+        Some(buffer) => backend.take_over(buffer),
+        None => backend.place(node)?,
+    };
+    backend.op(Call { node, reads: &reads, place: &mut place, in_place })?;
+    Ok(B::value(place))
+}
+
+/// Runs a step of a block. `given` are the block's own operands, and `spare` says what is known of them.
+pub(crate) fn step_of_block<'v, B: Backend>(
+    block: &Block,
+    step: &PlanStep,
+    progress: &'v Progress<B::Kept>,
+    given: impl Fn(usize) -> Operand<'v>,
+    spare: impl Fn(usize) -> Option<usize>,
+    backend: &mut B,
+) -> Result<Results, B::Stop>
+where
+    B::Kept: 'v,
+{
+    let operand = |k: usize| progress.value(step.reads[k], block).map_or_else(&given, B::kept);
+    // The plan says who reads last inside; a value from outside has to be nobody else's as well.
+    let spare = |k: usize| {
+        let slot = step.reads[k];
+        let last = step.ends.contains(&slot);
+        last.then(|| progress.value(slot, block).map_or_else(&spare, |_| Some(1))).flatten()
+    };
+    work(&step.work, &step.inputs, operand, spare, |program| block.program(step, program), backend)
+}
+
+/// What the head of a step's work, or its one node, is made from.
+///
+/// # Safety
+/// The caller runs the step: its nodes are claimed for it.
+pub(crate) unsafe fn inputs_of(work: &Work) -> &[NodeLink] {
+    let node = match work {
+        Work::Group { group, .. } => group.head.as_ref().map(|(head, _)| head),
+        Work::Node(node) => Some(node),
+    };
+    // SAFETY: the caller's promise.
+    node.map_or(&[], |node| unsafe { node.inputs() })
+}
+
+/// A node's value as an operand of a step.
+fn operand_of(node: &Node) -> Operand<'_> {
+    match node.completion.get() {
+        Some(result) => result.as_ref(),
+        None => unreachable!("the operands of a step are complete"),
+    }
+}
+
+/// Runs any node that is not elementwise, on inputs that are complete.
+pub(crate) fn run_node(node: &Node, inputs: &[NodeLink], mut backend: impl Immediate) -> Result<Value, Error> {
+    match (Block::of(&node.op), Part::of(&node.op)) {
+        (Some(block), _) => run_block(node, block, inputs, backend),
+        (_, Some(part)) => part.result(node, &inputs[0]).result,
+        _ => {
+            let spare = |i: usize| is_read_by(&inputs[i], 1).then_some(1);
+            let Ok(result) = self::node(node, inputs, |i| operand_of(&inputs[i]), spare, &mut backend);
+            result
+        }
+    }
+}
+
+/// Runs a group of nodes whose inputs are complete, and of which others may read what this does.
+pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
+    fused: &Group<N>,
+    written: &[u8],
+    mut backend: impl Immediate,
+) -> Results {
+    let program = Cow::Borrowed(&fused.program);
+    let operand = |k: usize| operand_of(&fused.inputs[k]);
+    let Ok(results) = group(fused, program, written, None, operand, |_| None, &mut backend);
+    results
+}
+
+/// Runs a block: the value of its one output, or word that its parts can take theirs. Its steps run one after the other,
+/// with nothing planned on the way; each has all threads to itself.
+fn run_block(
+    node: &Node,
+    block: &Block,
+    inputs: &[NodeLink],
+    mut backend: impl Immediate,
+) -> Result<Value, Error> {
+    let mut progress: Progress<Result<Value, Error>> = Progress::new(block);
+    let spare = |k: usize| is_read_by(&inputs[k], 1).then_some(1);
+    while let Some(step) = progress.step(block) {
+        let given = |k: usize| operand_of(&inputs[k]);
+        let Ok(results) = step_of_block(block, step, &progress, given, spare, &mut backend);
+        progress.stepped(block, step, results);
+    }
+    let keep = |result: Result<Value, Error>| Kept { result, doubts: None };
+    block.settle(node, progress.outputs(block).into_iter().map(|made| made.map(keep)).collect()).result
+}
+
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
-pub(crate) fn run(step: &Step, port: &Port, host: &Host<'_>) {
+pub(crate) fn run(step: &Step, port: &Port, mut backend: impl Immediate) {
     let _span = super::trace::step(&port.name, step);
     let began = port.tape.now();
     // SAFETY: we run the step.
-    let results = unsafe { block::run(&step.work, host) };
+    let inputs = unsafe { inputs_of(&step.work) };
+    let results = match &step.work {
+        Work::Node(node) => Results::from_iter([run_node(node, inputs, backend)]),
+        fused => {
+            let operand = |k: usize| operand_of(fused.operand(inputs, k).0);
+            let spare = |k: usize| {
+                let (input, held) = fused.operand(inputs, k);
+                is_read_by(input, held).then_some(1)
+            };
+            let Ok(results) = work(fused, inputs, operand, spare, |p| Cow::Borrowed(p), &mut backend);
+            results
+        }
+    };
     publish(step, results, port, began);
 }
 
@@ -30,21 +228,9 @@ pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<
     port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut freed = Inputs::new();
     let mut results = results.into_iter();
-    let mut complete = |node: &NodeLink, written: bool| {
-        let result = if written { results.next() } else { None };
-        if !node.completion.begin_writing() {
-            // The device ended meanwhile, and the node with it.
-            return;
-        }
-        // SAFETY: we hold the right to write.
-        freed.extend(unsafe { node.let_go() });
-        match result {
-            Some(result) => port.finish(node, result),
-            None => node.completion.fuse(),
-        }
-    };
     for (k, node) in step.nodes().enumerate() {
-        complete(node, step.work.writes(k));
+        let result = if step.work.writes(k) { results.next() } else { None };
+        freed.extend(port.conclude(node, || result));
     }
     free(freed);
 }

@@ -7,45 +7,35 @@
 
 #![allow(unsafe_code)]
 
+use super::desk::OnTheSpot;
 use super::port::Port;
+use super::pressure::Pressure;
+use super::run::{run_group, run_node};
+use crate::backend::Immediate;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free, is_last_reader};
+use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::value::Value;
-use crate::host::block::run_node;
-use crate::host::step::{Host, run_group, run_tiny};
 use smallvec::SmallVec;
 use std::time::Instant;
 
 /// Most ancestors that are run for the sake of one node.
 const DEPTH: u32 = 8;
 
-/// What has been done, to be added to the counters.
-#[derive(Default, Debug)]
-pub(crate) struct Tally {
+/// What runs small steps: the device, where to compute, and what has been done.
+pub(crate) struct Bench<B> {
+    port: &'static Port,
+    backend: B,
+    /// Longest step that counts as small, in estimated nanoseconds.
+    limit_ns: u32,
+    /// The engine may have looked at a node while it was claimed here: ask it to look again.
+    look_again: bool,
     /// Links that have been let go, released together at the end: ops in a row share operands, and each
     /// release touches a count that the caller is just counting up.
     /// Few lie in here: a poll lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
-    pub freed: SmallVec<[NodeLink; 4]>,
+    freed: SmallVec<[NodeLink; 4]>,
     pub started: u64,
-}
-
-impl Tally {
-    /// Lets go of what small steps have read.
-    pub fn settle(&mut self) {
-        free(self.freed.drain(..));
-    }
-}
-
-/// What runs small steps: the device and where to compute.
-pub(crate) struct Bench<'a> {
-    pub port: &'static Port,
-    pub host: &'a Host<'a>,
-    /// Longest step that counts as small, in estimated nanoseconds.
-    pub limit_ns: u32,
-    /// The engine may have looked at a node while it was claimed here: ask it to look again.
-    pub look_again: bool,
 }
 
 /// A node as its holder has it.
@@ -78,7 +68,8 @@ impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         if self.0.completion.state().phase() == Phase::Writing {
             let error = self.0.fail(ErrorKind::Kernel, "the engine panicked while running it");
-            self.1.finish(self.0, Err(error));
+            // SAFETY: whoever claimed it did not come to write it.
+            unsafe { self.1.finish(self.0, Err(error)) };
         }
     }
 }
@@ -90,13 +81,32 @@ enum Not {
     Failed(Error),
 }
 
-impl Bench<'_> {
-    /// Runs a node if it is small and can be run now; true where it is complete afterwards.
-    pub fn run(&self, node: Held<'_>, tally: &mut Tally) -> bool {
-        self.run_at(node, DEPTH, tally)
+impl<B: Immediate> OnTheSpot for Bench<B> {
+    fn run(&mut self, node: &NodeLink) -> bool {
+        self.run_held(Held::Link(node))
+    }
+    fn settle(&mut self) {
+        free(self.freed.drain(..));
+    }
+}
+
+impl<B: Immediate> Bench<B> {
+    /// For the engine.
+    pub fn new(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
+        Bench { port, backend, limit_ns, look_again: false, freed: SmallVec::new(), started: 0 }
     }
 
-    fn run_at(&self, held: Held<'_>, depth: u32, tally: &mut Tally) -> bool {
+    /// For a poll.
+    pub fn of_poll(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
+        Bench { look_again: true, ..Bench::new(port, backend, limit_ns) }
+    }
+
+    /// Runs a node if it is small and can be run now; true where it is complete afterwards.
+    pub fn run_held(&mut self, node: Held<'_>) -> bool {
+        self.run_at(node, DEPTH)
+    }
+
+    fn run_at(&mut self, held: Held<'_>, depth: u32) -> bool {
         let node = held.node();
         if node.cost_ns > self.limit_ns || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given) {
             return node.completion.state().is_complete();
@@ -105,36 +115,38 @@ impl Bench<'_> {
             return node.completion.state().is_complete();
         }
         let claimed = Claimed(node, self.port);
-        let done = self.run_claimed(held, depth, tally);
+        let done = self.run_claimed(held, depth);
         std::mem::forget(claimed);
         done
     }
 
-    fn run_claimed(&self, held: Held<'_>, depth: u32, tally: &mut Tally) -> bool {
+    fn run_claimed(&mut self, held: Held<'_>, depth: u32) -> bool {
         let node = held.node();
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
         let mut began = self.port.tape.now();
-        if run_tiny(node, inputs, self.host) {
+        // SAFETY: the node is claimed by us.
+        if unsafe { self.backend.run_tiny(node, inputs) } {
             if self.port.tape.is_on() {
                 // SAFETY: the node is claimed by us.
                 unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
             }
             super::trace::small(&self.port.name, node, 0, self.look_again);
             // SAFETY: as above.
-            tally.freed.extend(unsafe { node.let_go() });
-            self.port.publish_small(1, 0, !self.look_again, || node.completion.publish());
-            tally.started += 1;
+            self.freed.extend(unsafe { node.let_go() });
+            // SAFETY: as above, and `run_tiny` has filled it in.
+            self.port.publish_small(1, 0, !self.look_again, || unsafe { node.completion.publish() });
+            self.started += 1;
             return true;
         }
         let mut group: Group<&Node> = Group::new();
         let fill = matches!(node.op, Op::Fill(_));
         let result = if node.op.is_elementwise() && !fill {
-            match self.gather(node, depth, &mut group, tally) {
+            match self.gather(node, depth, &mut group) {
                 Ok(()) => {
                     began = self.port.tape.now();
                     let last = (group.members.len() - 1) as u8;
-                    let mut results = run_group(&group, &[last], None, |_| false, self.host);
+                    let mut results = run_group(&group, &[last], self.backend);
                     results.pop().unwrap_or_else(|| unreachable!("one result was asked for"))
                 }
                 Err(Not::Failed(error)) => Err(error),
@@ -148,19 +160,19 @@ impl Bench<'_> {
             let inputs = unsafe { node.inputs() };
             let ready = inputs.iter().all(|input| {
                 input.completion.state().is_complete()
-                    || depth > 0 && self.is_ours(input) && self.run_at(Held::Link(input), depth - 1, tally)
+                    || depth > 0 && self.is_ours(input) && self.run_at(Held::Link(input), depth - 1)
             });
             if !ready {
                 self.unclaim(held, &group);
                 return false;
             }
             began = self.port.tape.now();
-            run_node(node, inputs, |i| is_last_reader(&inputs[i]), self.host)
+            run_node(node, inputs, self.backend)
         };
-        let freed = self.publish(node, &group, result, began, tally);
+        let freed = self.publish(node, &group, result, began);
         // The group borrows the temporaries that are freed now.
         drop(group);
-        tally.freed.extend(freed);
+        self.freed.extend(freed);
         true
     }
 
@@ -169,13 +181,7 @@ impl Bench<'_> {
     }
 
     /// Adds a claimed elementwise node to the group, its temporaries before it.
-    fn gather<'n>(
-        &self,
-        node: &'n Node,
-        depth: u32,
-        group: &mut Group<&'n Node>,
-        tally: &mut Tally,
-    ) -> Result<(), Not> {
+    fn gather<'n>(&mut self, node: &'n Node, depth: u32, group: &mut Group<&'n Node>) -> Result<(), Not> {
         // SAFETY: the node is claimed by us.
         let inputs: &'n [NodeLink] = unsafe { node.inputs() };
         let mut operands: SmallVec<[&'n Node; 3]> = SmallVec::new();
@@ -190,13 +196,14 @@ impl Bench<'_> {
                     && group.has_room()
                     && input.completion.claim(Phase::Writing, ENTERED);
                 if absorbed {
-                    if let Err(not) = self.gather(input, depth - 1, group, tally) {
+                    if let Err(not) = self.gather(input, depth - 1, group) {
                         if group.member(input).is_none() {
-                            input.completion.unclaim();
+                            // SAFETY: claimed by us, a moment ago.
+                            unsafe { input.completion.unclaim() };
                         }
                         return Err(not);
                     }
-                } else if !self.run_at(Held::Link(input), depth - 1, tally) {
+                } else if !self.run_at(Held::Link(input), depth - 1) {
                     return Err(Not::Yet);
                 }
             }
@@ -227,10 +234,12 @@ impl Bench<'_> {
         for (member, _) in &group.members {
             if !std::ptr::eq(*member, node) {
                 // Only `node` can reach it, so nobody has looked for it.
-                member.completion.unclaim();
+                // SAFETY: claimed by us in `gather`.
+                unsafe { member.completion.unclaim() };
             }
         }
-        let before = node.completion.unclaim();
+        // SAFETY: claimed by us.
+        let before = unsafe { node.completion.unclaim() };
         if self.look_again && !before.has(QUEUED) {
             self.port.look(held.link());
         }
@@ -238,12 +247,11 @@ impl Bench<'_> {
 
     /// Writes the result, marks the temporaries, lets go of what they were made from.
     fn publish(
-        &self,
+        &mut self,
         node: &Node,
         group: &Group<&Node>,
         result: Result<Value, Error>,
         began: Option<Instant>,
-        tally: &mut Tally,
     ) -> Inputs {
         if self.port.tape.is_on() {
             let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
@@ -253,24 +261,25 @@ impl Bench<'_> {
         super::trace::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
         let mut freed = Inputs::new();
         let mut ended = 1;
-        let mut weight = weight(node);
+        let mut weight = Pressure::weight(node.bytes());
         for (member, _) in &group.members {
             if !std::ptr::eq(*member, node) {
                 // SAFETY: claimed by us in `gather`.
-                freed.extend(unsafe { member.let_go() });
-                member.completion.fuse();
+                unsafe {
+                    freed.extend(member.let_go());
+                    member.completion.fuse();
+                }
                 ended += 1;
-                weight = weight.saturating_add(self::weight(member));
+                weight = weight.saturating_add(Pressure::weight(member.bytes()));
             }
         }
         // SAFETY: claimed by us.
         freed.extend(unsafe { node.let_go() });
-        self.port.publish_small(ended, weight, !self.look_again, || self.port.finish(node, result));
-        tally.started += 1;
+        self.port.publish_small(ended, weight, !self.look_again, || {
+            // SAFETY: as above.
+            unsafe { self.port.finish(node, result) }
+        });
+        self.started += 1;
         freed
     }
-}
-
-pub(crate) fn weight(node: &Node) -> usize {
-    super::pressure::Pressure::weight(node.bytes())
 }

@@ -1,13 +1,14 @@
 //! Moments inside the engine that no device shows at will: what is seen between two of its steps.
 
+use super::desk::OnTheSpot;
 use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, node, port, publish};
 use super::machine::{Look, Machine};
 use super::port::Port;
-use super::small::{Bench, Held, Tally};
-use crate::completion::{AWAITED, DETACHED, QUEUED};
+use super::small::{Bench, Held};
+use crate::completion::DETACHED;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Inputs, Node, NodeHandle, Op, Source};
+use crate::graph::node::{NodeHandle, Op, Source};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::host::step::Host;
@@ -50,11 +51,11 @@ fn small(port: &'static Port, f: impl Fn() -> Result<(), Refusal> + Send + Sync 
 
 /// Runs a node as a poll does, or as the engine does as it takes it up.
 fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
-    let host = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    let bench = Bench { port, host: &host, limit_ns: 6_000, look_again: by_poll };
-    let mut tally = Tally::default();
-    let done = bench.run(Held::Handle(node), &mut tally);
-    tally.settle();
+    let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+    let bench = if by_poll { Bench::of_poll } else { Bench::new };
+    let mut bench = bench(port, backend, 6_000);
+    let done = bench.run_held(Held::Handle(node));
+    bench.settle();
     done
 }
 
@@ -158,10 +159,7 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     let port = port();
     let mut machine = machine(port);
     let before: Vec<NodeHandle> = (0..1000).map(|_| large(port, &[], 1)).collect();
-    let marker = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, Location::caller());
-    marker.completion.set(QUEUED | AWAITED);
-    let (marker, link) = NodeHandle::with_link(marker);
-    port.push(link);
+    let marker = port.enqueue_marker(Location::caller());
     let root = large(port, &[], 1);
     let awaited = large(port, &[&root], 2);
     port.look_soon(awaited.link());
@@ -187,10 +185,7 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     }
     assert!(marker.completion.state().is_complete() && !awaited.completion.state().is_complete());
     // One that comes after waits for them.
-    let later = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, Location::caller());
-    later.completion.set(QUEUED | AWAITED);
-    let (later, link) = NodeHandle::with_link(later);
-    port.push(link);
+    let later = port.enqueue_marker(Location::caller());
     look_at_all(&mut machine, port);
     while let Some(step) = held.pop() {
         assert!(!later.completion.state().is_complete());

@@ -6,7 +6,7 @@
 use super::node::{Node, Op, Planned};
 use super::plan::{Plan, PlanStep, Slot, bit};
 use super::program::{Code, Program};
-use super::value::{INLINE_BYTES, Storage, Value};
+use super::value::Value;
 use crate::error::{Error, ErrorKind};
 use crate::sync::{Mutex, lock};
 use std::any::Any;
@@ -125,8 +125,7 @@ impl Block {
     pub fn settle(&self, node: &Node, mut outputs: Vec<Option<Kept>>) -> Kept {
         if outputs.len() > 1 {
             *lock(&self.results) = outputs;
-            let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-            return Kept { result: Ok(done), doubts: None };
+            return Kept { result: Ok(Value::nothing()), doubts: None };
         }
         outputs.pop().flatten().unwrap_or_else(|| Kept { result: Err(not_run(node)), doubts: None })
     }

@@ -5,13 +5,15 @@
 
 #![allow(unsafe_code)]
 
+use super::cost::{BYTE_PS, instr_ps};
 use super::operation::{Meta, Operation};
-use super::value::Value;
+use super::program::{Arg, Code};
+use super::value::{INLINE_BYTES, Storage, Value};
 use crate::completion::{Completion, LOOKED_AT, Phase, QUEUED};
 use crate::counted::{Counts, Handle, Inner, Link, Observed};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
-use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
+use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::{Layout, Shape};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 use smallvec::SmallVec;
@@ -178,27 +180,33 @@ impl Op {
 }
 
 /// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
-/// hand-over. A quarter of a nanosecond an element for arithmetic, two for the transcendental ones.
+/// hand-over. Of an elementwise op by the table, as if all lay in the caches: what is moved is known once it is known
+/// what it fuses with.
 ///
-/// Never below [`floor_ns`], whatever an op says of itself. What stands here is above it without being asked: none of
-/// up to three operands has more elements than the result, unless the result has none.
+/// Never below [`floor_ns`], whatever an op says of itself. None of an elementwise op's operands has more elements than
+/// the result, unless the result has none.
 #[inline(always)]
 fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: usize) -> u64 {
-    let n = numel as u64;
-    let heavy = match op {
-        Op::Unary(op) => op.class() == Class::float,
-        Op::Binary(op) | Op::WithScalar { op, .. } => {
-            use BinaryOp::*;
-            matches!(op, Pow | Atan2 | Fmod | Remainder | FloorDivide | TruncDivide)
-        }
-        Op::Random { .. } => true,
-        Op::View(ViewOp::Reshape) | Op::Where | Op::Cast | Op::Arange { .. } => false,
+    let (a, b) = (Arg::Reg(0), Arg::Reg(1));
+    let code = match *op {
+        Op::Unary(op) => Code::Unary(op, a),
+        Op::Binary(op) | Op::WithScalar { op, .. } => Code::Binary(op, a, b),
+        Op::Where => Code::Where(a, b, b),
+        Op::Arange { start, step } => Code::Arange { start, step },
+        Op::Random { normal: true, seed, offset } => Code::Normal { seed, offset },
+        Op::Random { normal: false, seed, offset } => Code::Uniform { seed, offset },
+        Op::Cast | Op::View(ViewOp::Reshape) => Code::Cast(a),
         _ => return cost_of_others_ns(op, inputs, shape, dtype),
     };
+    let n = numel as u64;
     if n == 0 {
         return floor_ns(inputs, shape).max(20);
     }
-    20u64.saturating_add(if heavy { n.saturating_mul(2) } else { n / 4 })
+    let on = inputs.last().map_or(dtype, |input| input.dtype);
+    let moved = inputs.len() as u64 * on.size() as u64 + dtype.size() as u64;
+    let floor = ((inputs.len() as u64 + 1) * 1000).div_ceil(ELEMENTS_PER_NS);
+    let ps = (instr_ps(code, on, dtype) + moved * BYTE_PS).max(floor);
+    20u64.saturating_add(n.saturating_mul(ps) / 1000)
 }
 
 #[inline(never)]
@@ -381,6 +389,25 @@ impl Node {
         Error::new(kind, self.op.name(), message, self.at)
     }
 
+    /// The value of a constant: one element, repeated. It takes no memory on any device.
+    pub fn constant(&self, number: Scalar) -> Value {
+        let mut words = [0u64; INLINE_BYTES / 8];
+        with_dtype!(self.dtype, T => {
+            // SAFETY: 32 bytes hold one element of any type, aligned to 8.
+            unsafe { words.as_mut_ptr().cast::<T>().write(<T as Element>::from_scalar(number)) }
+        });
+        let strides = SmallVec::from_elem(0, self.shape.rank());
+        Value::placed(Storage::Inline(words), &Layout { shape: self.shape.clone(), strides, offset: 0 })
+    }
+
+    /// The value of a node of which an input has failed, where it has one all the same.
+    pub fn instead(&self) -> Option<Value> {
+        match self.op {
+            Op::Gate(Some(number)) => Some(self.constant(number)),
+            _ => None,
+        }
+    }
+
     pub fn entry(&self) -> Option<u32> {
         let entry = self.entry.load(Ordering::Relaxed);
         (entry != NO_ENTRY).then_some(entry)
@@ -426,9 +453,9 @@ pub(crate) fn readers(link: &NodeLink) -> Counts {
     Counts { links: counts.links.saturating_sub(looks), ..counts }
 }
 
-/// True where this link is the only way to the node's value that is left.
-pub(crate) fn is_last_reader(link: &NodeLink) -> bool {
-    readers(link) == Counts { handles: 0, links: 1 }
+/// True where these links are the only way to the node's value that is left.
+pub(crate) fn is_read_by(link: &NodeLink, links: u32) -> bool {
+    readers(link) == Counts { handles: 0, links }
 }
 
 /// Drops links without recursion: a link's last drop may free a node, which lets go of its inputs.

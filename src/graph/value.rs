@@ -4,7 +4,8 @@
 //! a buffer is, only its device knows.
 
 use crate::counted::seen_after;
-use crate::shape::{Layout, Shape, Strides};
+use crate::dtype::DType;
+use crate::shape::{Layout, Shape, Strides, contiguous_strides};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{any::Any, fmt};
@@ -16,10 +17,9 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     /// Bytes that the device keeps for it.
     #[allow(dead_code)] // Read by backends that account for memory of another's making.
     fn bytes(&self) -> usize;
-    /// Its memory in a buffer of its own, for the last reader of its value, who writes over it; `None` where that cannot be.
-    /// This one is left without: nodes that are done with, and not gone yet, own nothing that anybody writes.
-    fn move_out(&self) -> Option<Arc<dyn Buffer>> {
-        None
+    /// True where the last reader of a value may write its result over it.
+    fn is_reusable(&self) -> bool {
+        false
     }
     /// What kernels keep beside these elements, if the buffer has a place for that.
     fn keep(&self) -> Option<&Keep> {
@@ -164,6 +164,11 @@ impl Value {
         Value { storage, placed: None }
     }
 
+    /// What stands where nobody reads an element.
+    pub fn nothing() -> Value {
+        Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))
+    }
+
     /// A value in a layout; the shape of the layout becomes the node's.
     pub fn placed(storage: Storage, layout: &Layout) -> Value {
         if layout.offset == 0 && layout.is_contiguous() {
@@ -189,11 +194,39 @@ impl Value {
         }
     }
 
+    /// Address of the first element, in host memory.
+    pub fn first(&self, dtype: DType) -> *const u8 {
+        let offset = self.placed.as_ref().map_or(0, |p| p.offset);
+        self.host().unwrap_or(std::ptr::null()).wrapping_add(offset * dtype.size())
+    }
+
+    pub fn strides(&self, shape: &Shape) -> Strides {
+        match &self.placed {
+            None => contiguous_strides(shape),
+            Some(placed) => placed.strides.clone(),
+        }
+    }
+
+    /// Strides with which a value of shape `from` is read over a larger one.
+    pub fn broadcast(&self, from: &Shape, to: &Shape) -> Strides {
+        let strides = self.strides(from);
+        if from == to {
+            return strides;
+        }
+        let lead = to.rank() - from.rank();
+        (0..to.rank()).map(|i| if i < lead || from[i - lead] == 1 { 0 } else { strides[i - lead] }).collect()
+    }
+
+    /// The buffer that it lies in, where that is more than its node.
+    pub fn buffer(&self) -> Option<&dyn Buffer> {
+        match &self.storage {
+            Storage::Inline(_) => None,
+            Storage::Shared(buffer) => Some(&**buffer),
+        }
+    }
+
     /// Bytes outside the node whose memory this value keeps.
     pub fn shared_bytes(&self) -> usize {
-        match &self.storage {
-            Storage::Inline(_) => 0,
-            Storage::Shared(buffer) => buffer.bytes(),
-        }
+        self.buffer().map_or(0, Buffer::bytes)
     }
 }

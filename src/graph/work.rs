@@ -49,6 +49,20 @@ impl Work {
         }
     }
 
+    /// Operand `k`: those of the group come first, then these `inputs` of its head or of its one node. And the links to
+    /// it that there are for the sake of this work alone.
+    pub fn operand<'a>(&'a self, inputs: &'a [NodeLink], k: usize) -> (&'a NodeLink, u32) {
+        let mut k = k;
+        if let Work::Group { group, .. } = self {
+            if let Some(input) = group.inputs.get(k) {
+                // The members' edges, and the group's own link.
+                return (input, group.edges[k] as u32 + 1);
+            }
+            k -= group.inputs.len();
+        }
+        (&inputs[k], inputs.iter().filter(|i| i.address() == inputs[k].address()).count() as u32)
+    }
+
     /// Every link that it holds.
     pub fn into_links(self) -> Inputs {
         let mut links = Inputs::new();

@@ -1,10 +1,10 @@
 //! The host: a device whose values lie in this machine's memory.
 //!
-//! Its memory, its crew of threads, how one step runs on it, and its kernels. The CPU device and the simulated one
-//! share all of it. Knows nodes and kernels; when a step runs is the engine's part.
+//! Its workers, which are the engine there, their crew, one step, and its kernels. The simulated device is the host
+//! under a seed.
 
-pub(crate) mod block;
 pub(crate) mod crew;
+pub(crate) mod driver;
 pub(crate) mod kernels;
-pub(crate) mod memory;
+pub(crate) mod simulation;
 pub(crate) mod step;

@@ -6,8 +6,8 @@
 
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::conv::{self, Geometry};
-use crate::host::kernels::window::{Window, places, triple};
 use crate::shape::Shape;
+use crate::window::{Window, places, triple};
 use crate::{Backward, TensorFuture, own};
 
 /// How a kernel walks over its input. Triples are depth, height and width, as a window's.

@@ -1,8 +1,7 @@
 //! Weights in packed form: when they are made, for whom, and in whose memory.
 
 use super::*;
-use crate::graph::value::Keep;
-use crate::host::memory::{Block, Memory};
+use crate::memory::{Block, Memory};
 
 const SIDE: usize = 64;
 const BYTES: usize = 4 * SIDE * SIDE;
@@ -18,7 +17,7 @@ fn weight(memory: &Arc<Memory>) -> Arc<Block> {
 }
 
 /// A view of a block, from an element on.
-fn of<'a>(block: &Block, from: usize, shape: &'a [usize; 2], strides: &'a [isize; 2]) -> View<'a> {
+fn of<'a>(block: &Arc<Block>, from: usize, shape: &'a [usize; 2], strides: &'a [isize; 2]) -> View<'a> {
     let ptr = block.host().expect("host memory").wrapping_add(4 * from);
     View { ptr, dtype: DType::F32, shape, strides }
 }
@@ -26,13 +25,8 @@ fn of<'a>(block: &Block, from: usize, shape: &'a [usize; 2], strides: &'a [isize
 const ALL: ([usize; 2], [isize; 2]) = ([SIDE, SIDE], [SIDE as isize, 1]);
 const TURNED: ([usize; 2], [isize; 2]) = ([SIDE, SIDE], [1, SIDE as isize]);
 
-/// Something is kept beside it: it is not written over.
-fn keeps(block: &Block) -> bool {
-    block.keep().is_some_and(Keep::has_something)
-}
-
-fn used(block: &Block, (shape, strides): &([usize; 2], [isize; 2])) -> Option<Arc<Weight>> {
-    packed(&of(block, 0, shape, strides), Some(block))
+fn used(block: &Arc<Block>, (shape, strides): &([usize; 2], [isize; 2])) -> Option<Arc<Weight>> {
+    packed(&of(block, 0, shape, strides), Some(&**block))
 }
 
 #[test]
@@ -40,14 +34,14 @@ fn a_weight_is_packed_at_the_third_use_in_a_row_in_counted_memory_that_goes_with
     let memory = Memory::new(usize::MAX);
     let block = weight(&memory);
     assert!(used(&block, &ALL).is_none() && used(&block, &ALL).is_none());
-    assert!(!keeps(&block), "it may be written over so far");
+    assert!(block.is_reusable(), "it may be written over so far");
     assert_eq!(memory.bytes().live, BYTES);
     let first = used(&block, &ALL).expect("packed").panels.bytes_kept();
     assert_eq!(first, PACKED);
     let now = memory.bytes();
     assert!((BYTES + PACKED..=BYTES + PACKED * 5 / 4).contains(&now.live), "{now:?}");
     assert_eq!(now.live, now.peak);
-    assert!(used(&block, &ALL).is_some() && keeps(&block));
+    assert!(used(&block, &ALL).is_some() && !block.is_reusable());
     assert_eq!(memory.bytes().live, now.live, "once");
     drop(block);
     assert_eq!(memory.bytes().live, 0);
@@ -62,10 +56,9 @@ fn uses_from_another_side_or_after_a_write_begin_the_count_anew() {
         assert!(used(&block, &TURNED).is_none());
     }
     assert!(used(&block, &ALL).is_none() && used(&block, &ALL).is_none());
-    let moved = block.move_out().expect("nothing is kept");
-    let block = moved.as_any().downcast_ref::<Block>().expect("a block");
-    assert!(used(block, &ALL).is_none() && used(block, &ALL).is_none());
-    assert!(used(block, &ALL).is_some());
+    let block = block.move_out();
+    assert!(used(&block, &ALL).is_none() && used(&block, &ALL).is_none());
+    assert!(used(&block, &ALL).is_some());
 }
 
 #[test]
@@ -112,9 +105,8 @@ fn what_is_packed_goes_when_a_value_needs_the_memory_and_is_not_packed_again() {
         assert!(used(&block, &ALL).is_none());
     }
     // Other elements, another chance.
-    let moved = block.move_out().expect("nothing is kept");
-    let block = moved.as_any().downcast_ref::<Block>().expect("a block");
-    (0..3).for_each(|_| drop(used(block, &ALL)));
+    let block = block.move_out();
+    (0..3).for_each(|_| drop(used(&block, &ALL)));
     assert_eq!(memory.bytes().live, packed);
 }
 
@@ -126,7 +118,7 @@ fn nobody_waits_for_a_weight_that_somebody_else_is_packing() {
     let made = keep.get_or_make(&*block, || {
         assert!(keep.get().is_none(), "there is nothing yet");
         assert!(keep.get_or_make(&*block, || panic!("it is made once")).is_none());
-        assert!(keeps(&block), "its elements are being read");
+        assert!(!block.is_reusable(), "its elements are being read");
         memory.trim();
         Some(Arc::new(7))
     });
@@ -143,7 +135,7 @@ fn trim_gives_back_what_nobody_multiplies_by_just_now() {
     assert!(memory.trim() >= PACKED);
     let after = memory.bytes();
     assert!(after.live <= before - PACKED && after.live >= 2 * BYTES + PACKED, "{after:?}");
-    assert!(!keeps(&idle) && keeps(&busy));
+    assert!(idle.is_reusable() && !busy.is_reusable());
     drop(held);
     memory.trim();
     assert_eq!(memory.bytes().live, 2 * BYTES);

@@ -4,7 +4,7 @@
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::pool::{self, Divisor};
-use crate::host::kernels::window::Window;
+use crate::window::Window;
 use crate::{Backward, TensorFuture, own};
 
 /// What is wanted of each window.

@@ -2,12 +2,9 @@
 
 use super::future::{At, TensorFuture};
 use super::watch;
-use crate::completion::AWAITED;
-use crate::dtype::DType;
 use crate::engine::port::{self, ErrorLog, Port};
 use crate::engine::pressure::Turn;
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::node::{Inputs, Node, NodeHandle, Op};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,12 +14,7 @@ fn marker(port: &'static Port, at: At) -> Option<TensorFuture> {
     if port.pressure.queued().0 == 0 {
         return None;
     }
-    let node = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, port, at);
-    node.completion.set(crate::completion::QUEUED | AWAITED);
-    let (handle, link) = NodeHandle::with_link(node);
-    port.intake.push(link);
-    port.attend();
-    Some(TensorFuture::new(handle))
+    Some(TensorFuture::new(port.enqueue_marker(at)))
 }
 
 fn result_of(log: ErrorLog) -> Result<()> {

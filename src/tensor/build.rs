@@ -7,10 +7,10 @@ use super::gradient::record;
 use super::region::trace::{enqueue, enter, is_tracing};
 use crate::completion::{Phase, QUEUED};
 use crate::dtype::{DType, Scalar};
-use crate::engine::port::Port;
+use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
-use crate::graph::node::{Inputs, Node, NodeLink, Op};
+use crate::graph::node::{Inputs, Node, Op};
 use crate::graph::operation::{Meta, Operation, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
@@ -143,21 +143,21 @@ pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) 
 #[must_use]
 pub(crate) struct Asked {
     value: TensorFuture,
-    link: Option<NodeLink>,
+    queued: Option<Queued>,
 }
 
 impl From<TensorFuture> for Asked {
     /// Nothing to tell the engine.
     fn from(value: TensorFuture) -> Asked {
-        Asked { value, link: None }
+        Asked { value, queued: None }
     }
 }
 
 impl Asked {
     #[inline]
     pub(crate) fn go(self) -> TensorFuture {
-        if let Some(link) = self.link {
-            self.value.port().push(link);
+        if let Some(queued) = self.queued {
+            self.value.port().push(queued);
         }
         self.value
     }
@@ -212,8 +212,8 @@ pub(crate) fn ask(
                 inputs.push(x.node.link());
             }
             let node = Node::with(op(), inputs, shape, dtype, port, at, numel, QUEUED);
-            let (node, link) = port.take_in(node, bytes);
-            Asked { value: TensorFuture::new(node), link: Some(link) }
+            let (node, queued) = port.take_in(node, bytes);
+            Asked { value: TensorFuture::new(node), queued: Some(queued) }
         }
         Err(refusal) => ask_slowly(op(), operands, Err(refusal), at),
     }
@@ -224,7 +224,7 @@ pub(crate) fn ask(
 fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, at: At) -> Asked {
     let first = operands[0];
     let port = first.port();
-    let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), link: None };
+    let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), queued: None };
     let fail = |error: Error| failed(first.node.meta(), error);
     if let Some(error) = operands.iter().find_map(|x| x.node.error()) {
         return match ruled {
@@ -245,11 +245,11 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
             let inputs = operands.iter().map(|x| x.node.link()).collect();
             if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
                 let made = Made::Op(op.clone());
-                let (node, link) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
-                return Asked { value: record::recorded(made, operands, node), link };
+                let (node, queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
+                return Asked { value: record::recorded(made, operands, node), queued };
             }
-            let (node, link) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
-            Asked { value: TensorFuture::new(node), link }
+            let (node, queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
+            Asked { value: TensorFuture::new(node), queued }
         }
         Err(refusal) => fail(Error::new(refusal.kind, named(op.name()), refusal.message, at)),
     }

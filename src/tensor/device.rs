@@ -2,11 +2,11 @@
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use super::future::TensorFuture;
-use crate::engine::driver::{CpuDriver, Manner};
 use crate::engine::machine::Limits;
 use crate::engine::port::{DeviceMemory, Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::host::memory::Memory;
+use crate::host::driver::{CpuDriver, Manner};
+use crate::memory::Memory;
 use crate::sync::lock;
 use std::any::Any;
 use std::fmt;
@@ -90,18 +90,21 @@ impl Default for CpuOptions {
     }
 }
 
+/// What can be set of a device's options: a method for each field that is named.
 macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident: $t:ty $(=> $set:expr)?;)*) => {
-        impl CpuOptions {$(
+    ($of:ident; $($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
+        impl $of {$(
             $(#[$doc])*
-            pub fn $name(mut self, $name: $t) -> CpuOptions {
+            pub fn $name(mut self, $name: $t) -> $of {
                 self.$name = $name;
                 self
             }
         )*}
     };
 }
-options! {
+pub(crate) use options;
+
+options! { CpuOptions;
     /// Streams: how many independent chains can be under way at once. By default as many as threads, and
     /// at least 2; from 1 to 1024.
     streams: usize;

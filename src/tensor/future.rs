@@ -5,13 +5,10 @@ use super::region::trace;
 use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::port::Port;
-use crate::engine::small::{Bench, Held, Tally};
 use crate::error::{Error, Result};
 use crate::graph::node::{Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
-use crate::host::step::Host;
 use crate::shape::Shape;
-use crate::view::Serial;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Deref;
@@ -254,15 +251,7 @@ impl TensorFuture {
         if !budget::may_run() || matches!(node.op, Op::Marker | Op::Source(_)) {
             return false;
         }
-        let host = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-        let bench = Bench { port, host: &host, limit_ns: budget::INLINE_NS, look_again: true };
-        let mut tally = Tally::default();
-        let done = bench.run(Held::Handle(node), &mut tally);
-        tally.settle();
-        if tally.started > 0 {
-            port.counters.inline.fetch_add(tally.started, std::sync::atomic::Ordering::Relaxed);
-        }
-        if done {
+        if port.driver.run_inline(port, node, budget::INLINE_NS) {
             port.take_back(node);
             return true;
         }

@@ -1,11 +1,11 @@
 //! A simulated device: for tests of code that uses futensor, and of futensor itself.
 
-use super::device::Device;
+use super::device::{Device, options};
 use crate::engine::machine::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::engine::simulation::{Faults, Script, SimDriver};
-use crate::host::memory::Memory;
+use crate::host::simulation::{Faults, Script, SimDriver};
+use crate::memory::Memory;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,18 +51,7 @@ impl SimOptions {
     }
 }
 
-macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
-        impl SimOptions {$(
-            $(#[$doc])*
-            pub fn $name(mut self, $name: $t) -> SimOptions {
-                self.$name = $name;
-                self
-            }
-        )*}
-    };
-}
-options! {
+options! { SimOptions;
     /// How many streams it has; 3 by default.
     streams: usize;
     /// Whether a thread of its own runs it as work comes (then the order also depends on timing), or

@@ -17,6 +17,8 @@ mod graph {
 }
 #[path = "../../src/philox.rs"]
 mod philox;
+#[path = "../../src/window.rs"]
+mod window;
 #[path = "../../src/cuda"]
 mod cuda {
     pub(crate) mod kernels;

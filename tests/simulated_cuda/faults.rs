@@ -97,6 +97,12 @@ fn memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well(simulator:
     let limited = Device::cuda_with(1, CudaOptions::default().bytes_max(1 << 20)).unwrap();
     let error = block_on(limited.arange(0.0, 1_000_000.0, 1.0) + 1.0).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
+    // Handed in, and no room for the copy that a group reads, nor for that of an op.
+    let handed = limited.from_vec(vec![1f32; 150_000], [150_000]);
+    for made in [&handed + 1.0, handed.cumsum(0)] {
+        let error = block_on(made).unwrap_err();
+        assert!(error.is_out_of_memory(), "{error}");
+    }
 }
 
 fn memory_that_comes_free_is_waited_for(simulator: &Simulator, _: u64) {

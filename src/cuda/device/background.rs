@@ -5,6 +5,7 @@
 
 use super::cache::{Disk, Key};
 use super::compile::{Target, compile};
+use crate::host::driver::lower_priority;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -56,7 +57,8 @@ impl<T: Send + 'static> Background<T> {
         let (sender, jobs) = channel::<(T, Job)>();
         let (done, disk, options) = (self.done.clone(), self.disk.clone(), self.options);
         let work = move || {
-            give_way();
+            // Nobody waits for it.
+            lower_priority(10);
             while let Ok((ticket, job)) = jobs.recv() {
                 let image = job.run(&disk, options);
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, image));
@@ -73,14 +75,3 @@ impl<T: Send + 'static> Background<T> {
         }
     }
 }
-
-/// Lowers the calling thread's priority: nobody waits for it. Where that cannot be done, it is as all others.
-#[cfg(target_os = "linux")]
-#[allow(unsafe_code)]
-fn give_way() {
-    // SAFETY: a plain call; 0 is the calling thread on Linux.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
-}
-
-#[cfg(not(target_os = "linux"))]
-fn give_way() {}

@@ -8,6 +8,8 @@
 use super::pinned::PinnedBlock;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::Node;
+use crate::graph::value::Value;
+use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
@@ -64,4 +66,23 @@ impl Doubt {
         };
         self.verdict.get_or_init(look).clone()
     }
+}
+
+/// What is doubted about a value: here, or in what it was made from.
+pub(crate) type Doubts = SmallVec<[Arc<Doubt>; 1]>;
+
+/// Adds what is not there yet.
+pub(crate) fn doubt_too(doubts: &mut Doubts, about: &[Arc<Doubt>]) {
+    for doubt in about {
+        if !doubts.iter().any(|d| Arc::ptr_eq(d, doubt)) {
+            doubts.push(doubt.clone());
+        }
+    }
+}
+
+/// A value that may only be queued, with what is still doubted about it.
+#[derive(Clone)]
+pub(crate) struct Known {
+    pub result: Result<Value, Error>,
+    pub doubts: Doubts,
 }

@@ -239,26 +239,22 @@ impl Gear {
     }
 
     /// Where the elements of a value are for a launch on this lane, which is ordered after whoever wrote them;
-    /// brings them to the device where they are elsewhere. `None` while they are on their way.
-    pub(super) fn place(&mut self, lane: usize, value: &Value) -> Result<Option<Place>, Trouble> {
+    /// brings them to the device where they are elsewhere.
+    pub(super) fn place(&mut self, lane: usize, value: &Value) -> Result<Place, Trouble> {
         let buffer = match &value.storage {
-            Storage::Inline(_) => return Ok(Some(Place::Inline)),
+            Storage::Inline(_) => return Ok(Place::Inline),
             Storage::Shared(buffer) => buffer,
         };
         if let Some(here) = device(&**buffer) {
             self.reads(lane, here);
-            return Ok(Some(Place::Device(here.ptr)));
+            return Ok(Place::Device(here.ptr));
         }
         if let Some(there) = spoken_of(&**buffer) {
-            return Ok(Some(Place::Device(there.ptr())));
+            return Ok(Place::Device(there.ptr()));
         }
-        match self.bring(lane, buffer)? {
-            None => Ok(None),
-            Some(brought) => {
-                self.reads(lane, &brought);
-                Ok(Some(Place::Device(brought.ptr)))
-            }
-        }
+        let brought = self.bring(lane, buffer)?;
+        self.reads(lane, &brought);
+        Ok(Place::Device(brought.ptr))
     }
 
     /// The lane's next flight is queued: where it stands, and what it keeps.

@@ -16,8 +16,8 @@
 
 #![allow(unsafe_code)]
 
-use super::block::{Doubts, GivenOperand, Known};
-use super::doubt::Doubt;
+use super::block::GivenOperand;
+use super::doubt::{Doubt, Doubts, Known, doubt_too};
 use super::gear::{Gear, Place, device, read_back};
 use super::handed::{Handed, Whereabouts};
 use super::made::{Kernel, Made};
@@ -40,15 +40,8 @@ const MADE_MAX: u32 = 16;
 pub(super) const STAGED_MAX: usize = 16 << 20;
 /// The run that is the first to be noted.
 const FIRST: u32 = 2;
-/// What became of a block.
-pub(crate) enum Replayed {
-    /// It is queued: its outputs, as far as they are wanted.
-    Done(Vec<Option<Known>>),
-    /// An input is still on its way.
-    Later,
-    /// It is to be run as launches in a row.
-    No,
-}
+/// The outputs of a block that is queued, as far as they are wanted; `None` where it is to be run as launches in a row.
+pub(crate) type Replayed = Option<Vec<Option<Known>>>;
 
 /// What a plan keeps between its runs.
 #[derive(Default)]
@@ -163,7 +156,7 @@ impl Gear {
     /// Queues a block as one graph, where it can; an input whose value failed is a matter for launches in a row.
     ///
     /// # Errors
-    /// Only what ends the device.
+    /// What ends the device, and an input that is on its way.
     pub fn replay(&mut self, lane: usize, block: &Block, given: &[GivenOperand]) -> Result<Replayed, Trouble> {
         let kept = lock(&block.plan.kept).take();
         let mut shelf = match kept.map(|kept| kept.downcast::<Shelf>()) {
@@ -212,7 +205,7 @@ impl Gear {
         given: &[GivenOperand],
     ) -> Result<Replayed, Trouble> {
         if shelf.never || given.iter().any(|g| g.operand.value.is_err()) {
-            return Ok(Replayed::No);
+            return Ok(None);
         }
         shelf.runs = shelf.runs.saturating_add(1);
         let all = block.plan.steps.iter().fold(0, |all, step| all | step.serves);
@@ -220,7 +213,7 @@ impl Gear {
         let spare: SmallVec<[bool; 8]> = given.iter().map(|g| is_spare(&g.operand)).collect();
         let at = match shelf.graphs.iter().position(|graph| graph.fits(given, &spare, wanted)) {
             Some(at) => at,
-            None if shelf.runs < shelf.next || shelf.made >= MADE_MAX => return Ok(Replayed::No),
+            None if shelf.runs < shelf.next || shelf.made >= MADE_MAX => return Ok(None),
             None => match self.note(lane, block, given, &spare, wanted)? {
                 Verdict::Graph(graph) => {
                     if shelf.graphs.len() == GRAPHS_MAX {
@@ -232,11 +225,11 @@ impl Gear {
                 }
                 Verdict::NotYet => {
                     shelf.next = shelf.runs + 1 + shelf.runs / 2;
-                    return Ok(Replayed::No);
+                    return Ok(None);
                 }
                 Verdict::Never => {
                     shelf.never = true;
-                    return Ok(Replayed::No);
+                    return Ok(None);
                 }
             },
         };
@@ -245,7 +238,7 @@ impl Gear {
             Err(Trouble::OutOfMemory { .. } | Trouble::Refused(_)) => {
                 shelf.graphs.remove(at);
                 shelf.next = shelf.runs + 1 + shelf.runs / 2;
-                Ok(Replayed::No)
+                Ok(None)
             }
             done => done,
         }
@@ -271,9 +264,8 @@ impl Gear {
             inputs[k] = match address(value(k)) {
                 Some(ptr) if input.taken => ptr,
                 _ => match self.place(lane, value(k))? {
-                    Some(Place::Device(ptr)) => ptr,
-                    Some(Place::Inline) => unreachable!("the graph was made for an input in memory"),
-                    None => return Ok(Replayed::Later),
+                    Place::Device(ptr) => ptr,
+                    Place::Inline => unreachable!("the graph was made for an input in memory"),
                 },
             };
         }
@@ -368,7 +360,7 @@ impl Gear {
             Trouble::of("cuMemsetD8Async", status)?;
         }
         made.launch(raw)?;
-        let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
+        let mut doubts = Doubts::new();
         for ((stand_in, at), record) in graph.records.iter().zip(blocks) {
             read_back(record.ptr(), arena.ptr + at, INDEX_ERROR_BYTES, raw)?;
             doubts.push(stand_in.again(record));
@@ -385,15 +377,11 @@ impl Gear {
                 Source::Output(j, placed) => stored(&Storage::Shared(outputs[*j].buffer.clone()), placed),
             };
             let mut about = Doubts::new();
-            let inherited = output.doubts_of.iter().flat_map(|&k| given[k].doubts.iter());
-            for doubt in inherited.chain(output.records.iter().map(|&d| &doubts[d])) {
-                if !about.iter().any(|d| Arc::ptr_eq(d, doubt)) {
-                    about.push(doubt.clone());
-                }
-            }
+            output.doubts_of.iter().for_each(|&k| doubt_too(&mut about, &given[k].doubts));
+            output.records.iter().for_each(|&d| doubt_too(&mut about, &doubts[d..=d]));
             Known { result: Ok(value), doubts: about }
         };
-        Ok(Replayed::Done(graph.results.iter().map(|output| output.as_ref().map(result)).collect()))
+        Ok(Some(graph.results.iter().map(|output| output.as_ref().map(result)).collect()))
     }
 }
 

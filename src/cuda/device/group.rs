@@ -4,10 +4,10 @@
 //! (`module`); until then each op is a launch, and what is only passed on lies in scratch memory that later ops use
 //! again. Both give the same bits: every instruction rounds to its own type.
 
-use super::launch::{Launcher, align, launch_plan};
+use super::launch::{Launcher, launch_plan};
 use super::module::Function;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
-use crate::cuda::kernels::{Operand, Plan, elementwise, reduce};
+use crate::cuda::kernels::{Operand, Plan, align, elementwise, reduce};
 use crate::graph::program::{Code, Program, Reg};
 use crate::op::ReduceOp;
 use crate::shape::{Strides, contiguous_strides};
@@ -33,7 +33,7 @@ struct Place {
 
 impl Place {
     fn operand(&self) -> Operand<'_> {
-        Operand { strides: &self.strides, align: align(self.ptr) }
+        Operand::at(self.ptr, &self.strides)
     }
 }
 

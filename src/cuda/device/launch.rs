@@ -14,6 +14,7 @@ use super::module::{Function, Fusion, Modules};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
+use crate::cuda::ops::operand;
 use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel};
 use crate::graph::node::Reduction;
 use crate::shape::{Strides, contiguous_strides};
@@ -28,16 +29,6 @@ pub(crate) struct Launcher {
     pub(super) blas: Blas,
     /// An op from outside has been here since somebody looked.
     pub(super) had_brought: bool,
-}
-
-/// The largest power of two up to 16 that divides an address.
-pub(super) fn align(ptr: u64) -> usize {
-    1 << ptr.trailing_zeros().min(4)
-}
-
-/// A view as a kernel is planned for it.
-pub(super) fn operand<'a>(view: &DeviceView<'a>) -> Operand<'a> {
-    Operand { strides: view.strides, align: align(view.ptr) }
 }
 
 impl Launcher {
@@ -65,7 +56,7 @@ impl Launcher {
         to: DeviceViewMut<'_>,
     ) -> Result<(), Trouble> {
         let strides = contiguous_strides(from.shape);
-        let to_operand = Operand { strides: &strides, align: align(to.ptr) };
+        let to_operand = Operand::at(to.ptr, &strides);
         let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), to_operand, 0);
         self.run(site, &plan, &[from.ptr], &[to.ptr])
     }

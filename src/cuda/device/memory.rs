@@ -15,7 +15,7 @@ use super::Trouble;
 use super::context::Raw;
 use super::lanes::{Lanes, Mark};
 use crate::graph::value::Buffer;
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use cudarc::driver::sys;
 use smallvec::SmallVec;
@@ -269,6 +269,9 @@ impl Buffer for DeviceBuffer {
     }
     fn bytes(&self) -> usize {
         self.bytes
+    }
+    fn is_reusable(&self) -> bool {
+        true
     }
     fn as_any(&self) -> &dyn Any {
         self

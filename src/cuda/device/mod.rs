@@ -98,6 +98,8 @@ pub(crate) enum Trouble {
     OutOfMemory { bytes: usize },
     /// This op cannot be done, or not like this: it fails, and nothing else does.
     Refused(Refusal),
+    /// An operand is on its way to the device: the step is tried again later.
+    Later,
     /// The driver answered with an error that ends the device: which call, and what it said.
     Fault { call: &'static str, status: sys::CUresult },
 }

@@ -4,8 +4,8 @@
 //! Called by `graph` on the device's thread. Makes nothing of the driver's.
 
 use super::Trouble;
-use super::block::{Doubts, GivenOperand, Known, UnderWay};
-use super::doubt::Doubt;
+use super::block::{GivenOperand, UnderWay};
+use super::doubt::{Doubt, Doubts, Known};
 use super::gear::Gear;
 use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Verdict, Where, address};
 use super::made::Kernel;
@@ -59,8 +59,8 @@ impl Gear {
         self.tape = None;
         drop(operands);
         let results = match noted {
-            Ok(Some(results)) => results,
-            Ok(None) | Err(Trouble::OutOfMemory { .. }) => return Ok(Verdict::NotYet),
+            Ok(results) => results,
+            Err(Trouble::Later | Trouble::OutOfMemory { .. }) => return Ok(Verdict::NotYet),
             Err(Trouble::Refused(_)) => return Ok(Verdict::Never),
             Err(fault) => return Err(fault),
         };
@@ -80,12 +80,10 @@ impl Gear {
         block: &Block,
         given: &[GivenOperand],
         tape: &Arc<Tape>,
-    ) -> Result<Option<Vec<Option<Known>>>, Trouble> {
+    ) -> Result<Vec<Option<Known>>, Trouble> {
         let mut under_way = UnderWay::new(block);
         while let Some(step) = under_way.progress.step(block) {
-            if !self.block_step(lane, block, step, given, &mut under_way, false)? {
-                return Ok(None);
-            }
+            self.block_step(lane, block, step, given, &mut under_way, false)?;
         }
         let mut results = under_way.progress.outputs(block);
         let mut moved: Vec<(tape::Base, Storage)> = Vec::new();
@@ -111,7 +109,7 @@ impl Gear {
             };
             *value = Value { storage: to, placed: value.placed.take() };
         }
-        Ok(Some(results))
+        Ok(results)
     }
 
     /// A graph of what is on a tape; `None` where it cannot be one, or not usefully.

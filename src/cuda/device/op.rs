@@ -68,6 +68,7 @@ impl Queue<'_> {
                 Trouble::Refused(refusal) => refusal.clone(),
                 Trouble::OutOfMemory { bytes } => Refusal::kernel(format!("out of memory: {bytes} bytes")),
                 Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
+                Trouble::Later => Refusal::kernel("an operand is on its way"),
             };
             self.trouble.get_or_insert(trouble);
             refusal

@@ -12,10 +12,10 @@
 
 use super::blas::is_present;
 use super::gemm::{Misfit, calls};
-use super::launch::{Launcher, align};
+use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::matmul::Product;
-use crate::cuda::kernels::{Operand, elementwise};
+use crate::cuda::kernels::{Operand, align, elementwise};
 use crate::dtype::DType;
 use crate::graph::program::{Arg, Code, Program};
 use crate::op::BinaryOp;
@@ -83,7 +83,7 @@ impl Launcher {
             let (x, y) = (p.push(Code::Input(0), dtype, dtype), p.push(Code::Input(1), dtype, dtype));
             let sum = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(x), Arg::Reg(y)), dtype, dtype);
             p.outputs.push(sum);
-            let operands = [out, to].map(|ptr| Operand { strides: &[1], align: align(ptr) });
+            let operands = [out, to].map(|ptr| Operand::at(ptr, &[1]));
             let plan = elementwise::plan(&p, &[numel], &operands, align(out));
             self.run(site, &plan, &[out, to], &[out])?;
         }

@@ -1,29 +1,28 @@
-//! Launching one step: operands in, results' places out, launches queued. The device's counterpart of
-//! `host/step`.
+//! A step on a lane: where its values are, what its kernels are launched with, and what is left to be settled when the
+//! lane has reached it. The GPU's counterpart of `host/step`.
 //!
-//! Called by the engine's driver on the device's thread. What is returned are promises: the elements are there when
-//! the lane has reached the flight. Operands that failed fail what is made from them, and nothing else.
+//! Called on the device's thread. What is returned are promises: the elements are there when the lane has reached the
+//! flight.
 
 #![allow(unsafe_code)]
 
-use super::doubt::Doubt;
+use super::doubt::{Doubt, Known};
 use super::gear::{Berth, Gear, Place, device, read_back};
-use super::group::End;
+use super::group;
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use super::pinned::PinnedBlock;
 use super::tape::spoken_of;
 use super::{DeviceView, DeviceViewMut, Trouble};
+use crate::backend::{self, Backend, Call, Fused, Read, Results, guarded};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
+use crate::engine::run;
 use crate::error::{Error, ErrorKind};
-use crate::graph::fuse::Group;
-use crate::graph::node::{Node, NodeLink, Op, Sink};
-use crate::graph::operation::Refusal;
-use crate::graph::program::{Code, Program, Reg};
-use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value, owners};
+use crate::graph::node::{Node, NodeLink, Sink};
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
+use crate::graph::work::Work;
 use crate::guard::caught;
-use crate::host::step::{Results, broadcast, constant, first, instead, spread, strides_of, taint};
-use crate::shape::{Layout, Shape, Strides, contiguous_strides};
+use crate::shape::{Layout, Shape, contiguous_strides};
 use crate::view::{Serial, View};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -37,7 +36,6 @@ pub(crate) struct Operand {
 }
 
 /// A step that is queued.
-#[derive(Default)]
 pub(crate) struct Queued {
     pub results: Results,
     pub doubt: Option<Arc<Doubt>>,
@@ -68,25 +66,6 @@ impl Landing {
     }
 }
 
-fn out_of_memory(node: &Node, gear: &Gear, bytes: usize) -> Error {
-    let text = format!(
-        "out of memory: {bytes} bytes for {} {} ({} bytes live)",
-        node.dtype,
-        node.shape,
-        gear.heap.bytes_live()
-    );
-    node.fail(ErrorKind::OutOfMemory, text)
-}
-
-/// What a trouble that is this step's own means to a node; a fault, and memory that may yet come, go up.
-fn fail(trouble: Trouble, node: &Node, gear: &Gear, last_try: bool) -> Result<Error, Trouble> {
-    match trouble {
-        Trouble::Refused(refusal) => Ok(node.fail(refusal.kind, refusal.message)),
-        Trouble::OutOfMemory { bytes } if last_try => Ok(out_of_memory(node, gear, bytes)),
-        other => Err(other),
-    }
-}
-
 /// The number that a value repeats, where that is all there is to it.
 fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
     let Storage::Inline(_) = &value.storage else { return None };
@@ -98,7 +77,7 @@ fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
     if !layout.strides.iter().zip(shape.iter()).all(|(&s, &n)| s == 0 || n == 1) {
         return None;
     }
-    let ptr = first(value, dtype);
+    let ptr = value.first(dtype);
     Some(with_dtype!(dtype, T => {
         // SAFETY: an inline value of this type has at least one element.
         let x = unsafe { ptr.cast::<T>().read() };
@@ -110,34 +89,142 @@ fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
     }))
 }
 
-/// The buffer of an operand that a result of this shape and type may take over.
-fn spare(operand: &Operand, from: (&Shape, DType), to: (&Shape, DType)) -> Option<Arc<dyn Buffer>> {
-    let value = operand.value.as_ref().ok()?;
-    let Storage::Shared(buffer) = &value.storage else { return None };
-    let fits = from.0 == to.0 && from.1.size() == to.1.size() && value.placed.is_none();
-    let known = operand.spare?;
-    let is_memory = device(&**buffer).is_some() || spoken_of(&**buffer).is_some();
-    (fits && is_memory && owners(buffer) == known).then(|| buffer.clone())
-}
-
 /// A step's result before it is a value.
 pub(super) struct Target {
     pub buffer: Arc<dyn Buffer>,
     pub ptr: u64,
 }
 
-impl Target {
-    fn value(self) -> Value {
-        Value::contiguous(Storage::Shared(self.buffer))
-    }
+/// The device, for the time in which a step is queued on a lane.
+pub(super) struct Launch<'a> {
+    gear: &'a mut Gear,
+    lane: usize,
+    berth: Berth,
+    /// Memory that cannot be had now will not come.
+    last_try: bool,
+    landing: Option<Landing>,
 }
 
-/// A fused step: a group with the program for it, the members that are written out, and the reduction at its end.
-pub(crate) struct Fused<'a> {
-    pub group: &'a Group<NodeLink>,
-    pub program: Cow<'a, Program>,
-    pub written: &'a [u8],
-    pub end: Option<(&'a Node, u8)>,
+fn view<'a>(read: &'a Read<'_, u64>) -> DeviceView<'a> {
+    DeviceView { ptr: read.at, dtype: read.dtype, shape: read.shape, strides: &read.strides }
+}
+
+impl Backend for Launch<'_> {
+    type At = u64;
+    type Place = Target;
+    type Kept = Known;
+    type Trouble = Trouble;
+    /// What ends the device, and whatever may be otherwise when it is tried again.
+    type Stop = Trouble;
+
+    fn nowhere() -> u64 {
+        0
+    }
+
+    fn number(&self, value: &Value, of: &Node) -> Option<Scalar> {
+        uniform(value, &of.shape, of.dtype)
+    }
+
+    fn find(&mut self, value: &Value, of: &Node) -> Result<u64, Trouble> {
+        let ptr = match (self.gear.place(self.lane, value)?, &value.storage) {
+            (Place::Device(ptr), _) => ptr,
+            (Place::Inline, Storage::Inline(words)) => {
+                let to = super::Site::scratch(&self.berth, INLINE_BYTES)?;
+                self.gear.bring_words(words, to, self.lane)?;
+                to
+            }
+            (Place::Inline, _) => unreachable!("inline values have their elements themselves"),
+        };
+        let offset = value.placed.as_ref().map_or(0, |p| p.offset) * of.dtype.size();
+        Ok(ptr + offset as u64)
+    }
+
+    fn place(&mut self, of: &Node) -> Result<Target, Trouble> {
+        self.gear.target(of.bytes(), self.lane)
+    }
+
+    fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Target {
+        let buffer = buffer.clone();
+        if let Some(there) = spoken_of(&*buffer) {
+            there.taken_over();
+            return Target { ptr: there.ptr(), buffer };
+        }
+        let here = device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
+        let ptr = here.ptr;
+        self.gear.overwrites(self.lane, here);
+        Target { ptr, buffer }
+    }
+
+    fn value(place: Target) -> Value {
+        Value::contiguous(Storage::Shared(place.buffer))
+    }
+
+    fn fused(&mut self, fused: Fused<'_, Self>) -> Result<(), Trouble> {
+        let Fused { program, shape, reads, places, end } = fused;
+        let views: SmallVec<[DeviceView<'_>; 4]> = reads.iter().map(view).collect();
+        let out: SmallVec<[DeviceViewMut<'_>; 2]> = places
+            .iter()
+            .zip(&program.outputs)
+            .map(|(place, &reg)| DeviceViewMut { ptr: place.ptr, dtype: program.dtype(reg), shape })
+            .collect();
+        let end = end.map(|end| {
+            let (op, dims) = (end.reduction.op, &end.reduction.dims[..]);
+            let output = DeviceViewMut { ptr: end.place.ptr, dtype: end.node.dtype, shape: &end.node.shape };
+            group::End { op, dims, reg: end.reg, output }
+        });
+        self.gear.order(self.lane)?;
+        self.gear.launcher.group(&self.berth, program, shape, &views, &out, end)
+    }
+
+    fn op(&mut self, call: Call<'_, Self>) -> Result<(), Trouble> {
+        let Call { node, reads, place, in_place } = call;
+        let views: SmallVec<[DeviceView<'_>; 4]> = reads.iter().map(view).collect();
+        let output = DeviceViewMut { ptr: place.ptr, dtype: node.dtype, shape: &node.shape };
+        self.gear.order(self.lane)?;
+        if node.numel() == 0 {
+            return Ok(());
+        }
+        // What an op from outside says there is not to end the device.
+        guarded(|| self.gear.launcher.node(&self.berth, &node.op, &views, output, in_place))
+    }
+
+    /// Copies a value to where its sink will read it.
+    fn give(&mut self, _: &dyn Sink, _: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
+        let layout = value.layout(&of.shape);
+        if let Some(value) = on_host(value) {
+            self.landing = Some(Landing { staging: None, value: Some(value), layout, dtype: of.dtype });
+            return Ok(());
+        }
+        let mut from = 0;
+        let bytes = of.bytes();
+        if bytes > 0 {
+            from = self.find(value, of)?;
+            self.gear.order(self.lane)?;
+            if !layout.is_contiguous() {
+                let strides = &layout.strides;
+                let view = DeviceView { ptr: from, dtype: of.dtype, shape: &of.shape, strides };
+                from = super::Site::scratch(&self.berth, bytes)?;
+                let to = DeviceViewMut { ptr: from, dtype: of.dtype, shape: &of.shape };
+                self.gear.launcher.copy(&self.berth, view, to)?;
+            }
+        }
+        let block = self.gear.pinned.take(bytes)?;
+        if bytes > 0 {
+            read_back(block.ptr(), from, bytes, self.gear.lanes.raw(self.lane))?;
+        }
+        let strides = contiguous_strides(&of.shape);
+        let layout = Layout { shape: of.shape.clone(), strides, offset: 0 };
+        self.landing = Some(Landing { staging: Some(block), value: None, layout, dtype: of.dtype });
+        Ok(())
+    }
+
+    fn blame(&self, trouble: Trouble, node: &Node) -> Result<Error, Trouble> {
+        self.gear.blame(trouble, node, self.last_try)
+    }
+
+    fn kept(kept: &Known) -> backend::Operand<'_> {
+        kept.result.as_ref()
+    }
 }
 
 impl Gear {
@@ -150,330 +237,62 @@ impl Gear {
         Ok(Target { ptr: buffer.ptr, buffer })
     }
 
-    fn taken_over(&mut self, buffer: Arc<dyn Buffer>, lane: usize) -> Target {
-        if let Some(there) = spoken_of(&*buffer) {
-            there.taken_over();
-            return Target { ptr: there.ptr(), buffer };
+    /// What is a step's own; a fault, and what may yet come, go up.
+    fn blame(&self, trouble: Trouble, node: &Node, last_try: bool) -> Result<Error, Trouble> {
+        match trouble {
+            Trouble::Refused(refusal) => Ok(node.fail(refusal.kind, refusal.message)),
+            Trouble::OutOfMemory { bytes } if last_try => {
+                Ok(backend::out_of_memory(node, bytes, self.heap.bytes_live()))
+            }
+            other => Err(other),
         }
-        let here = device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
-        let ptr = here.ptr;
-        self.overwrites(lane, here);
-        Target { ptr, buffer }
     }
 
-    /// Queues a fused step; see `host/step::run_group` for its operands and results. `None` where
-    /// an operand is still on its way.
+    /// Queues a step on operands that may only be queued themselves.
     ///
     /// # Errors
-    /// Only what ends the device, and, but for the last try, memory that cannot be had now.
-    pub fn group(
+    /// What ends the device; an operand that is on its way; and, but for the last try, memory that cannot be had now.
+    pub fn work(
         &mut self,
         lane: usize,
-        fused: Fused<'_>,
-        operands: &[Operand],
-        last_try: bool,
-    ) -> Result<Option<Queued>, Trouble> {
-        let Fused { group, mut program, written, end } = fused;
-        let mut queued = Queued::default();
-        self.after.clear();
-        let Some((first_member, _)) = group.members.first() else { return Ok(Some(queued)) };
-        let shape: &Shape = &first_member.shape;
-        let mut errors: SmallVec<[Option<Error>; 4]> = SmallVec::new();
-        let count = program.instrs.len();
-        if operands.iter().any(|o| o.value.is_err()) {
-            taint(program.to_mut(), |k| operands[k].value.as_ref().err().cloned(), &mut errors);
-        }
-        errors.resize(count, None);
-
-        // Inputs that the program still reads: constants become part of it.
-        let mut strides: SmallVec<[Strides; 4]> = SmallVec::new();
-        let mut places: SmallVec<[(u64, DType); 4]> = SmallVec::new();
-        for i in 0..count {
-            let Code::Input(k) = program.instrs[i].code else { continue };
-            let (node, operand) = (&group.inputs[k as usize], &operands[k as usize]);
-            let Ok(value) = &operand.value else { continue };
-            program.to_mut().instrs[i].code = match uniform(value, &node.shape, node.dtype) {
-                Some(scalar) => Code::Fill(scalar),
-                None => {
-                    let ptr = match self.place(lane, value)? {
-                        Some(Place::Device(ptr)) => ptr,
-                        Some(Place::Inline) => unreachable!("what lies in its node is one element, repeated"),
-                        None => return Ok(None),
-                    };
-                    let offset = value.placed.as_ref().map_or(0, |p| p.offset) * node.dtype.size();
-                    places.push((ptr + offset as u64, node.dtype));
-                    strides.push(broadcast(value, &node.shape, shape));
-                    Code::Input(places.len() as u8 - 1)
-                }
-            };
-        }
-
-        // Places for what is written out.
-        let mut targets: SmallVec<[(usize, Target); 2]> = SmallVec::new();
-        let mut outputs: SmallVec<[Reg; 2]> = SmallVec::new();
-        for &member in written {
-            let (node, reg) = &group.members[member as usize];
-            if let Some(error) = &errors[*reg as usize] {
-                queued.results.push(Err(error.clone()));
-                continue;
-            }
-            let alone = written.len() == 1 && end.is_none() && *reg as usize + 1 == count;
-            let over = if alone {
-                let to = (&node.shape, node.dtype);
-                (0..operands.len())
-                    .find_map(|k| spare(&operands[k], (&group.inputs[k].shape, group.inputs[k].dtype), to))
-            } else {
-                None
-            };
-            let target = match over {
-                Some(buffer) => Ok(self.taken_over(buffer, lane)),
-                None => self.target(node.bytes(), lane),
-            };
-            match target {
-                Ok(target) => {
-                    targets.push((queued.results.len(), target));
-                    outputs.push(*reg);
-                    // Filled in below, unless the launch fails.
-                    queued.results.push(Ok(Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))));
-                }
-                Err(trouble) => {
-                    // No memory: what is made from this one fails with it, though it could be computed.
-                    let error = fail(trouble, node, self, last_try)?;
-                    errors[*reg as usize] = Some(error.clone());
-                    spread(&program, &mut errors);
-                    queued.results.push(Err(error));
-                }
-            }
-        }
-        let mut reduced = None;
-        let mut end_error = None;
-        if let Some((node, member)) = end {
-            match &errors[group.members[member as usize].1 as usize] {
-                Some(error) => end_error = Some(error.clone()),
-                None => match self.target(node.bytes(), lane) {
-                    Ok(target) => reduced = Some(target),
-                    Err(trouble) => end_error = Some(fail(trouble, node, self, last_try)?),
-                },
-            }
-        }
-
-        if outputs[..] != program.outputs[..] {
-            program.to_mut().outputs = outputs.iter().copied().collect();
-        }
-        let done = if targets.is_empty() && reduced.is_none() || shape.numel() == 0 && reduced.is_none() {
-            Ok(())
-        } else {
-            let views: SmallVec<[DeviceView<'_>; 4]> = places
-                .iter()
-                .zip(&strides)
-                .map(|(&(ptr, dtype), strides)| DeviceView { ptr, dtype, shape, strides })
-                .collect();
-            let out: SmallVec<[DeviceViewMut<'_>; 2]> = targets
-                .iter()
-                .zip(&outputs)
-                .map(|((_, t), &reg)| DeviceViewMut { ptr: t.ptr, dtype: program.dtype(reg), shape })
-                .collect();
-            let end = match (end, &reduced) {
-                (Some((node, member)), Some(target)) => {
-                    let Op::Reduce(reduction) = &node.op else {
-                        unreachable!("the end of a group is a reduction")
-                    };
-                    let output = DeviceViewMut { ptr: target.ptr, dtype: node.dtype, shape: &node.shape };
-                    let reg = group.members[member as usize].1;
-                    Some(End { op: reduction.op, dims: &reduction.dims, reg, output })
-                }
-                _ => None,
-            };
-            self.order(lane)?;
-            let berth = self.berth(lane);
-            let done = self.launcher.group(&berth, &program, shape, &views, &out, end);
-            berth.give_up()?;
-            done
-        };
-        let error = match done {
-            Ok(()) => None,
-            Err(trouble) => Some(fail(trouble, first_member, self, last_try)?),
-        };
-        for (slot, target) in targets {
-            queued.results[slot] = error.clone().map_or_else(|| Ok(target.value()), Err);
-        }
-        if let Some((_, _)) = end {
-            queued.results.push(match (end_error.or(error), reduced) {
-                (None, Some(target)) => Ok(target.value()),
-                (Some(error), _) => Err(error),
-                (None, None) => unreachable!("a reduction has a place or an error"),
-            });
-        }
-        Ok(Some(queued))
-    }
-
-    /// Queues a step of one node that is not elementwise; as `group`.
-    pub fn node(
-        &mut self,
-        lane: usize,
-        node: &Node,
+        work: &Work,
         inputs: &[NodeLink],
         operands: &[Operand],
         last_try: bool,
-    ) -> Result<Option<Queued>, Trouble> {
-        let mut queued = Queued::default();
-        if let Some(error) = operands.iter().find_map(|o| o.value.as_ref().err()) {
-            queued.results.push(instead(node).ok_or_else(|| error.clone()));
-            return Ok(Some(queued));
-        }
+    ) -> Result<Queued, Trouble> {
+        self.queue(lane, work, last_try, |launch| {
+            let operand = |k: usize| operands[k].value.as_ref();
+            run::work(work, inputs, operand, |k| operands[k].spare, |p| Cow::Borrowed(p), launch)
+        })
+    }
+
+    /// Queues what `run` launches for the sake of some work.
+    pub(super) fn queue(
+        &mut self,
+        lane: usize,
+        work: &Work,
+        last_try: bool,
+        run: impl FnOnce(&mut Launch<'_>) -> Result<Results, Trouble>,
+    ) -> Result<Queued, Trouble> {
         self.after.clear();
         let berth = self.berth(lane);
-        let done = self.compute(lane, node, inputs, operands, &mut queued, &berth);
-        let done = match done {
-            Ok(None) => {
-                berth.give_up()?;
-                return Ok(None);
-            }
-            Ok(Some(value)) => berth.leave(&self.pinned, node).map(|doubt| {
-                queued.doubt = doubt;
-                value
-            }),
+        let mut launch = Launch { gear: self, lane, berth, last_try, landing: None };
+        let mut results = match run(&mut launch) {
+            Ok(results) => results,
             Err(trouble) => {
-                berth.give_up()?;
-                Err(trouble)
+                launch.berth.give_up()?;
+                return Err(trouble);
             }
         };
-        queued.results.push(match done {
-            Ok(value) => Ok(value),
-            Err(trouble) => Err(fail(trouble, node, self, last_try)?),
-        });
-        Ok(Some(queued))
-    }
-
-    fn compute(
-        &mut self,
-        lane: usize,
-        node: &Node,
-        inputs: &[NodeLink],
-        operands: &[Operand],
-        queued: &mut Queued,
-        berth: &Berth,
-    ) -> Result<Option<Value>, Trouble> {
-        match &node.op {
-            Op::Fill(scalar) => return Ok(Some(constant(node, *scalar))),
-            Op::View(op) => {
-                let value = known(operands, 0);
-                if let Some(layout) = op.apply(&value.layout(&inputs[0].shape), &node.shape) {
-                    return Ok(Some(Value::placed(value.storage.clone(), &layout)));
-                }
-            }
-            Op::Gate(_) => return Ok(Some(known(operands, 0).clone())),
-            Op::Sink(_) => return self.sink(lane, &inputs[0], known(operands, 0), queued, berth),
-            _ => {}
+        let mut doubt = None;
+        match (work, &mut results[..]) {
+            (Work::Node(node), [result @ Ok(_)]) => match launch.berth.leave(&launch.gear.pinned, node) {
+                Ok(left) => doubt = left,
+                Err(trouble) => *result = Err(launch.gear.blame(trouble, node, last_try)?),
+            },
+            _ => launch.berth.give_up()?,
         }
-        let mut places: SmallVec<[u64; 4]> = SmallVec::new();
-        for k in 0..inputs.len() {
-            let Some(ptr) = self.address(lane, known(operands, k), inputs[k].dtype, berth)? else {
-                return Ok(None);
-            };
-            places.push(ptr);
-        }
-        let over = match &node.op {
-            Op::Custom(op) => op.reuses().and_then(|k| {
-                spare(&operands[k], (&inputs[k].shape, inputs[k].dtype), (&node.shape, node.dtype))
-            }),
-            _ => None,
-        };
-        let in_place = over.is_some();
-        let target = match over {
-            Some(buffer) => self.taken_over(buffer, lane),
-            None => self.target(node.bytes(), lane)?,
-        };
-        let strides: SmallVec<[Strides; 4]> =
-            (0..inputs.len()).map(|k| strides_of(known(operands, k), &inputs[k].shape)).collect();
-        let views: SmallVec<[DeviceView<'_>; 4]> = (0..inputs.len())
-            .map(|k| DeviceView {
-                ptr: places[k],
-                dtype: inputs[k].dtype,
-                shape: &inputs[k].shape,
-                strides: &strides[k],
-            })
-            .collect();
-        let output = DeviceViewMut { ptr: target.ptr, dtype: node.dtype, shape: &node.shape };
-        self.order(lane)?;
-        if node.numel() > 0 {
-            // What an op from outside says there is not to end the device.
-            let run = || self.launcher.node(berth, &node.op, &views, output, in_place);
-            caught(run).unwrap_or_else(|words| {
-                let message = format!("the kernel panicked: {words}");
-                Err(Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message }))
-            })?;
-        }
-        Ok(Some(target.value()))
-    }
-
-    /// Address of a value's first element for a launch on this lane; `None` while it is on its way.
-    fn address(
-        &mut self,
-        lane: usize,
-        value: &Value,
-        dtype: DType,
-        berth: &Berth,
-    ) -> Result<Option<u64>, Trouble> {
-        let offset = value.placed.as_ref().map_or(0, |p| p.offset) * dtype.size();
-        let Some(place) = self.place(lane, value)? else { return Ok(None) };
-        let ptr = match (place, &value.storage) {
-            (Place::Device(ptr), _) => ptr,
-            (Place::Inline, Storage::Inline(words)) => {
-                let to = super::Site::scratch(berth, INLINE_BYTES)?;
-                self.bring_words(words, to, lane)?;
-                to
-            }
-            (Place::Inline, _) => unreachable!("inline values have their elements themselves"),
-        };
-        Ok(Some(ptr + offset as u64))
-    }
-
-    /// Copies a value to where its sink will read it.
-    fn sink(
-        &mut self,
-        lane: usize,
-        input: &Node,
-        value: &Value,
-        queued: &mut Queued,
-        berth: &Berth,
-    ) -> Result<Option<Value>, Trouble> {
-        let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-        let layout = value.layout(&input.shape);
-        if let Some(value) = on_host(value) {
-            queued.landing = Some(Landing { staging: None, value: Some(value), layout, dtype: input.dtype });
-            return Ok(Some(done));
-        }
-        let landing = |staging| {
-            let strides = contiguous_strides(&input.shape);
-            let layout = Layout { shape: input.shape.clone(), strides, offset: 0 };
-            Landing { staging, value: None, layout, dtype: input.dtype }
-        };
-        let bytes = input.bytes();
-        if bytes == 0 {
-            queued.landing = Some(landing(Some(self.pinned.take(0)?)));
-            return Ok(Some(done));
-        }
-        let Some(mut from) = self.address(lane, value, input.dtype, berth)? else { return Ok(None) };
-        self.order(lane)?;
-        if !layout.is_contiguous() {
-            let view =
-                DeviceView { ptr: from, dtype: input.dtype, shape: &input.shape, strides: &layout.strides };
-            from = super::Site::scratch(berth, bytes)?;
-            let to = DeviceViewMut { ptr: from, dtype: input.dtype, shape: &input.shape };
-            self.launcher.copy(berth, view, to)?;
-        }
-        let block = self.pinned.take(bytes)?;
-        read_back(block.ptr(), from, bytes, self.lanes.raw(lane))?;
-        queued.landing = Some(landing(Some(block)));
-        Ok(Some(done))
-    }
-}
-
-fn known(operands: &[Operand], k: usize) -> &Value {
-    match &operands[k].value {
-        Ok(value) => value,
-        Err(_) => unreachable!("a step with a failed operand is not computed"),
+        Ok(Queued { results, doubt, landing: launch.landing })
     }
 }
 

@@ -309,6 +309,9 @@ impl Buffer for Virtual {
     fn bytes(&self) -> usize {
         self.bytes
     }
+    fn is_reusable(&self) -> bool {
+        true
+    }
     fn as_any(&self) -> &dyn Any {
         self
     }

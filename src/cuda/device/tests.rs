@@ -21,7 +21,6 @@ use crate::graph::program::{Arg, Code, Program};
 use crate::host::kernels::elementwise;
 use crate::host::kernels::pool::Divisor;
 use crate::host::kernels::reduce;
-use crate::host::kernels::window::Window;
 use crate::ops::cumsum::CumSum;
 use crate::ops::embedding::Embedding;
 use crate::ops::gather::Gather;
@@ -35,6 +34,7 @@ use crate::ops::softmax::Softmax;
 use crate::ops::sort::Sort;
 use crate::ops::topk::TopK;
 use crate::ops::triangle::Triangle;
+use crate::window::Window;
 
 use crate::op::{BinaryOp, ReduceOp, ScatterMode, UnaryOp};
 use crate::ops::cat::Cat;

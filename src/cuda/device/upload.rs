@@ -13,7 +13,6 @@ use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::host::kernels::copy;
-use crate::host::step::{first, strides_of};
 use crate::view::{Serial, View, ViewMut};
 use cudarc::driver::sys;
 use std::marker::PhantomData;
@@ -41,25 +40,25 @@ fn write(to: u64, from: *const u8, bytes: usize, raw: Raw) -> Result<(), Trouble
 
 /// Copies elements of a host value to staging, in row-major order.
 fn gather(value: &Value, handed: &Handed, to: *mut u8) {
-    let strides = strides_of(value, &handed.shape);
+    let strides = value.strides(&handed.shape);
     let from =
-        View { ptr: first(value, handed.dtype), dtype: handed.dtype, shape: &handed.shape, strides: &strides };
+        View { ptr: value.first(handed.dtype), dtype: handed.dtype, shape: &handed.shape, strides: &strides };
     let to = ViewMut { ptr: to, dtype: handed.dtype, shape: &handed.shape, life: PhantomData };
     copy::copy(from, &to, &Serial);
 }
 
 impl Gear {
-    /// Brings elements to the device for a launch on this lane; `None` where that takes a while.
+    /// Brings elements to the device for a launch on this lane; [later](Trouble::Later) where that takes a while.
     pub(super) fn bring(
         &mut self,
         lane: usize,
         buffer: &Arc<dyn Buffer>,
-    ) -> Result<Option<Arc<DeviceBuffer>>, Trouble> {
+    ) -> Result<Arc<DeviceBuffer>, Trouble> {
         let handed = handed(&**buffer);
         let bytes = handed.bytes();
         let value = match &*handed.whereabouts() {
-            Whereabouts::Here(here) => return Ok(Some(here.clone())),
-            Whereabouts::OnTheWay => return Ok(None),
+            Whereabouts::Here(here) => return Ok(here.clone()),
+            Whereabouts::OnTheWay => return Err(Trouble::Later),
             Whereabouts::Elsewhere(value) => value.clone(),
         };
         if let Storage::Shared(source) = &value.storage
@@ -84,14 +83,14 @@ impl Gear {
             }
             self.cargo[lane].foreign.push(value);
             *handed.whereabouts() = Whereabouts::Here(here.clone());
-            return Ok(Some(here));
+            return Ok(here);
         }
         if bytes > AT_ONCE && value.placed.is_none() {
             let copy_lane = self.copy_lane();
             let here = self.heap.buffer(bytes, &self.lanes, copy_lane)?;
             *handed.whereabouts() = Whereabouts::OnTheWay;
             self.uploads.push_back(Upload { handed: buffer.clone(), value, buffer: here, done: 0 });
-            return Ok(None);
+            return Err(Trouble::Later);
         }
         let here = self.heap.buffer(bytes, &self.lanes, lane)?;
         if bytes > 0 {
@@ -101,7 +100,7 @@ impl Gear {
             self.cargo[lane].blocks.push(block);
         }
         *handed.whereabouts() = Whereabouts::Here(here.clone());
-        Ok(Some(here))
+        Ok(here)
     }
 
     /// Copies of a constant's or a small value's words to memory of the step's own.
@@ -148,7 +147,7 @@ impl Gear {
             let block = self.pinned.take(n)?;
             // SAFETY: `done + n` is at most the length of the contiguous elements.
             unsafe {
-                let from = first(&upload.value, handed.dtype).add(upload.done);
+                let from = upload.value.first(handed.dtype).add(upload.done);
                 std::ptr::copy_nonoverlapping(from, block.ptr(), n);
             }
             write(upload.buffer.ptr + upload.done as u64, block.ptr(), n, self.lanes.raw(lane))?;

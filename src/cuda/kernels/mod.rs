@@ -141,3 +141,15 @@ pub(crate) struct Operand<'a> {
     pub strides: &'a [isize],
     pub align: usize,
 }
+
+impl<'a> Operand<'a> {
+    /// What lies at an address.
+    pub fn at(ptr: u64, strides: &'a [isize]) -> Operand<'a> {
+        Operand { strides, align: align(ptr) }
+    }
+}
+
+/// The largest power of two up to 16 that divides an address.
+pub(crate) fn align(ptr: u64) -> usize {
+    1 << ptr.trailing_zeros().min(4)
+}

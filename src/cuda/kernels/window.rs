@@ -8,56 +8,29 @@ use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
 use super::{Arg, Kernel, Launch, Plan, Words};
 use crate::dtype::DType;
+use crate::window::Window;
 use smallvec::{SmallVec, smallvec};
 
-/// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first are of size 1.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Window {
-    /// Dimensions that there are.
-    pub spatial: usize,
-    pub input: [usize; 3],
-    pub kernel: [usize; 3],
-    pub output: [usize; 3],
-    pub stride: [usize; 3],
-    /// Before the input and after it.
-    pub padding: [[usize; 2]; 3],
-    pub dilation: [usize; 3],
+/// True where kernels can count a window's coordinates in 32 bits, and its taps in 64.
+fn fits(w: &Window) -> bool {
+    let small = |n: usize| n < 1 << 28;
+    w.taps() <= i64::MAX as usize
+        && (0..3).all(|a| {
+            let reach = w.kernel[a].saturating_mul(w.dilation[a]);
+            let walked = w.output[a].saturating_mul(w.stride[a]);
+            let [before, after] = w.padding[a];
+            small(w.input[a]) && small(2 * before) && small(2 * after) && small(reach) && small(walked)
+        })
 }
 
-impl Window {
-    pub fn places(&self) -> usize {
-        self.output.iter().product()
+fn arg(window: &Window) -> Arg {
+    let mut w = Words::default();
+    let [before, after] = [0, 1].map(|side| window.padding.map(|sides| sides[side]));
+    let Window { input, kernel, output, stride, dilation, .. } = *window;
+    for triple in [input, kernel, output, stride, before, after, dilation] {
+        triple.into_iter().for_each(|n| w.u32(n as u32));
     }
-
-    pub fn taps(&self) -> usize {
-        self.kernel.iter().product()
-    }
-
-    pub fn room(&self) -> usize {
-        self.input.iter().product()
-    }
-
-    /// True where kernels can count its coordinates in 32 bits, and its taps in 64.
-    fn fits(&self) -> bool {
-        let small = |n: usize| n < 1 << 28;
-        let taps = self.kernel.iter().fold(1, |n: usize, &k| n.saturating_mul(k));
-        taps <= i64::MAX as usize
-            && (0..3).all(|a| {
-                let reach = self.kernel[a].saturating_mul(self.dilation[a]);
-                let walked = self.output[a].saturating_mul(self.stride[a]);
-                let [before, after] = self.padding[a];
-                small(self.input[a]) && small(2 * before) && small(2 * after) && small(reach) && small(walked)
-            })
-    }
-
-    fn arg(&self) -> Arg {
-        let mut w = Words::default();
-        let [before, after] = [0, 1].map(|side| self.padding.map(|sides| sides[side]));
-        for triple in [self.input, self.kernel, self.output, self.stride, before, after, self.dilation] {
-            triple.into_iter().for_each(|n| w.u32(n as u32));
-        }
-        Arg::Struct(w)
-    }
+    Arg::Struct(w)
 }
 
 /// Names a compiled kernel. `wide` counts elements in 64 bits.
@@ -143,12 +116,12 @@ pub(crate) fn columns(
         OUT,
         number,
         Arg::U32(channels as u32),
-        window.arg(),
+        arg(window),
         steps(strides),
         Arg::U64(row_step as u64),
         Arg::U64(batch_step as u64),
     ];
-    window.fits().then(|| launch(Key::Columns { dtype, wide }, n, args))
+    fits(window).then(|| launch(Key::Columns { dtype, wide }, n, args))
 }
 
 /// From columns `[batch, channels * taps, places]` back to `[batch, channels, ..]`; with `adds`, sums
@@ -162,8 +135,8 @@ pub(crate) fn from_columns(
 ) -> Option<Plan> {
     let n = batch * channels * window.room();
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, Arg::U32(channels as u32), Arg::U32(adds as u32), window.arg()];
-    window.fits().then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
+    let args = smallvec![X, OUT, number, Arg::U32(channels as u32), Arg::U32(adds as u32), arg(window)];
+    fits(window).then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
 }
 
 /// What a direct convolution makes.
@@ -202,11 +175,11 @@ pub(crate) fn convolve(
         Arg::U32(depth as u32),
         Arg::U32(outs as u32),
         Arg::U32(adds as u32),
-        window.arg(),
+        arg(window),
         steps(value),
         steps(weight),
     ];
-    window.fits().then(|| launch(Key::Convolve { dtype, back, wide }, n, args))
+    fits(window).then(|| launch(Key::Convolve { dtype, back, wide }, n, args))
 }
 
 /// Where the planes (lines, volumes) of a value begin, and the steps within one.
@@ -229,8 +202,8 @@ pub(crate) fn max(
     let (g, steps) = planes(window, shape, strides)?;
     let n = g.numel() * window.places();
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, window.arg(), g.arg(true), steps];
-    window.fits().then(|| launch(Key::Max { dtype, position, wide }, n, args))
+    let args = smallvec![X, OUT, number, arg(window), g.arg(true), steps];
+    fits(window).then(|| launch(Key::Max { dtype, position, wide }, n, args))
 }
 
 /// The mean under each window, or with `back` its way back: then `shape` ends in the window's output. `fixed`
@@ -251,13 +224,13 @@ pub(crate) fn mean(
         X,
         OUT,
         number,
-        window.arg(),
+        arg(window),
         g.arg(true),
         steps,
         Arg::U64(fixed as u64),
         Arg::U32(padded as u32),
     ];
-    (window.fits() && fixed < 1 << 31).then(|| launch(Key::Mean { dtype, back, wide }, n, args))
+    (fits(window) && fixed < 1 << 31).then(|| launch(Key::Mean { dtype, back, wide }, n, args))
 }
 
 impl Key {

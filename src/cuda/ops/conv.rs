@@ -5,7 +5,6 @@
 //! sums are cut, they are rounded to halves once at the end.
 
 use super::OnCuda;
-use super::pool::sizes;
 use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::window::{self, Way};
@@ -77,7 +76,7 @@ fn even(x: &CudaView<'_>) -> Option<isize> {
 
 /// `y[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
 fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
-    let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
+    let (inputs, out, window) = (cuda.inputs(), cuda.output(), &geo.window);
     let (x, w) = (inputs[0], inputs[1]);
     let [depth, outs] = geo.channels;
     if out.numel() == 0 {
@@ -87,7 +86,7 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     if geo.groups > 1 {
         let strides = [x.strides, w.strides];
         let way = Way::Forward { adds };
-        let plan = window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
+        let plan = window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
         run(cuda, planned(plan)?, &[x, w], &[out])?;
     } else {
         let mut lent = Strides::new();
@@ -114,7 +113,7 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
             let columns = cuda.scratch(most * each * size)?;
             for start in (0..geo.batch).step_by(most) {
                 let count = most.min(geo.batch - start);
-                let plan = window::columns(x.dtype, [count, depth], &window, x.strides, places, each);
+                let plan = window::columns(x.dtype, [count, depth], window, x.strides, places, each);
                 let to = CudaViewMut { ptr: columns, dtype: x.dtype, shape: &[] };
                 run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
                 let b = numbers(&[each as isize, places as isize, 1]);
@@ -128,7 +127,7 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
 
 /// From `(dy, w)`, and perhaps a bias, what flows back to the input: the transposed convolution.
 fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
-    let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
+    let (inputs, out, window) = (cuda.inputs(), cuda.output(), &geo.window);
     let (dy, w) = (inputs[0], inputs[1]);
     let [depth, outs] = geo.channels;
     if out.numel() == 0 {
@@ -137,7 +136,7 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let adds = begin(cuda)?;
     if geo.groups > 1 {
         let (strides, way) = ([dy.strides, w.strides], Way::Back { adds });
-        let plan = window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, &window, strides);
+        let plan = window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
         return run(cuda, planned(plan)?, &[dy, w], &[out]);
     }
     let dtype = wide(dy.dtype);
@@ -168,7 +167,7 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
         multiply(cuda, &product, [w.ptr, from], columns)?;
         let view = CudaView { ptr: columns, dtype, shape: &[], strides: &[] };
         let to = CudaViewMut { ptr: out.ptr + (start * plane) as u64, ..out };
-        let plan = window::from_columns(dtype, out.dtype, [count, depth], &window, adds);
+        let plan = window::from_columns(dtype, out.dtype, [count, depth], window, adds);
         run(cuda, planned(plan)?, &[view], &[to])?;
     }
     Ok(())
@@ -176,7 +175,7 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
 
 /// From `(dy, x)` what flows back to the weight.
 fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
-    let (inputs, out, window) = (cuda.inputs(), cuda.output(), sizes(&geo.window));
+    let (inputs, out, window) = (cuda.inputs(), cuda.output(), &geo.window);
     let [depth, outs] = geo.channels;
     let (channels, all) = (geo.groups * depth, geo.groups * outs);
     if out.numel() == 0 {
@@ -202,7 +201,7 @@ fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     for (cut, start) in (0..geo.batch).step_by(most).enumerate() {
         let count = most.min(geo.batch - start);
         let deep = count * places;
-        let plan = window::columns(dtype, [count, channels], &window, x.strides, deep, places);
+        let plan = window::columns(dtype, [count, channels], window, x.strides, deep, places);
         let to = CudaViewMut { ptr: columns, dtype, shape: &[] };
         run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
         // The same order of places in `dy`: channels first.

@@ -2,7 +2,8 @@
 //!
 //! A bad index is written to the step's error record by the kernel, and fails the value when the device has run it.
 
-use super::{OnCuda, align, copy_to, operand, run};
+use super::{OnCuda, copy_to, operand, run};
+use crate::cuda::kernels::align;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;

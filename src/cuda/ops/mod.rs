@@ -14,7 +14,7 @@ mod rows;
 mod sort;
 mod triangle;
 
-use crate::cuda::kernels::{Operand, Plan, copy, elementwise};
+use crate::cuda::kernels::{Operand, Plan, align, elementwise};
 use crate::dtype::{DType, Scalar};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::{Operation, Refusal};
@@ -68,12 +68,7 @@ pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Ref
 
 /// A view as a kernel is planned for it.
 pub(crate) fn operand<'a>(view: &CudaView<'a>) -> Operand<'a> {
-    Operand { strides: view.strides, align: align(view.ptr) }
-}
-
-/// The largest power of two up to 16 that divides an address.
-pub(crate) fn align(ptr: u64) -> usize {
-    1 << ptr.trailing_zeros().min(4)
+    Operand::at(view.ptr, view.strides)
 }
 
 /// A result as an operand of what follows; `strides` are those of its shape without gaps.
@@ -96,10 +91,7 @@ pub(crate) fn run(
 
 /// Copies elements in row-major order to contiguous memory that does not overlap.
 pub(crate) fn copy_to(cuda: &mut CudaRun<'_>, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal> {
-    let strides = contiguous_strides(from.shape);
-    let place = Operand { strides: &strides, align: align(to.ptr) };
-    let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), place, 0);
-    run(cuda, plan, &[from], &[to])
+    cuda.queue.copy(from, to)
 }
 
 /// A copy without gaps in scratch memory; `strides` lends the memory for its strides.

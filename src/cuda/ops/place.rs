@@ -1,7 +1,7 @@
 //! Parts of a result that come from different values, on CUDA: cat and slice_assign are copies into windows.
 
 use super::OnCuda;
-use super::{align, copy_to, operand, run};
+use super::{copy_to, operand, run};
 use crate::cuda::kernels::{Operand, copy};
 use crate::graph::launch::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
@@ -18,7 +18,7 @@ fn copy_into(
     first: usize,
 ) -> Result<(), Refusal> {
     let (out, size) = (cuda.output(), from.dtype.size());
-    let to = Operand { strides, align: align(out.ptr) };
+    let to = Operand::at(out.ptr, strides);
     let plan = copy::plan(size, from.shape, operand(&from), to, first * size);
     run(cuda, plan, &[from], &[out])
 }

@@ -6,31 +6,25 @@ use crate::cuda::kernels::window;
 use crate::graph::launch::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::pool::Divisor;
-use crate::host::kernels::window::Window;
 use crate::ops::pool::Pool;
 use crate::ops::pool::Pooled;
-
-/// A window in the kernels' terms.
-pub(super) fn sizes(w: &Window) -> window::Window {
-    let Window { spatial, input, kernel, output, stride, padding, dilation } = *w;
-    window::Window { spatial, input, kernel, output, stride, padding, dilation }
-}
+use crate::window::Window;
 
 /// The largest element under each window, or its position.
 fn max(cuda: &mut CudaRun<'_>, w: &Window, position: bool) -> Result<(), Refusal> {
-    let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
-    walk(cuda, x, &[out], "max_pool", |x| window::max(x.dtype, position, &w, x.shape, x.strides))
+    let (x, out) = (cuda.inputs()[0], cuda.output());
+    walk(cuda, x, &[out], "max_pool", |x| window::max(x.dtype, position, w, x.shape, x.strides))
 }
 
 /// The mean under each window, or its way back.
 fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) -> Result<(), Refusal> {
-    let (x, out, w) = (cuda.inputs()[0], cuda.output(), sizes(w));
+    let (x, out) = (cuda.inputs()[0], cuda.output());
     let (fixed, padded) = match by {
         Divisor::Fixed(n) => (n, false),
         Divisor::Met => (0, false),
         Divisor::Padded => (0, true),
     };
-    walk(cuda, x, &[out], "avg_pool", |x| window::mean(x.dtype, back, &w, x.shape, x.strides, fixed, padded))
+    walk(cuda, x, &[out], "avg_pool", |x| window::mean(x.dtype, back, w, x.shape, x.strides, fixed, padded))
 }
 
 impl OnCuda for Pool {

@@ -39,7 +39,7 @@ fn roll(cuda: &mut CudaRun<'_>, shifts: &[(usize, i64)]) -> Result<(), Refusal> 
         let size = x.dtype.size();
         let ptr = x.ptr.wrapping_add_signed((from * size as isize) as i64);
         let view = CudaView { ptr, shape: &shape, ..x };
-        let place = Operand { strides: &to, align: super::align(out.ptr) };
+        let place = Operand::at(out.ptr, &to);
         let plan = copy::plan(size, &shape, operand(&view), place, at as usize * size);
         super::run(cuda, plan, &[view], &[out])?;
     }

@@ -1,7 +1,8 @@
 //! Softmax, its relatives and the norms on CUDA: a row is one dimension, or the trailing ones.
 
 use super::OnCuda;
-use super::{align, contiguous, converted, operand, run, walk};
+use super::{contiguous, converted, operand, run, walk};
+use crate::cuda::kernels::align;
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;

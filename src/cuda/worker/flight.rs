@@ -3,31 +3,21 @@
 //! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows nothing of streams.
 
 use super::Shared;
-use crate::completion::{AWAITED, Phase};
+use crate::completion::AWAITED;
 use crate::cuda::device::context::Event;
-use crate::cuda::device::doubt::Doubt;
+use crate::cuda::device::doubt::Known;
 use crate::cuda::device::gear::Cargo;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::{Anchor, Timed};
 use crate::engine::step::Step;
-use crate::error::{Error, ErrorKind};
-use crate::graph::node::{NodeLink, Op};
+use crate::error::Error;
+use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
-use crate::guard::caught;
 use crate::sync::{Mutex, lock};
-use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::Condvar;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
-
-/// What an entry of the books was given before it has run.
-#[derive(Clone)]
-pub(super) struct Made {
-    pub result: Result<Value, Error>,
-    /// Indices that may have been out of range, here or in what this was made from.
-    pub doubts: SmallVec<[Arc<Doubt>; 1]>,
-}
 
 /// One step, or one piece of a copy, on its way.
 pub(super) struct Flight {
@@ -135,43 +125,27 @@ impl Shared {
         self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
         for (node, &entry) in step.nodes().zip(&step.entries) {
             let made = lock(&self.table).get(entry as usize).cloned().flatten();
-            // A panic (of somebody who is woken, say) takes no other value with it.
-            if let Err(words) = caught(|| self.publish_one(node, made, landing.as_ref()))
-                && node.completion.state().phase() == Phase::Writing
-            {
-                let error = node.fail(ErrorKind::Kernel, format!("its end panicked: {words}"));
-                let _ = caught(|| self.port.finish(node, Err(error)));
-            }
+            // What it was made from was let go when it was launched.
+            free(self.port.conclude(node, || Some(result_of(node, made?, landing.as_ref()))));
         }
         lock(&self.done).push(step);
     }
+}
 
-    fn publish_one(&self, node: &NodeLink, made: Option<Made>, landing: Option<&Landing>) {
-        if !node.completion.begin_writing() {
-            // The device ended meanwhile, and the node with it.
-            return;
-        }
-        let Some(Made { mut result, doubts }) = made else {
-            // Fused away, or dropped before it was there.
-            node.completion.fuse();
-            return;
-        };
-        if result.is_ok()
-            && let Some(error) = doubts.iter().find_map(|d| d.verdict())
-        {
-            result = Err(error);
-        }
-        if let (Ok(_), Op::Sink(sink), Some(landing)) = (&result, &node.op, landing)
-            && let Err(error) = landing.give(&**sink, node)
-        {
-            result = Err(error);
-        }
-        self.port.finish(node, result);
+/// What a node comes to now that its flight is through.
+fn result_of(node: &NodeLink, made: Known, landing: Option<&Landing>) -> Result<Value, Error> {
+    let value = made.result?;
+    if let Some(error) = made.doubts.iter().find_map(|d| d.verdict()) {
+        return Err(error);
     }
+    if let (Op::Sink(sink), Some(landing)) = (&node.op, landing) {
+        landing.give(&**sink, node)?;
+    }
+    Ok(value)
 }
 
 /// A lane's table slot.
-pub(super) fn put(table: &Mutex<Vec<Option<Made>>>, entry: u32, made: Option<Made>) {
+pub(super) fn put(table: &Mutex<Vec<Option<Known>>>, entry: u32, made: Option<Known>) {
     let mut table = lock(table);
     let entry = entry as usize;
     if table.len() <= entry {

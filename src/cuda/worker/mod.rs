@@ -14,23 +14,23 @@ mod region;
 mod thread;
 
 use crate::cuda::device::context::{self, Events};
+use crate::cuda::device::doubt::Known;
 use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::pinned::Pinned;
 use crate::cuda::device::probe;
 use crate::dtype::DType;
-use crate::engine::intake::Batch;
-use crate::engine::machine::{Limits, Machine};
+use crate::engine::desk::Desk;
+use crate::engine::machine::Limits;
 use crate::engine::port::{DeviceMemory, Driver, Port};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::Node;
 use crate::graph::value::{Storage, Value};
 use crate::guard::{Later, caught};
-use crate::host::memory::Memory;
+use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
-use flight::{Lane, Made};
+use flight::Lane;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -57,21 +57,14 @@ pub(crate) struct Manner {
     pub nvtx: bool,
 }
 
-/// What the lock guards. It is never held while CUDA is called.
-struct Desk {
-    machine: Machine,
-    /// Taken from the intake and not looked at yet.
-    batch: Batch<Node>,
-    ended: bool,
-}
-
 /// What the device's threads share, for one life of the device's thread.
 struct Shared {
     port: &'static Port,
     manner: Manner,
+    /// Never held while CUDA is called.
     desk: Mutex<Desk>,
     /// Steps have results before they have run: what each entry of the machine's books was given.
-    table: Mutex<Vec<Option<Made>>>,
+    table: Mutex<Vec<Option<Known>>>,
     lanes: Vec<Lane>,
     /// How far the host has seen each lane come.
     reached: Arc<[AtomicU64]>,
@@ -135,11 +128,7 @@ impl Shared {
         Arc::new(Shared {
             port,
             manner: driver.manner,
-            desk: Mutex::new(Desk {
-                machine: Machine::new(port, driver.limits),
-                batch: Batch::empty(),
-                ended: false,
-            }),
+            desk: Mutex::new(Desk::new(port, driver.limits)),
             table: Mutex::new(Vec::new()),
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             reached: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
@@ -170,18 +159,10 @@ impl Shared {
         self.port.end(ErrorKind::DeviceLost, text);
         let _later = Later::begin();
         // Whatever panics here, the others are to hear of the end.
-        let _ = caught(|| self.end_desk(&mut lock(&self.desk)));
+        let _ = caught(|| lock(&self.desk).end());
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
-    }
-
-    /// Ends everything in the books.
-    fn end_desk(&self, desk: &mut Desk) {
-        if !desk.ended {
-            desk.ended = true;
-            desk.machine.end();
-        }
     }
 
     fn ring_all(&self) {

@@ -1,53 +1,44 @@
 //! Planned blocks on the device's thread: queued on one lane, as a graph where they have become one, else step by step.
 
-#![allow(unsafe_code)]
-
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
-use crate::cuda::device::block::{Doubts, GivenOperand, Known, UnderWay, known, settle};
-use crate::cuda::device::doubt::Doubt;
-use crate::cuda::device::graph::Replayed;
+use crate::cuda::device::block::{GivenOperand, UnderWay, known, settle};
+use crate::cuda::device::doubt::{Doubts, Known};
 use crate::cuda::device::nvtx;
 use crate::cuda::device::step::Queued;
 use crate::graph::block::{Block, Part};
 use crate::graph::node::NodeLink;
 use crate::sync::lock;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    /// Queues a block, or hands out an output of one. As `Gear::node`; what is doubted about the result is added.
+    /// Queues a block, or hands out an output of one. As `Gear::work`; what is doubted about the result is added.
     pub(super) fn region(
         &mut self,
         lane: usize,
         node: &NodeLink,
-        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
+        inputs: &[NodeLink],
+        doubts: &mut Doubts,
         last_try: bool,
-    ) -> Result<Option<Queued>, Trouble> {
+    ) -> Result<Queued, Trouble> {
         let made = match (Block::of(&node.op), Part::of(&node.op)) {
-            (Some(block), _) => match self.block(lane, node, block, last_try)? {
-                Some(made) => made,
-                None => return Ok(None),
-            },
-            // SAFETY: the engine claimed the node for this step, and this thread runs it.
-            (_, Some(part)) => known(part.result(node, unsafe { &node.inputs()[0] })),
+            (Some(block), _) => self.block(lane, node, inputs, block, last_try)?,
+            (_, Some(part)) => known(part.result(node, &inputs[0])),
             _ => unreachable!("only blocks and their parts come here"),
         };
         doubts.extend(made.doubts);
-        let result = made.result;
-        Ok(Some(Queued { results: SmallVec::from_iter([result]), ..Queued::default() }))
+        Ok(Queued { results: SmallVec::from_iter([made.result]), doubt: None, landing: None })
     }
 
     fn block(
         &mut self,
         lane: usize,
         node: &NodeLink,
+        inputs: &[NodeLink],
         block: &Block,
         mut last_try: bool,
-    ) -> Result<Option<Known>, Trouble> {
-        // SAFETY: the engine claimed the node for this step, and this thread runs it.
-        let inputs = unsafe { node.inputs() };
+    ) -> Result<Known, Trouble> {
         let edges = |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
         let given: Vec<GivenOperand> = inputs
             .iter()
@@ -60,14 +51,13 @@ impl Worker {
         let before = lock(&block.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
         if before.is_none() && self.shared.manner.graphs {
             match self.gear.replay(lane, block, &given)? {
-                Replayed::Done(outputs) => {
+                Some(outputs) => {
                     self.shared.port.counters.graphs.fetch_add(1, Relaxed);
-                    return Ok(Some(settle(outputs, node, block)));
+                    return Ok(settle(outputs, node, block));
                 }
-                Replayed::Later => return Ok(None),
                 // What was queued of it (an input's copy, say) is a flight by itself.
-                Replayed::No if self.gear.lanes.is_begun(lane) => self.depart(lane, None, None, None),
-                Replayed::No => {}
+                None if self.gear.lanes.is_begun(lane) => self.depart(lane, None, None, None),
+                None => {}
             }
         }
         let mut under_way = before.map_or_else(|| UnderWay::new(block), |state| *state);
@@ -76,16 +66,9 @@ impl Worker {
             let range = if self.shared.manner.nvtx { nvtx::range(step.work.nodes().map(named)) } else { None };
             let queued = self.gear.block_step(lane, block, step, &given, &mut under_way, last_try);
             drop(range);
-            match queued {
-                Ok(true) => {}
-                Ok(false) => {
-                    *lock(&block.under_way) = Some(Box::new(under_way));
-                    return Ok(None);
-                }
-                Err(trouble) => {
-                    *lock(&block.under_way) = Some(Box::new(under_way));
-                    return Err(trouble);
-                }
+            if let Err(trouble) = queued {
+                *lock(&block.under_way) = Some(Box::new(under_way));
+                return Err(trouble);
             }
             // Memory may come free behind this one; only the step that was stuck has had its last try.
             last_try = false;
@@ -95,6 +78,6 @@ impl Worker {
             self.gear.free_returned()?;
         }
         self.gear.ran_in_parts(block, under_way.failed);
-        Ok(Some(settle(under_way.progress.outputs(block), node, block)))
+        Ok(settle(under_way.progress.outputs(block), node, block))
     }
 }

@@ -7,10 +7,11 @@
 mod launch;
 
 use super::flight::put;
-use super::{Desk, Shared, reaper};
+use super::{Shared, reaper};
 use crate::cuda::device::gear::Gear;
 use crate::cuda::device::timing::Timing;
 use crate::cuda::device::{Trouble, describe};
+use crate::engine::desk::Desk;
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
 use crate::guard::{Later, caught};
@@ -175,6 +176,7 @@ impl Worker {
                 self.shared.lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
             }
             Trouble::Refused(refusal) => self.shared.lose(refusal),
+            Trouble::Later => unreachable!("only steps are tried again"),
         }
     }
 
@@ -192,7 +194,7 @@ impl Worker {
             let mut desk = lock(&shared.desk);
             did |= self.settle_done(&mut desk);
             did |= shared.conduct(&mut desk);
-            if desk.ended {
+            if desk.machine.is_ended() {
                 drop(desk);
                 shared.over.store(true, SeqCst);
                 shared.ring_all();
@@ -307,7 +309,7 @@ impl Worker {
     /// True where no more memory can come: nothing is under way, nor a free, nor word of a value that was dropped.
     fn has_all_memory(&self) -> bool {
         let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
-        !freed && !self.shared.port.has_news() && lock(&self.shared.desk).batch.is_empty() && self.is_alone()
+        !freed && !self.shared.port.has_news() && lock(&self.shared.desk).is_clear() && self.is_alone()
     }
 
     /// Goes on with copies to the device.
@@ -400,7 +402,7 @@ impl Worker {
         let shared = &self.shared;
         let nothing = {
             let desk = lock(&shared.desk);
-            desk.machine.is_idle() && desk.batch.is_empty() && !shared.port.has_news()
+            desk.machine.is_idle() && desk.is_clear() && !shared.port.has_news()
         };
         if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
             return false;

@@ -1,13 +1,11 @@
 //! The books: how a node enters them, what waits for what, how it leaves, and the epochs that end a `waitall`. Called by
 //! the machine's events; knows nothing of streams.
 
-#![allow(unsafe_code)]
-
 use super::{Entry, Epoch, Machine, Stage};
 use crate::completion::{ENTERED, Phase, QUEUED};
 use crate::engine::port::Port;
 use crate::graph::node::{NodeLink, free};
-use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::graph::value::Value;
 use crate::sync::lock;
 use smallvec::SmallVec;
 
@@ -174,10 +172,8 @@ impl Machine {
             let epoch = self.epochs.pop_front().unwrap_or_default();
             self.first_epoch += 1;
             for marker in epoch.markers {
-                if marker.completion.claim(Phase::Writing, 0) {
-                    let done = Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]));
-                    marker.completion.write(Ok(done), false);
-                }
+                marker.completion.claim(Phase::Claimed, 0);
+                free(self.port.conclude(&marker, || Some(Ok(Value::nothing()))));
             }
         }
     }

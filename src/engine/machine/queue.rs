@@ -1,8 +1,6 @@
 //! What can run: held back for a moment, queued behind the chain that it continues, and picked for a stream. What a step is
 //! made of stands in `take_up`.
 
-#![allow(unsafe_code)]
-
 use super::{Machine, Stage, Stream};
 use crate::completion::DETACHED;
 use crate::engine::step::Step;
@@ -46,13 +44,11 @@ impl Machine {
     /// Queues an entry behind the chain that it continues, or with those that begin one.
     fn make_ready(&mut self, e: u32) {
         self.entry(e).stage = Stage::Ready;
-        let generation = self.entry(e).generation;
-        let node = self.entry(e).node.clone();
-        let mut chain = self.entry(e).chain;
-        // SAFETY: pending in our books.
-        for input in unsafe { node.inputs() } {
+        let x = self.look_up(e);
+        let (generation, mut chain) = (x.generation, x.chain);
+        for input in x.inputs() {
             if let Some(i) = input.entry()
-                && let Stage::Submitted(at) = self.entry(i).stage
+                && let Stage::Submitted(at) = self.look_up(i).stage
             {
                 let tail = self.streams[at.stream as usize].submitted == at.point;
                 if tail || chain.is_none() {

@@ -7,8 +7,6 @@
 //! cut: a result that leaves the cache, 4 MiB and more, comes from a product beside which the pass
 //! over it takes a few percent.
 
-#![allow(unsafe_code)]
-
 use super::{Machine, Stage};
 use crate::completion::{DETACHED, Phase};
 use crate::engine::step::{At, Step};
@@ -54,9 +52,9 @@ impl Machine {
 
         // What it reads from other streams, and is not there yet.
         let mut waits: SmallVec<[At; 2]> = SmallVec::new();
-        let mut wait_for = |machine: &mut Machine, input: &NodeLink| {
+        let mut wait_for = |machine: &Machine, input: &NodeLink| {
             let Some(i) = input.entry() else { return };
-            if let Stage::Submitted(on) = machine.entry(i).stage
+            if let Stage::Submitted(on) = machine.look_up(i).stage
                 && on.stream != stream
                 && machine.streams[on.stream as usize].completed < on.point
             {
@@ -70,8 +68,7 @@ impl Machine {
             wait_for(self, input);
         }
         if !fusible {
-            // SAFETY: pending in our books.
-            for input in unsafe { node.inputs() } {
+            for input in self.look_up(e).inputs() {
                 wait_for(self, input);
             }
         }
@@ -144,8 +141,7 @@ impl Machine {
     /// Adds an entry's node to the group.
     fn include(&mut self, e: u32, group: &mut Group<NodeLink>, entries: &mut SmallVec<[u32; 2]>) {
         let node = self.entry(e).node.clone();
-        // SAFETY: pending in our books.
-        let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
+        let inputs: SmallVec<[NodeLink; 3]> = self.look_up(e).inputs().iter().cloned().collect();
         group.add(&node, &inputs);
         entries.push(e);
     }
@@ -228,8 +224,7 @@ impl Machine {
         if !free || !fits || depth == 0 || !group.has_room() {
             return false;
         }
-        // SAFETY: pending in our books.
-        let inputs: SmallVec<[NodeLink; 3]> = unsafe { node.inputs() }.iter().cloned().collect();
+        let inputs: SmallVec<[NodeLink; 3]> = self.look_up(e).inputs().iter().cloned().collect();
         for input in &inputs {
             if group.member(input).is_some() {
                 continue;
@@ -257,8 +252,8 @@ impl Machine {
         let address = group.members[k].0.address();
         let mut edges = 0;
         for (member, _) in group.members.iter().skip(k + 1) {
-            // SAFETY: pending in our books.
-            edges += unsafe { member.inputs() }.iter().filter(|i| i.address() == address).count() as u32;
+            let inputs = member.entry().map_or(&[][..], |e| self.look_up(e).inputs());
+            edges += inputs.iter().filter(|i| i.address() == address).count() as u32;
         }
         edges + end.is_some_and(|&(_, m)| m as usize == k) as u32
     }

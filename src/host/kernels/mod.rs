@@ -27,7 +27,6 @@ pub(crate) mod simd;
 #[allow(unsafe_code)]
 pub(crate) mod softmax;
 pub(crate) mod stream;
-pub(crate) mod window;
 
 #[cfg(test)]
 mod measure;

@@ -9,9 +9,9 @@ use super::load::Load;
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::Wide;
 use super::softmax::Float;
-use super::window::{Window, offset, triple};
 use crate::dtype::DType;
 use crate::view::{Parallel, View, ViewMut};
+use crate::window::{Window, offset, triple};
 use half::{bf16, f16};
 
 /// Elements below which a further thread does not pay (`measure_cut_over`: two such parts, the

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::completion::{Phase, TRACED};
-use crate::engine::port::Port;
+use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::operation::Meta;
@@ -78,7 +78,7 @@ pub(crate) fn enqueue(port: &'static Port, node: Node) -> NodeHandle {
 
 /// [`enqueue`], but that the caller pushes the link, if there is one.
 #[inline]
-pub(crate) fn enter(port: &'static Port, node: Node) -> (NodeHandle, Option<NodeLink>) {
+pub(crate) fn enter(port: &'static Port, node: Node) -> (NodeHandle, Option<Queued>) {
     if is_tracing() { (note(port, node), None) } else { port.enter(node) }
 }
 
@@ -153,7 +153,8 @@ fn unready(node: &Node) -> Error {
 pub(crate) fn refuse(node: &Node) {
     if node.completion.begin_writing() {
         // Its inputs stay: the trace may be looking at them.
-        node.completion.write(Err(unready(node)), true);
+        // SAFETY: the right to write was just taken.
+        unsafe { node.completion.write(Err(unready(node)), true) };
     }
 }
 
@@ -217,8 +218,11 @@ impl Drop for Trace {
         for node in self.inputs.iter().chain(&self.nodes) {
             if node.completion.begin_writing() {
                 // SAFETY: we hold the right to write.
-                let inputs = unsafe { node.let_go() };
-                node.completion.write(Err(unready(node)), true);
+                let inputs = unsafe {
+                    let inputs = node.let_go();
+                    node.completion.write(Err(unready(node)), true);
+                    inputs
+                };
                 free(inputs);
             }
         }

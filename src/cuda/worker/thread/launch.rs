@@ -5,22 +5,21 @@
 #![allow(unsafe_code)]
 
 use super::{COVERED_AFTER, COVERED_AFTER_NS, PutOff, Worker, named};
+use crate::backend::Results;
 use crate::completion::DETACHED;
-use crate::cuda::device::doubt::Doubt;
+use crate::cuda::device::doubt::{Doubts, Known, doubt_too};
 use crate::cuda::device::nvtx;
-use crate::cuda::device::step::{Fused, Landing, Operand, Queued};
+use crate::cuda::device::step::{Landing, Operand, Queued};
 use crate::cuda::device::timing::Timed;
 use crate::cuda::device::{Trouble, describe};
-use crate::cuda::worker::flight::{Flight, Made, put};
+use crate::cuda::worker::flight::{Flight, put};
+use crate::engine::run::inputs_of;
 use crate::engine::step::Step;
-use crate::error::{Error, ErrorKind};
+use crate::error::ErrorKind;
 use crate::graph::node::{Inputs, NodeLink, Op, free, readers};
-use crate::graph::value::Value;
 use crate::graph::work::Work;
 use crate::sync::lock;
 use smallvec::SmallVec;
-use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
@@ -28,43 +27,33 @@ impl Worker {
     /// Queues a step; gives it back where it has to be put off.
     pub(super) fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
         let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.has_all_memory();
-        let mut doubts: SmallVec<[Arc<Doubt>; 1]> = SmallVec::new();
+        let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.tape.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
+        // SAFETY: the engine claimed the nodes for this step, and this thread runs it.
+        let inputs = unsafe { inputs_of(&step.work) };
         let attempt = match &step.work {
-            Work::Group { group, written, end } => {
-                let operands: SmallVec<[Operand; 4]> = group
-                    .inputs
-                    .iter()
-                    .zip(&group.edges)
-                    // The members' edges, and the group's own link.
-                    .map(|(input, &edges)| self.operand(input, edges as u32 + 1, &mut doubts))
-                    .collect();
-                let end = end.as_ref().map(|(n, k)| (&**n, *k));
-                let program = Cow::Borrowed(&group.program);
-                self.gear.group(lane, Fused { group, program, written, end }, &operands, last_try)
-            }
             Work::Node(node) if matches!(node.op, Op::Block(_) | Op::Part(_)) => {
-                self.region(lane, node, &mut doubts, last_try)
+                self.region(lane, node, inputs, &mut doubts, last_try)
             }
-            Work::Node(node) => {
-                // SAFETY: the engine claimed the node for this step, and this thread runs it.
-                let inputs = unsafe { node.inputs() };
-                let edges =
-                    |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
-                let operands: SmallVec<[Operand; 4]> =
-                    inputs.iter().map(|input| self.operand(input, edges(input), &mut doubts)).collect();
-                match node.op {
-                    // It tells what failed from what did not, so it waits until nothing is in doubt.
-                    Op::Gate(Some(_)) if !doubts.is_empty() => Ok(None),
-                    _ => self.gear.node(lane, node, inputs, &operands, last_try),
+            work => {
+                let of_group = if let Work::Group { group, .. } = work { group.inputs.len() } else { 0 };
+                let operands: SmallVec<[Operand; 4]> = (0..of_group + inputs.len())
+                    .map(|k| work.operand(inputs, k))
+                    .map(|(input, held)| self.operand(input, held, &mut doubts))
+                    .collect();
+                // It tells what failed from what did not, so it waits until nothing is in doubt.
+                let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Gate(Some(_))));
+                match waits && !doubts.is_empty() {
+                    true => Err(Trouble::Later),
+                    false => self.gear.work(lane, work, inputs, &operands, last_try),
                 }
             }
         };
         drop(range);
         let queued = match attempt {
-            Ok(Some(queued)) => queued,
-            Ok(None) => {
+            Ok(queued) => queued,
+            Err(Trouble::Later) => {
                 self.put_off(lane, PutOff::Later);
                 return Ok(Some(step));
             }
@@ -136,13 +125,8 @@ impl Worker {
         self.shared.lanes[lane].sky().flights.push_back(flight);
     }
 
-    /// An operand as it is now, complete or only queued. `edges` are the links to it that this step holds.
-    pub(in crate::cuda::worker) fn operand(
-        &self,
-        input: &NodeLink,
-        edges: u32,
-        doubts: &mut SmallVec<[Arc<Doubt>; 1]>,
-    ) -> Operand {
+    /// An operand as it is now, complete or only queued. `held` are the links to it that there are for this step's sake.
+    pub(in crate::cuda::worker) fn operand(&self, input: &NodeLink, held: u32, doubts: &mut Doubts) -> Operand {
         let made =
             input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
         let complete = input.completion.get();
@@ -150,11 +134,7 @@ impl Worker {
         let value = match (complete, made) {
             (Some(result), _) => result.clone(),
             (None, Some(made)) => {
-                for doubt in made.doubts {
-                    if !doubts.iter().any(|d| Arc::ptr_eq(d, &doubt)) {
-                        doubts.push(doubt);
-                    }
-                }
+                doubt_too(doubts, &made.doubts);
                 made.result
             }
             (None, None) => match input.completion.get() {
@@ -165,22 +145,17 @@ impl Worker {
         let counts = readers(input);
         // While its step is in the books, they hold a link to it, and so does the step.
         let ours = if in_table { 2 } else { 0 };
-        let last = counts.handles == 0 && counts.links == edges + ours;
+        let last = counts.handles == 0 && counts.links == held + ours;
         let owners = 1 + in_table as usize + is_complete as usize;
         Operand { value, spare: last.then_some(owners) }
     }
 
     /// Notes what each of a step's entries was given.
-    fn note_results(
-        &self,
-        step: &Step,
-        results: SmallVec<[Result<Value, Error>; 2]>,
-        doubts: &SmallVec<[Arc<Doubt>; 1]>,
-    ) {
+    fn note_results(&self, step: &Step, results: Results, doubts: &Doubts) {
         let mut results = results.into_iter();
         for (k, &entry) in step.entries.iter().enumerate() {
             let made = if step.work.writes(k) { results.next() } else { None };
-            let made = made.map(|result| Made { result, doubts: doubts.clone() });
+            let made = made.map(|result| Known { result, doubts: doubts.clone() });
             put(&self.shared.table, entry, made);
         }
     }

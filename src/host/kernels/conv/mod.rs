@@ -16,10 +16,10 @@ mod tests;
 
 use super::load::Load;
 use super::nest::{Nest, Shared};
-use super::window::{Row, Window, offset, triple};
 use super::{matmul, softmax};
 use crate::dtype::DType;
 use crate::view::{Parallel, View, ViewMut};
+use crate::window::{Row, Window, offset, triple};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::ops::Deref;

@@ -145,7 +145,7 @@ fn measure_tiny_calls() {
         let par = time(|| run_parallel(program, &shape, black_box(&views), &outputs, &Serial));
         println!(
             "{name} of 2: run {ns:.1} ns, run_parallel {par:.1} ns, estimate {} ns",
-            estimate_ns(program, 2)
+            program_ns(program, 2)
         );
     }
 }

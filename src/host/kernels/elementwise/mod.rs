@@ -7,16 +7,14 @@
 //! range is cut.
 //!
 //! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns others into
-//! steps, `gather` reads what does
-//! not lie row by row, `stream` writes around the cache, `cost` guesses times. None of it knows nodes,
-//! devices or the engine.
+//! steps, `gather` reads what does not lie row by row, `stream` writes around the cache. None of it knows
+//! nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same size: each
 //! position is read before it is written. Any other overlap is the caller's mistake.
 
 #![allow(unsafe_code)]
 
-mod cost;
 mod direct;
 mod gather;
 pub(super) mod loops;
@@ -28,9 +26,8 @@ pub(super) mod rep;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cost::estimate_ns;
-
 use crate::dtype::DType;
+use crate::graph::cost::program_ns;
 use crate::graph::program::{OUTPUTS_MAX, Program};
 use crate::host::kernels::math::narrow_odd;
 use crate::host::kernels::random;
@@ -127,7 +124,7 @@ pub(crate) fn run_parallel(
     let parts = match threads {
         0 | 1 => 1,
         // A few parts a thread, so that one that is late does not hold up the others.
-        _ => (estimate_ns(program, numel) / PART_NS).min(4 * threads as u64) as usize,
+        _ => (program_ns(program, numel) / PART_NS).min(4 * threads as u64) as usize,
     };
     if parts <= 1 {
         return run(program, shape, inputs, outputs, 0..numel);

@@ -20,11 +20,11 @@ use crate::host::kernels::conv::{self, Geometry};
 use crate::host::kernels::index::{cumsum, gather, index_select, scatter, sort, topk, tril};
 use crate::host::kernels::matmul::matmul;
 use crate::host::kernels::reduce::{Source, reduce};
-use crate::host::kernels::window::Window;
 use crate::host::kernels::{attention, copy, elementwise, pool, softmax};
 use crate::op::ScatterMode;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::view::{Parallel, Serial, View, ViewMut};
+use crate::window::Window;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ fn sweep(par: &dyn Parallel) {
         ("elementwise exp", single(|x| Code::Unary(UnaryOp::Exp, x))),
         ("elementwise gelu", single(|x| Code::Unary(UnaryOp::Gelu, x))),
     ] {
-        println!("(by the estimate, 1024 elements are {} ns)", elementwise::estimate_ns(&program, 1024));
+        println!("(by the estimate, 1024 elements are {} ns)", crate::graph::cost::program_ns(&program, 1024));
         s.kernel(name, "elements", 1024, MAX >> 10, &|pieces| {
             let shape = [pieces.len() << 10];
             let at = pieces.start << 10;

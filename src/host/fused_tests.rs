@@ -1,12 +1,17 @@
 //! Fused steps: what is computed, and how often.
 
 use super::*;
+use crate::backend::Results;
 use crate::counted::Link;
+use crate::dtype::Scalar;
+use crate::engine::fused;
+use crate::graph::fuse::Group;
 use crate::graph::node::{Home, Inputs, Reduction};
 use crate::host::kernels::elementwise::COMPUTED;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::view::Serial;
 use std::any::Any;
+use std::borrow::Cow;
 use std::panic::Location;
 
 /// Nodes that no engine knows.
@@ -41,6 +46,18 @@ fn bits(value: &Value, bytes: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(value.host().expect("host memory"), bytes) }.to_vec()
 }
 
+fn run_fused(
+    group: &Group<&Node>,
+    program: Program,
+    written: &[u8],
+    end: Option<(&Node, u8)>,
+    x: &Value,
+    mut host: Host<'_>,
+) -> Results {
+    let Ok(results) = fused::group(group, Cow::Owned(program), written, end, |_| Ok(x), |_| None, &mut host);
+    results
+}
+
 /// `a = gelu(x)`, `b = a * 1.5 - 0.25`, and a reduction of `b`: whichever of `a` and `b` somebody holds, each element
 /// is computed once, and all are as they are apart.
 #[test]
@@ -70,8 +87,7 @@ fn a_fused_reduction_computes_each_element_once_whatever_is_written_beside_it() 
             let mut program = group.program.clone();
             program.outputs = written.iter().map(|&k| group.members[k as usize].1).collect();
             COMPUTED.set(0);
-            let results =
-                run_group_on(&group, Cow::Owned(program), written, end, |_| Ok(&x_value), |_| false, &host);
+            let results = run_fused(&group, program, written, end, &x_value, host);
             (results.into_iter().map(|r| r.expect("it runs")).collect::<Vec<_>>(), COMPUTED.get())
         };
         let (apart, _) = run(&[0, 2], None, &Serial);
@@ -119,7 +135,7 @@ fn a_reduction_without_memory_leaves_the_rest_of_its_step_alone() {
     let memory = Memory::new(usize::MAX);
     let host = Host { memory: &memory, parallel: &Serial, inline_values: false };
     let given = node(Op::Given, &[40], DType::F32);
-    let one = constant(&given, Scalar::Float(1.0));
+    let one = given.constant(Scalar::Float(1.0));
     let y = node(Op::Unary(UnaryOp::Neg), &[40], DType::F32);
     let reduction = Reduction { op: ReduceOp::Sum, dims: SmallVec::from_slice(&[true]) };
     let end = node(Op::Reduce(Box::new(reduction)), &[], DType::F32);
@@ -129,7 +145,7 @@ fn a_reduction_without_memory_leaves_the_rest_of_its_step_alone() {
         let mut program = group.program.clone();
         program.outputs = [reg].into_iter().collect();
         memory.refuse(refuse);
-        run_group_on(&group, Cow::Owned(program), &[0], Some((&end, 0)), |_| Ok(&one), |_| false, &host)
+        run_fused(&group, program, &[0], Some((&end, 0)), &one, host)
     };
     let results = run(2);
     assert_eq!(bits(results[0].as_ref().expect("it was written"), 4), (-1f32).to_ne_bytes());

@@ -233,6 +233,14 @@ impl Block {
     fn new(ptr: *mut u8, size: usize, class: usize, memory: Arc<Memory>) -> Block {
         Block { ptr, size, class, memory, keep: Keep::default(), is_moved_out: AtomicBool::new(false) }
     }
+
+    /// Its memory in a block of its own, for the last reader of its value, who writes over it. So nodes that are done
+    /// with, and not gone yet, own nothing that anybody writes. (The address stays: an op that works in place reads it.)
+    pub fn move_out(&self) -> Arc<Block> {
+        let before = self.is_moved_out.swap(true, Relaxed);
+        assert!(!before, "memory is moved out once");
+        Arc::new(Block::new(self.ptr, self.size, self.class, self.memory.clone()))
+    }
 }
 
 // SAFETY: plain memory; who may write it and when is the engine's promise (a value is written before
@@ -248,13 +256,8 @@ impl Buffer for Block {
     fn bytes(&self) -> usize {
         self.size
     }
-    fn move_out(&self) -> Option<Arc<dyn Buffer>> {
-        // Only the one owner of its value moves it out. (The pointer stays: an op that works in place reads it.)
-        if self.keep.has_something() || self.is_moved_out.swap(true, Relaxed) {
-            return None;
-        }
-        let Block { ptr, size, class, ref memory, .. } = *self;
-        Some(Arc::new(Block::new(ptr, size, class, memory.clone())))
+    fn is_reusable(&self) -> bool {
+        !self.keep.has_something() && !self.is_moved_out.load(Relaxed)
     }
     fn keep(&self) -> Option<&Keep> {
         Some(&self.keep)
@@ -351,9 +354,10 @@ mod tests {
     fn memory_that_is_moved_out_has_one_owner_and_is_freed_once() {
         let memory = Memory::new(usize::MAX);
         let old = memory.alloc(100_000).unwrap();
-        let new = old.move_out().unwrap();
+        assert!(old.is_reusable());
+        let new = old.move_out();
         assert_eq!((new.host(), Arc::strong_count(&new)), (old.host(), 1));
-        assert!(old.move_out().is_none());
+        assert!(!old.is_reusable() && new.is_reusable());
         let live = memory.bytes().live;
         drop(old);
         assert_eq!(memory.bytes().live, live);

@@ -1,14 +1,20 @@
-//! What a program will take, roughly.
+//! What an elementwise op costs, roughly: the one table.
 //!
-//! The engine asks to decide what to run inline, what to cut up and how long to hold back. The table was
-//! measured on one machine (Xeon, AVX-512, 2 GHz; `measure_each_op_in_the_first_cache`); elsewhere only the proportions hold.
+//! A node asks when it is made (what is small, what a poll may run, how long a step is held back), a program when it is
+//! cut up among threads. Measured on one machine (Xeon, AVX-512, 2 GHz; `measure_each_op_in_the_first_cache`);
+//! elsewhere only the proportions hold.
 
+use super::program::{Code, Program};
 use crate::dtype::DType;
-use crate::graph::program::{Code, Program};
 use crate::op::{BinaryOp, UnaryOp};
 
+/// Picoseconds to move a byte in the caches, where it is nearly hidden behind computing, and from memory.
+pub(crate) const BYTE_PS: u64 = 10;
+const FAR_BYTE_PS: u64 = 100;
+
 /// Picoseconds an element of one instruction on a tile in the first cache.
-fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
+#[inline(always)]
+pub(crate) fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
     use BinaryOp as B;
     use UnaryOp as U;
     let bytes = on.size().max(dtype.size()) as u64;
@@ -49,7 +55,7 @@ fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
 }
 
 /// Nanoseconds that one thread takes for a program over so many elements.
-pub(crate) fn estimate_ns(program: &Program, numel: usize) -> u64 {
+pub(crate) fn program_ns(program: &Program, numel: usize) -> u64 {
     let mut ps = 0;
     let mut bytes = 0;
     for instr in &program.instrs {
@@ -61,7 +67,6 @@ pub(crate) fn estimate_ns(program: &Program, numel: usize) -> u64 {
     for &r in &program.outputs {
         bytes += program.dtype(r).size() as u64;
     }
-    // In the caches moving is hidden behind computing; from memory it is not.
-    let per_byte = if bytes.saturating_mul(numel as u64) > 2 << 20 { 100 } else { 10 };
+    let per_byte = if bytes.saturating_mul(numel as u64) > 2 << 20 { FAR_BYTE_PS } else { BYTE_PS };
     40 + 5 * program.instrs.len() as u64 + (ps.max(1) + bytes * per_byte).saturating_mul(numel as u64) / 1000
 }

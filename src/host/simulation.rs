@@ -5,16 +5,17 @@
 //! Faults come on demand. A seed replays: nothing here asks the machine that it runs on for anything.
 //! Tests drive it by hand, or leave it to a thread of its own.
 
-use super::intake::Batch;
-use super::machine::{Limits, Look, Machine};
-use super::port::{Driver, Port};
-use super::small::{Bench, Held, Tally};
-use super::step::Step;
+use crate::backend::Results;
+use crate::engine::desk::Desk;
+use crate::engine::machine::Limits;
+use crate::engine::port::{Driver, Port};
+use crate::engine::run;
+use crate::engine::small::Bench;
+use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::{Node, NodeLink, Op};
 use crate::guard::Later;
-use crate::host::memory::Memory;
-use crate::host::step::{Host, Results};
+use crate::host::step::Host;
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -44,9 +45,8 @@ pub(crate) struct Script {
 }
 
 struct World {
-    machine: Machine,
+    desk: Desk,
     port: &'static Port,
-    batch: Batch<Node>,
     streams: Vec<VecDeque<Step>>,
     reached: Vec<u64>,
     /// A step that never ends, a stream each, and when it began.
@@ -54,7 +54,6 @@ struct World {
     clock: u64,
     random: u64,
     begun: u64,
-    ended: bool,
 }
 
 pub(crate) struct SimDriver {
@@ -98,19 +97,17 @@ impl SimDriver {
         let _later = Later::begin();
         let mut slot = lock(&self.world);
         let world = slot.get_or_insert_with(|| World {
-            machine: Machine::new(port, self.limits),
+            desk: Desk::new(port, self.limits),
             port,
-            batch: Batch::empty(),
             streams: (0..self.limits.streams).map(|_| VecDeque::new()).collect(),
             reached: vec![0; self.limits.streams as usize],
             stuck: (0..self.limits.streams).map(|_| None).collect(),
             clock: 0,
             random: self.script.seed,
             begun: 0,
-            ended: false,
         });
         let mut events = Vec::new();
-        if !world.batch.is_empty() || port.has_news() {
+        if !world.desk.is_clear() || port.has_news() {
             events.push(Event::Look);
         }
         for (s, stream) in world.streams.iter().enumerate() {
@@ -120,7 +117,7 @@ impl SimDriver {
                 events.push(Event::Run(s));
             }
         }
-        if let Some(deadline) = world.machine.deadline() {
+        if let Some(deadline) = world.desk.machine.deadline() {
             events.push(Event::Tick(deadline));
         }
         if events.is_empty() {
@@ -139,7 +136,7 @@ impl SimDriver {
             Event::Run(stream) => self.run(world, stream),
             Event::Tick(to) => {
                 world.clock = world.clock.max(to);
-                world.machine.tick(world.clock);
+                world.desk.machine.tick(world.clock);
             }
             Event::Expire(to) => {
                 world.clock = world.clock.max(to);
@@ -151,7 +148,7 @@ impl SimDriver {
             }
         }
         let now = world.clock;
-        while let Some(step) = world.machine.next(now) {
+        while let Some(step) = world.desk.machine.next(now) {
             world.streams[step.at.stream as usize].push_back(step);
         }
         true
@@ -162,39 +159,13 @@ impl SimDriver {
     }
 
     fn look(&self, world: &mut World) {
-        if world.batch.is_empty() {
-            world.batch = world.port.intake.take();
-        }
         let count = 1 + world.next_random() % 4;
-        let host = self.host();
         let limit_ns = if self.script.small { 2_000 } else { 0 };
-        let bench = Bench { port: world.port, host: &host, limit_ns, look_again: false };
-        let mut tally = Tally::default();
-        if world.port.is_ended() && !world.ended {
+        let mut bench = Bench::new(world.port, self.host(), limit_ns);
+        world.desk.conduct(world.port, count as usize, || world.clock, &mut bench);
+        if world.desk.machine.is_ended() {
             world.end();
         }
-        let now = world.clock;
-        let mut follow = |machine: &mut Machine, look: Look, ended: bool| match look {
-            Look::Settled => {}
-            Look::New(node) if ended => machine.refuse(node),
-            Look::New(node) => {
-                if let Op::Source(_) = node.op {
-                    machine.enter_source(node);
-                } else if !bench.run(Held::Link(&node), &mut tally) {
-                    machine.enter(node, now, &mut |n: &NodeLink| bench.run(Held::Link(n), &mut tally));
-                }
-            }
-        };
-        for node in world.port.take_awaited() {
-            let look = world.machine.look_early(node);
-            follow(&mut world.machine, look, world.ended);
-        }
-        for _ in 0..count {
-            let Some(node) = world.batch.next() else { break };
-            let look = world.machine.look(node, now);
-            follow(&mut world.machine, look, world.ended);
-        }
-        tally.settle();
     }
 
     fn run(&self, world: &mut World, stream: usize) {
@@ -219,14 +190,14 @@ impl SimDriver {
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
             let results: Results = (0..step.work.results()).filter_map(|_| error.clone().map(Err)).collect();
-            super::run::publish(&step, results, world.port, None);
+            run::publish(&step, results, world.port, None);
         } else {
-            super::run::run(&step, world.port, &host);
+            run::run(&step, world.port, host);
         }
         world.reached[stream] = step.at.point;
         world.clock += step.cost_ns;
         let now = world.clock;
-        world.machine.finished(step, now);
+        world.desk.machine.finished(step, now);
     }
 
     /// The life of the simulation's own thread.
@@ -257,8 +228,7 @@ impl World {
     }
 
     fn end(&mut self) {
-        self.ended = true;
-        self.machine.end();
+        self.desk.end();
         self.streams.iter_mut().for_each(VecDeque::clear);
         // A real device's stuck thread would keep its step; here it goes.
         self.stuck.iter_mut().for_each(|s| *s = None);

@@ -7,17 +7,18 @@
 //! another if there is more to do. Threads start with the first op and run at a lower priority than
 //! the executor's, so that a heartbeat beside them is not late.
 
-use super::intake::Batch;
-use super::machine::{Limits, Look, Machine};
-use super::port::{Driver, Port};
-use super::small::{Bench, Held, Tally};
-use super::step::Step;
+use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
+use crate::engine::machine::Limits;
+use crate::engine::port::{Driver, Port};
+use crate::engine::run;
+use crate::engine::small::{Bench, Held};
+use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::{Node, NodeLink, Op};
+use crate::graph::node::NodeHandle;
 use crate::guard::{Later, caught};
 use crate::host::crew::Crew;
-use crate::host::memory::Memory;
 use crate::host::step::Host;
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -41,29 +42,22 @@ pub(crate) struct Manner {
     pub watchdog: Option<Duration>,
 }
 
-/// Nodes looked at before the lock is offered to others.
-const LOOKS_AT_ONCE: usize = 64;
-/// Nodes of a batch turned round before the lock is offered to others.
-const TURNED_AT_ONCE: usize = 4096;
 /// How long the engine leaves fresh small steps to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
 /// How often in a row, where each time another one has come and no more than that one is queued.
 const LEAVE_AT_MOST: u32 = 8;
 
 /// What the lock guards.
-struct Desk {
-    machine: Machine,
-    /// Taken from the intake and not looked at yet.
-    batch: Batch<Node>,
+struct Books {
+    desk: Desk,
     /// What is submitted and has not begun. Each can run at once, on any thread.
     steps: VecDeque<Step>,
-    ended: bool,
 }
 
 struct Shared {
     port: &'static Port,
     manner: Manner,
-    desk: Mutex<Desk>,
+    books: Mutex<Books>,
     crew: Crew,
     memory: Arc<Memory>,
     /// Steps that wait for a thread.
@@ -128,12 +122,7 @@ impl Driver for CpuDriver {
                 Shared {
                     port,
                     manner: self.manner,
-                    desk: Mutex::new(Desk {
-                        machine: Machine::new(port, self.limits),
-                        batch: Batch::empty(),
-                        steps: VecDeque::new(),
-                        ended: false,
-                    }),
+                    books: Mutex::new(Books { desk: Desk::new(port, self.limits), steps: VecDeque::new() }),
                     crew: Crew::new(self.manner.threads, move || {
                         if let Some(shared) = weak.upgrade() {
                             shared.call_help();
@@ -181,6 +170,17 @@ impl Driver for CpuDriver {
         self.threads.wake_all();
     }
 
+    fn run_inline(&self, port: &'static Port, node: &NodeHandle, limit_ns: u32) -> bool {
+        let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
+        let mut bench = Bench::of_poll(port, backend, limit_ns);
+        let done = bench.run_held(Held::Handle(node));
+        bench.settle();
+        if bench.started > 0 {
+            port.counters.inline.fetch_add(bench.started, Relaxed);
+        }
+        done
+    }
+
     fn trim(&self) -> usize {
         crate::blocks::trim();
         self.memory.trim()
@@ -223,15 +223,14 @@ impl Shared {
         while let Err(words) = caught(|| self.work(me)) {
             self.port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
             let _later = Later::begin();
-            self.end(&mut lock(&self.desk));
+            self.end(&mut lock(&self.books));
         }
     }
 
     /// Ends everything in the books.
-    fn end(&self, desk: &mut Desk) {
-        desk.ended = true;
-        desk.machine.end();
-        desk.steps.clear();
+    fn end(&self, books: &mut Books) {
+        books.desk.end();
+        books.steps.clear();
         self.runnable.store(0, SeqCst);
     }
 
@@ -278,14 +277,10 @@ impl Shared {
         self.hand_over(me);
         self.began[me].store(self.now() + 1, Relaxed);
         let host = Host { memory: &self.memory, parallel: &self.crew, inline_values: true };
-        super::run::run(&step, self.port, &host);
+        run::run(&step, self.port, host);
         self.began[me].store(0, Relaxed);
-        let mut desk = lock(&self.desk);
-        if desk.ended {
-            return;
-        }
-        let now = self.now();
-        desk.machine.finished(step, now);
+        let machine = &mut lock(&self.books).desk.machine;
+        machine.finished(step, self.now());
     }
 
     /// Leaves the post for a while; appoints another worker where there is something left to do.
@@ -307,73 +302,38 @@ impl Shared {
         if !ran && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
-        let mut desk = lock(&self.desk);
+        let mut books = lock(&self.books);
         let mut did = false;
         if attends {
-            did = self.conduct(&mut desk);
+            did = self.conduct(&mut books);
         }
         let now = self.now();
-        desk.machine.tick(now);
-        let step = self.take(&mut desk, now);
+        books.desk.machine.tick(now);
+        let step = self.take(&mut books, now);
         // What is left of a batch is due at once, whoever comes to attend.
-        let left_over = (!desk.batch.is_empty()).then_some(0);
-        self.deadline.store(left_over.or(desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+        let left_over = (!books.desk.is_clear()).then_some(0);
+        self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
         (did, step)
     }
 
     /// Looks at a bounded number of nodes; runs the small ones.
-    fn conduct(&self, desk: &mut Desk) -> bool {
-        if desk.batch.is_empty() {
-            desk.batch = self.port.intake.take();
+    fn conduct(&self, books: &mut Books) -> bool {
+        let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
+        let mut bench = Bench::new(self.port, backend, self.manner.small_ns);
+        let did = books.desk.conduct(self.port, LOOKS_AT_ONCE, || self.now(), &mut bench);
+        if books.desk.machine.is_ended() {
+            self.end(books);
         }
-        let awaited = self.port.take_awaited();
-        if desk.batch.is_empty() && awaited.is_empty() {
-            return false;
-        }
-        let now = self.now();
-        let host = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
-        let bench = Bench { port: self.port, host: &host, limit_ns: self.manner.small_ns, look_again: false };
-        let mut tally = Tally::default();
-        let ended = self.port.is_ended();
-        if ended && !desk.ended {
-            self.end(desk);
-        }
-        let follow = |machine: &mut Machine, look: Look, tally: &mut Tally| match look {
-            Look::Settled => {}
-            Look::New(node) if ended => machine.refuse(node),
-            Look::New(node) => {
-                if let Op::Source(_) = node.op {
-                    machine.enter_source(node);
-                } else if !bench.run(Held::Link(&node), tally) {
-                    machine.enter(node, now, &mut |n: &NodeLink| bench.run(Held::Link(n), tally));
-                }
-            }
-        };
-        for node in awaited {
-            let look = desk.machine.look_early(node);
-            follow(&mut desk.machine, look, &mut tally);
-        }
-        // Of a long batch only a piece, so that what is awaited meanwhile is not late.
-        let looks = if desk.batch.turn(TURNED_AT_ONCE) { LOOKS_AT_ONCE } else { 0 };
-        for node in desk.batch.by_ref().take(looks) {
-            if let Op::Marker = node.op {
-                // Whoever has waited for all finds all of it in the counters.
-                std::mem::take(&mut tally).settle();
-            }
-            let look = desk.machine.look(node, now);
-            follow(&mut desk.machine, look, &mut tally);
-        }
-        tally.settle();
-        true
+        did
     }
 
     /// A step, and word to the others of how many there are besides.
-    fn take(&self, desk: &mut Desk, now: u64) -> Option<Step> {
-        while let Some(step) = desk.machine.next(now) {
-            desk.steps.push_back(step);
+    fn take(&self, books: &mut Books, now: u64) -> Option<Step> {
+        while let Some(step) = books.desk.machine.next(now) {
+            books.steps.push_back(step);
         }
-        let step = desk.steps.pop_front();
-        self.runnable.store(desk.steps.len(), SeqCst);
+        let step = books.steps.pop_front();
+        self.runnable.store(books.steps.len(), SeqCst);
         step
     }
 
@@ -445,11 +405,9 @@ impl Shared {
 
     /// Ends this thread where the device has been abandoned and has nothing left to do.
     fn retire(&self, me: usize) -> bool {
-        let desk = lock(&self.desk);
-        if !desk.machine.is_idle() || self.port.has_news() {
+        if !lock(&self.books).desk.machine.is_idle() || self.port.has_news() {
             return false;
         }
-        drop(desk);
         if !self.port.attendance.unpark(me) {
             // Appointed meanwhile: whoever did so counts on this thread.
             return false;
@@ -466,8 +424,8 @@ impl Shared {
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
-        let mut desk = lock(&self.desk);
-        while self.conduct(&mut desk) {}
+        let mut books = lock(&self.books);
+        while self.conduct(&mut books) {}
     }
 
     /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited for.
@@ -484,7 +442,7 @@ impl Shared {
                 let text = format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
                 self.port.end(ErrorKind::DeviceLost, text);
                 let later = Later::begin();
-                self.end(&mut lock(&self.desk));
+                self.end(&mut lock(&self.books));
                 self.refuse_all();
                 // Every worker may be stuck: from now on this thread refuses what comes in.
                 loop {
@@ -504,7 +462,7 @@ impl Shared {
 
 /// Lowers the calling thread's priority below the executor's.
 #[allow(unsafe_code)]
-fn lower_priority(nice: i32) {
+pub(crate) fn lower_priority(nice: i32) {
     #[cfg(target_os = "linux")]
     if nice != 0 {
         // SAFETY: plain system calls on the calling thread; a refusal leaves the priority as it was.

@@ -1,0 +1,140 @@
+//! The seam: what the engine asks of a device.
+//!
+//! Steps, groups and blocks are run by code that is written once, over [`Backend`] (`engine/fused`, `engine/run`): it
+//! says who fails with whom, whose memory is written over, and what is made of it. A device says where elements are,
+//! makes room, and runs kernels. `host/` and `cuda/` implement it. Nothing here knows when or why a step runs.
+
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, ErrorKind};
+use crate::graph::node::{Node, NodeLink, Reduction, Sink};
+use crate::graph::program::{Program, Reg};
+use crate::graph::refusal::Refusal;
+use crate::graph::value::{Buffer, Value};
+use crate::guard::caught;
+use crate::shape::{Shape, Strides};
+use smallvec::SmallVec;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// A value that a step reads, or the error that is there instead.
+pub(crate) type Operand<'v> = Result<&'v Value, &'v Error>;
+
+/// What a step comes to: a result for each member that is written out, in the order asked for, and one more for the
+/// reduction at its end.
+pub(crate) type Results = SmallVec<[Result<Value, Error>; 2]>;
+
+/// A device's memory and kernels, for the time of a step.
+pub(crate) trait Backend: Sized {
+    /// Where elements are, as its kernels are told.
+    type At: Copy;
+    /// Memory for a result, before it is a value.
+    type Place;
+    /// What a run of a block keeps of a value until it has been read.
+    type Kept;
+    /// What can go wrong.
+    type Trouble: From<Refusal>;
+    /// What is not one node's affair: the step has to be tried again, or the device is at its end.
+    type Stop;
+
+    /// Where nothing is read.
+    fn nowhere() -> Self::At;
+
+    /// The number that is all of a value, where a fused program takes it as a constant of its own.
+    fn number(&self, _value: &Value, _of: &Node) -> Option<Scalar> {
+        None
+    }
+
+    /// Where the first element of a node's value is.
+    fn find(&mut self, value: &Value, of: &Node) -> Result<Self::At, Self::Trouble>;
+
+    /// Memory for a node's value.
+    fn place(&mut self, of: &Node) -> Result<Self::Place, Self::Trouble>;
+
+    /// The memory of an operand that nobody else will read, for a result.
+    fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Self::Place;
+
+    /// What was written to a place, as a value.
+    fn value(place: Self::Place) -> Value;
+
+    /// Runs a fused program.
+    fn fused(&mut self, fused: Fused<'_, Self>) -> Result<(), Self::Trouble>;
+
+    /// Runs an op that is not elementwise: of views, the reshape that copies.
+    fn op(&mut self, call: Call<'_, Self>) -> Result<(), Self::Trouble>;
+
+    /// Has a sink take a value of `of`; `node` is the sink's.
+    fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Self::Trouble>;
+
+    /// Runs an op of a few elements straight to where its value is read, and leaves it to be published; false where it
+    /// is not as simple as that.
+    ///
+    /// # Safety
+    /// The caller holds the right to write the node (phase Writing).
+    #[allow(unsafe_code)]
+    unsafe fn run_tiny(&self, _node: &Node, _inputs: &[NodeLink]) -> bool {
+        false
+    }
+
+    /// The error of a node that trouble befell, where it is the node's own.
+    ///
+    /// # Errors
+    /// Trouble that is not.
+    fn blame(&self, trouble: Self::Trouble, node: &Node) -> Result<Error, Self::Stop>;
+
+    /// What was kept, as an operand.
+    fn kept(kept: &Self::Kept) -> Operand<'_>;
+}
+
+/// A device whose kernels have run when a call returns: nothing is tried again, and nothing is in doubt.
+pub(crate) trait Immediate: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy {}
+
+impl<B: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy> Immediate for B {}
+
+/// An operand's elements as a kernel reads them.
+pub(crate) struct Read<'a, At> {
+    pub at: At,
+    pub dtype: DType,
+    pub shape: &'a Shape,
+    pub strides: Strides,
+    /// What they lie in, where that is more than their node.
+    pub buffer: Option<&'a dyn Buffer>,
+}
+
+/// A program over a shape, with what it reads and where it writes.
+pub(crate) struct Fused<'a, B: Backend> {
+    pub program: &'a Program,
+    pub shape: &'a Shape,
+    /// In the order of `Code::Input`; what no instruction reads is nowhere.
+    pub reads: &'a [Read<'a, B::At>],
+    /// For each of the program's outputs.
+    pub places: &'a mut [B::Place],
+    pub end: Option<End<'a, B::Place>>,
+}
+
+/// A reduction of a register at the end of a program.
+pub(crate) struct End<'a, P> {
+    pub node: &'a Node,
+    pub reduction: &'a Reduction,
+    pub reg: Reg,
+    pub place: &'a mut P,
+}
+
+/// An op that is not elementwise, with what it reads and where it writes.
+pub(crate) struct Call<'a, B: Backend> {
+    pub node: &'a Node,
+    pub reads: &'a [Read<'a, B::At>],
+    pub place: &'a mut B::Place,
+    /// The place is the memory of the input that [`Operation::reuses`](crate::Operation::reuses) names.
+    pub in_place: bool,
+}
+
+/// Runs what may be a user's; of its panic it is said that it was the kernel's.
+pub(crate) fn guarded<R, T: From<Refusal>>(kernel: impl FnOnce() -> Result<R, T>) -> Result<R, T> {
+    caught(kernel).unwrap_or_else(|words| Err(Refusal::kernel(format!("the kernel panicked: {words}")).into()))
+}
+
+/// The error of a node for which there is no memory.
+pub(crate) fn out_of_memory(node: &Node, bytes: usize, live: usize) -> Error {
+    let text = format!("out of memory: {bytes} bytes for {} {} ({live} bytes live)", node.dtype, node.shape);
+    node.fail(ErrorKind::OutOfMemory, text)
+}

@@ -1,0 +1,96 @@
+//! The desk: what a device's lock guards, and how what came in is looked at, a bounded number of nodes at a time.
+//!
+//! Whoever attends to a device's intake calls it, and has the machine's steps run. Knows neither threads nor streams.
+
+use super::intake::Batch;
+use super::machine::{Limits, Look, Machine};
+use super::port::Port;
+use crate::graph::node::{Node, NodeLink, Op};
+
+/// Nodes looked at before the lock is offered to others.
+pub(crate) const LOOKS_AT_ONCE: usize = 64;
+/// Nodes of a batch turned round before the lock is offered to others.
+const TURNED_AT_ONCE: usize = 4096;
+
+/// What a device does with a node on the spot, without books or stream.
+pub(crate) trait OnTheSpot {
+    /// Completes a node if that is worth while and can be done now; true where it is complete then.
+    fn run(&mut self, node: &NodeLink) -> bool;
+
+    /// Lets go of what was read on the way.
+    fn settle(&mut self) {}
+}
+
+pub(crate) struct Desk {
+    pub machine: Machine,
+    /// Taken from the intake and not looked at yet.
+    batch: Batch<Node>,
+}
+
+impl Desk {
+    pub fn new(port: &'static Port, limits: Limits) -> Desk {
+        Desk { machine: Machine::new(port, limits), batch: Batch::empty() }
+    }
+
+    /// Nothing is left of what was taken from the intake.
+    pub fn is_clear(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Looks at what somebody awaits, and at up to `looks` nodes in their turn; false where there is nothing to look
+    /// at.
+    pub fn conduct(
+        &mut self,
+        port: &Port,
+        looks: usize,
+        now: impl FnOnce() -> u64,
+        spot: &mut impl OnTheSpot,
+    ) -> bool {
+        if self.batch.is_empty() {
+            self.batch = port.intake.take();
+        }
+        let awaited = port.take_awaited();
+        if self.batch.is_empty() && awaited.is_empty() {
+            return false;
+        }
+        let now = now();
+        if port.is_ended() {
+            self.end();
+        }
+        for node in awaited {
+            let look = self.machine.look_early(node);
+            self.follow(look, now, spot);
+        }
+        // Of a long batch only a piece, so that what is awaited meanwhile is not late.
+        let looks = if self.batch.turn(TURNED_AT_ONCE) { looks } else { 0 };
+        for _ in 0..looks {
+            let Some(node) = self.batch.next() else { break };
+            if let Op::Marker = node.op {
+                // Whoever has waited for all finds all of it in the counters.
+                spot.settle();
+            }
+            let look = self.machine.look(node, now);
+            self.follow(look, now, spot);
+        }
+        spot.settle();
+        true
+    }
+
+    fn follow(&mut self, look: Look, now: u64, spot: &mut impl OnTheSpot) {
+        let Look::New(node) = look else { return };
+        if self.machine.is_ended() {
+            self.machine.refuse(node);
+        } else if let Op::Source(_) = node.op {
+            self.machine.enter_source(node);
+        } else if !spot.run(&node) {
+            self.machine.enter(node, now, &mut |n| spot.run(n));
+        }
+    }
+
+    /// The device has ended, and everything in the books with it.
+    pub fn end(&mut self) {
+        if !self.machine.is_ended() {
+            self.machine.end();
+        }
+    }
+}
