@@ -34,26 +34,28 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
     // What depends on an input that is not there fails with it; the rest of the step goes on.
     let mut reads: SmallVec<[Read<'_, B::At>; 4]> = SmallVec::new();
     let mut lost: SmallVec<[(u8, Error); 2]> = SmallVec::new();
+    let nothing = || (B::nowhere(), SmallVec::from_elem(0, shape.rank()));
     for (k, input) in group.inputs.iter().enumerate() {
-        let found = match operand(k) {
-            Err(error) => Err(error.clone()),
-            Ok(value) => match backend.number(value, input) {
-                Some(number) => {
+        let (at, strides) = match operand(k) {
+            Err(error) => {
+                lost.push((k as u8, error.clone()));
+                nothing()
+            }
+            Ok(value) => {
+                if let Some(number) = backend.number(value, input) {
                     fill(program.to_mut(), k, number);
-                    Ok(None)
+                    nothing()
+                } else {
+                    match backend.find(value, input) {
+                        Ok(at) => (at, value.broadcast(&input.shape, shape)),
+                        Err(trouble) => {
+                            lost.push((k as u8, backend.blame(trouble, first)?));
+                            nothing()
+                        }
+                    }
                 }
-                None => match backend.find(value, input) {
-                    Ok(at) => Ok(Some((at, value.broadcast(&input.shape, shape)))),
-                    Err(trouble) => Err(backend.blame(trouble, first)?),
-                },
-            },
+            }
         };
-        let (at, strides) = found
-            .unwrap_or_else(|error| {
-                lost.push((k as u8, error));
-                None
-            })
-            .unwrap_or_else(|| (B::nowhere(), SmallVec::from_elem(0, shape.rank())));
         reads.push(Read { at, dtype: input.dtype, shape, strides, buffer: None });
     }
     let mut errors = Errors::new();

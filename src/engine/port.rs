@@ -222,7 +222,7 @@ impl Port {
     }
 
     /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle, and what is to be
-    /// [pushed](Self::push). For a device that [has not ended](Self::has_ended).
+    /// [pushed](Self::push). For a device that [has not ended](Self::is_ended).
     #[inline(always)]
     pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, Queued) {
         debug_assert!(node.completion.state().has(QUEUED));
@@ -241,15 +241,9 @@ impl Port {
         handle
     }
 
-    /// True where every new op fails.
-    #[inline]
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Relaxed)
-    }
-
     /// Takes a new node in: its first handle, and what is to be [pushed](Self::push) if the device is there.
     pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<Queued>) {
-        if self.has_ended()
+        if self.is_ended()
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
             {
@@ -377,6 +371,8 @@ impl Port {
         self.ended.store(true, Relaxed);
     }
 
+    /// True where every new op fails.
+    #[inline]
     pub fn is_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }

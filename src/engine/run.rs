@@ -68,6 +68,24 @@ fn node<'v, B: Backend>(
     }
 }
 
+/// The value of an op for which no kernel runs, on whatever device: a constant, a gate, another look at the same
+/// elements. (A reshape that mixes dimensions needs a copy, and is an op like others.)
+pub(crate) fn without_kernel<'v>(
+    node: &Node,
+    inputs: &[NodeLink],
+    value: impl Fn(usize) -> &'v Value,
+) -> Option<Value> {
+    match &node.op {
+        Op::Fill(number) => Some(node.constant(*number)),
+        Op::Gate(_) => Some(value(0).clone()),
+        Op::View(op) => {
+            let layout = op.apply(&value(0).layout(&inputs[0].shape), &node.shape)?;
+            Some(Value::placed(value(0).storage.clone(), &layout))
+        }
+        _ => None,
+    }
+}
+
 fn compute<'v, B: Backend>(
     node: &Node,
     inputs: &[NodeLink],
@@ -75,19 +93,11 @@ fn compute<'v, B: Backend>(
     spare: impl Fn(usize) -> Option<usize>,
     backend: &mut B,
 ) -> Result<Value, B::Trouble> {
-    match &node.op {
-        Op::Fill(number) => return Ok(node.constant(*number)),
-        Op::Gate(_) => return Ok(value(0).clone()),
-        // What it cannot be without a copy (a reshape that mixes dimensions) is an op like others.
-        Op::View(op) => {
-            if let Some(layout) = op.apply(&value(0).layout(&inputs[0].shape), &node.shape) {
-                return Ok(Value::placed(value(0).storage.clone(), &layout));
-            }
-        }
-        Op::Sink(sink) => {
-            return backend.give(&**sink, node, value(0), &inputs[0]).map(|()| Value::nothing());
-        }
-        _ => {}
+    if let Some(value) = without_kernel(node, inputs, &value) {
+        return Ok(value);
+    }
+    if let Op::Sink(sink) = &node.op {
+        return backend.give(&**sink, node, value(0), &inputs[0]).map(|()| Value::nothing());
     }
     let mut reads: SmallVec<[Read<'_, B::At>; 4]> = SmallVec::new();
     for (i, input) in inputs.iter().enumerate() {

@@ -8,6 +8,7 @@ use super::Shared;
 use crate::completion::{ENTERED, Phase};
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
 use crate::engine::pressure::Pressure;
+use crate::engine::run::without_kernel;
 use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
 
@@ -27,24 +28,11 @@ impl Shared {
         }
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
-        let result = match &node.op {
-            Op::Fill(scalar) => Some(Ok(node.constant(*scalar))),
-            Op::View(op) => match inputs[0].completion.get() {
-                None => None,
-                Some(Err(error)) => Some(Err(error.clone())),
-                Some(Ok(value)) => {
-                    let layout = op.apply(&value.layout(&inputs[0].shape), &node.shape);
-                    layout.map(|layout| Ok(Value::placed(value.storage.clone(), &layout)))
-                }
-            },
-            Op::Gate(_) if inputs.iter().all(|input| input.completion.state().is_complete()) => {
-                let failed = inputs.iter().find_map(|input| input.error());
-                Some(match failed {
-                    Some(error) => node.instead().ok_or_else(|| error.clone()),
-                    None => inputs[0].value().cloned().ok_or_else(|| unreachable!("it is complete")),
-                })
-            }
-            _ => None,
+        let there = inputs.iter().all(|input| input.completion.state().is_complete());
+        let result = match inputs.iter().find_map(|input| input.error()) {
+            _ if !there => None,
+            Some(error) => Some(node.instead().ok_or_else(|| error.clone())),
+            None => without_kernel(node, inputs, |i| known(&inputs[i])).map(Ok),
         };
         let Some(result) = result else {
             // SAFETY: claimed by us.
@@ -70,4 +58,8 @@ impl OnTheSpot for &Shared {
     fn run(&mut self, node: &NodeLink) -> bool {
         self.complete(node)
     }
+}
+
+fn known(input: &NodeLink) -> &Value {
+    input.value().unwrap_or_else(|| unreachable!("it is complete, and has not failed"))
 }
