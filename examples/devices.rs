@@ -8,7 +8,8 @@
 
 use futensor::nn::{self, Module};
 use futensor::optim::Sgd;
-use futensor::{CpuOptions, Device, Result, Trainer};
+use futensor::train::Trainer;
+use futensor::{CpuOptions, Device, Result};
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -12,7 +12,7 @@ use std::panic::Location;
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, Trainer, nn, nn::Module, optim::Sgd};
+/// use futensor::{Device, nn::{self, Module}, optim::Sgd, train::Trainer};
 /// let devices = [Device::cpu(), Device::cpu_with(Default::default())];
 /// let host = Device::cpu();
 /// let net = nn::Linear::new(3, 1, &host);
@@ -32,7 +32,7 @@ pub struct Trainer {
 
 /// A batch in parts, one a device: see [`Trainer::prepare_batch`].
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct SplitBatch {
     parts: Vec<Part>,
     rows: usize,
 }
@@ -44,7 +44,7 @@ struct Part {
     rows: usize,
 }
 
-impl Batch {
+impl SplitBatch {
     /// How many rows there are in all.
     pub fn rows(&self) -> usize {
         self.rows
@@ -82,7 +82,7 @@ impl Trainer {
     /// devices, or rows if these are fewer.
     ///
     /// ```
-    /// use futensor::{CpuOptions, Device, Trainer};
+    /// use futensor::{CpuOptions, Device, train::Trainer};
     /// let devices = [Device::cpu(), Device::cpu_with(CpuOptions::default())];
     /// let trainer = Trainer::new(&devices);
     /// let x = Device::cpu().arange(0, 5, 1);
@@ -92,12 +92,12 @@ impl Trainer {
     /// assert!(batch.parts().zip(&devices).all(|(part, device)| part[0].device() == *device));
     /// ```
     #[track_caller]
-    pub fn prepare_batch(&self, tensors: &[&TensorFuture]) -> Batch {
+    pub fn prepare_batch(&self, tensors: &[&TensorFuture]) -> SplitBatch {
         let rows = tensors.first().and_then(|x| x.dims().first().copied()).unwrap_or(1);
         if self.devices.len() == 1 || rows < 2 {
             let device = self.device().clone();
             let tensors = tensors.iter().map(|x| x.to_device(&device)).collect();
-            return Batch { parts: vec![Part { device, tensors, rows }], rows };
+            return SplitBatch { parts: vec![Part { device, tensors, rows }], rows };
         }
         let n = self.devices.len().min(rows);
         // The first parts have one row more where it does not divide.
@@ -111,7 +111,7 @@ impl Trainer {
             start += size(i);
             part
         });
-        Batch { parts: parts.collect(), rows }
+        SplitBatch { parts: parts.collect(), rows }
     }
 
     /// The loss of a batch on the first device: the mean of the parts', each by its number of rows. `loss` is
@@ -122,7 +122,7 @@ impl Trainer {
     ///
     /// ```
     /// # tokio_test::block_on(async {
-    /// use futensor::{CpuOptions, Device, Trainer, nn, nn::Module};
+    /// use futensor::{CpuOptions, Device, nn::{self, Module}, train::Trainer};
     /// let (host, other) = (Device::cpu(), Device::cpu_with(CpuOptions::default()));
     /// let net = nn::from_fn(|x| x * 2.0);
     /// let x = host.from_vec(vec![1.0f32, 2.0, 6.0], [3, 1]);
@@ -136,7 +136,7 @@ impl Trainer {
     pub fn loss(
         &self,
         model: &dyn Module,
-        batch: &Batch,
+        batch: &SplitBatch,
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let home = self.device();
@@ -171,7 +171,7 @@ impl Trainer {
     ///
     /// ```
     /// # tokio_test::block_on(async {
-    /// use futensor::{Device, Trainer, nn, optim::Sgd, nn::Module};
+    /// use futensor::{Device, nn::{self, Module}, optim::Sgd, train::Trainer};
     /// let device = Device::cpu();
     /// let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
     /// let mut sgd = Sgd::new(net.parameters(), 0.1);
@@ -186,7 +186,7 @@ impl Trainer {
         &self,
         model: &dyn Module,
         optimizer: &mut dyn Optimizer,
-        batch: &Batch,
+        batch: &SplitBatch,
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let loss = self.loss(model, batch, loss);

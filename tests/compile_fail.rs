@@ -57,7 +57,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "a_kernel_can_go_to_another_thread",
         "let rc = std::rc::Rc::new(1.0f32);
-         futensor::custom_fn(\"one\", &[&x], |i| Ok(i[0].clone()),
+         futensor::custom::custom_fn(\"one\", &[&x], |i| Ok(i[0].clone()),
             move |run| { run.output().fill_from([*rc; 4]); Ok(()) }).detach();",
         &["cannot be s"],
     ),
@@ -68,7 +68,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "a_scope_that_nobody_awaits_is_warned_of",
-        "futensor::deny_barriers(&x);",
+        "futensor::barrier::deny_barriers(&x);",
         &["unused `Scoped` that must be used"],
     ),
     (

@@ -5,6 +5,7 @@
 
 #![allow(clippy::reversed_empty_ranges)]
 
+use futensor::custom::*;
 use futensor::nn::Module;
 use futensor::*;
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -1,6 +1,7 @@
 //! When and where: the state machine, its driver, the way in, limits.
 
 pub(crate) mod driver;
+pub(crate) mod events;
 pub(crate) mod intake;
 pub(crate) mod machine;
 pub(crate) mod port;
@@ -11,7 +12,6 @@ pub(crate) mod simulation;
 pub(crate) mod small;
 pub(crate) mod sources;
 pub(crate) mod step;
-pub(crate) mod trace;
 
 #[cfg(all(test, not(futensor_loom)))]
 mod tests;

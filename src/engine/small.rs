@@ -114,13 +114,13 @@ impl Bench<'_> {
         let node = held.node();
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
-        let mut began = self.port.tape.now();
+        let mut began = self.port.recordings.now();
         if run_tiny(node, inputs, self.host) {
-            if self.port.tape.is_on() {
+            if self.port.recordings.is_on() {
                 // SAFETY: the node is claimed by us.
-                unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
+                unsafe { self.port.recordings.small(std::iter::empty(), node, self.look_again, began) };
             }
-            super::trace::small(&self.port.name, node, 0, self.look_again);
+            super::events::small(&self.port.name, node, 0, self.look_again);
             // SAFETY: as above.
             tally.freed.extend(unsafe { node.let_go() });
             self.port.publish_small(1, 0, !self.look_again, || node.completion.publish());
@@ -132,7 +132,7 @@ impl Bench<'_> {
         let result = if node.op.is_elementwise() && !fill {
             match self.gather(node, depth, &mut group, tally) {
                 Ok(()) => {
-                    began = self.port.tape.now();
+                    began = self.port.recordings.now();
                     let last = (group.members.len() - 1) as u8;
                     let mut results = run_group(&group, &[last], None, |_| false, self.host);
                     results.pop().unwrap_or_else(|| unreachable!("one result was asked for"))
@@ -154,7 +154,7 @@ impl Bench<'_> {
                 self.unclaim(held, &group);
                 return false;
             }
-            began = self.port.tape.now();
+            began = self.port.recordings.now();
             run_node(node, inputs, |i| is_last_reader(&inputs[i]), self.host)
         };
         let freed = self.publish(node, &group, result, began, tally);
@@ -245,12 +245,12 @@ impl Bench<'_> {
         began: Option<Instant>,
         tally: &mut Tally,
     ) -> Inputs {
-        if self.port.tape.is_on() {
+        if self.port.recordings.is_on() {
             let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
             // SAFETY: all are claimed by us.
-            unsafe { self.port.tape.small(temporaries, node, self.look_again, began) };
+            unsafe { self.port.recordings.small(temporaries, node, self.look_again, began) };
         }
-        super::trace::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
+        super::events::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
         let mut freed = Inputs::new();
         let mut ended = 1;
         let mut weight = weight(node);

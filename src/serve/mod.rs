@@ -1,7 +1,7 @@
-//! At home in a service: dynamic batching as a tower `Service`.
+//! At home in a service: dynamic batching as a tower `Service`, and results as they complete.
 //!
 //! [`Batcher`] gathers requests and hands them to a function that queues the work of a batch and returns
-//! a value for each; [`Timer`] is what tells it that time has passed. For servers; nothing below knows it.
+//! a value for each; [`Timer`] is what tells it that time has passed. [`completed`] is a stream of results in the order of their completion. For servers; nothing below knows it.
 //! No runtime is assumed: an answer is a plain future, and the default timer a thread of the process.
 //!
 //! Requests that come while a batch is under way share the next one, and whoever goes away is in none:
@@ -34,6 +34,7 @@
 mod again;
 mod answer;
 mod batcher;
+mod completed;
 mod options;
 mod rows;
 mod slot;
@@ -41,6 +42,7 @@ mod timer;
 
 pub use answer::Answer;
 pub use batcher::Batcher;
+pub use completed::{Completed, completed};
 pub use options::{BatchOptions, BatchStats};
 pub use rows::rows;
 pub use timer::{ManualTimer, Timer};

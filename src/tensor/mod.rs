@@ -56,19 +56,16 @@ pub(crate) mod creation;
 pub(crate) mod barrier;
 pub(crate) mod barriers;
 pub(crate) mod generator;
-pub(crate) mod record;
+pub(crate) mod recorder;
 pub(crate) mod region;
 pub(crate) mod simulated;
 
 pub(crate) mod gradient;
 
 // What has no methods on either.
-pub(crate) mod benchmark;
 pub(crate) mod block_on;
 mod budget;
 pub(crate) mod build;
-#[cfg(feature = "serve")]
-pub(crate) mod completed;
 pub(crate) mod custom;
 pub(crate) mod dims;
 pub(crate) mod operand;
@@ -95,7 +92,7 @@ unwind_safe!(
     barrier::Permit,
     barrier::Shutdown,
     generator::Generator,
-    record::Recording,
+    recorder::Recorder,
     read::Shown,
     read::NonZero,
     simulated::Simulation,

@@ -53,7 +53,7 @@ impl<F> fmt::Debug for Scoped<F> {
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, deny_barriers};
+/// use futensor::{Device, barrier::deny_barriers};
 /// let device = Device::cpu();
 /// let work = async {
 ///     let y = device.ones([2]) + 1.0;             // queued: fine
@@ -75,7 +75,7 @@ pub fn deny_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, tell_barriers};
+/// use futensor::{Device, barrier::tell_barriers};
 /// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// static MET: AtomicUsize = AtomicUsize::new(0);
 /// let x = Device::cpu().ones([2]);
@@ -100,7 +100,7 @@ pub fn tell_barriers<F: IntoFuture>(
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, allow_barriers, deny_barriers};
+/// use futensor::{Device, barrier::{allow_barriers, deny_barriers}};
 /// let loss = Device::cpu().ones([]);
 /// let read = deny_barriers(async { allow_barriers(loss.item::<f32>()).await }).await;
 /// assert_eq!(read?, 1.0);
@@ -117,12 +117,12 @@ pub fn allow_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{CpuOptions, Device, named};
+/// use futensor::{CpuOptions, Device, recording::named};
 /// let device = Device::cpu_with(CpuOptions::default().inline(false));
 /// let recording = device.record();
 /// named("request 7", &(device.ones([100_000]) + 1.0)).await?;
-/// let trace = recording.finish_trace();
-/// assert!(trace.awaits.iter().all(|a| a.name.as_deref() == Some("request 7")));
+/// let recording = recording.finish();
+/// assert!(recording.awaits.iter().all(|a| a.name.as_deref() == Some("request 7")));
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///

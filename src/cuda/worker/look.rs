@@ -94,9 +94,9 @@ impl Shared {
             node.completion.unclaim();
             return false;
         };
-        if self.port.tape.is_on() {
+        if self.port.recordings.is_on() {
             // SAFETY: claimed by us.
-            unsafe { self.port.tape.small(std::iter::empty(), node, false, None) };
+            unsafe { self.port.recordings.small(std::iter::empty(), node, false, None) };
         }
         // SAFETY: claimed by us.
         let inputs = unsafe { node.let_go() };

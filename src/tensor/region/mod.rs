@@ -82,7 +82,7 @@ const PLANS_MAX: usize = 64;
 /// - **On a GPU** a block that runs again is launched as one CUDA graph, from its second run on, or once its fused kernels
 ///   are compiled: one call for all its steps, with the inputs and outputs of each call, new random numbers, and memory
 ///   for what is only inside kept with the graph. It is launched step by step, as before, where an op from outside takes
-///   part ([`custom`](crate::custom)), where there is but one launch, where a call's inputs go into products of matrices
+///   part ([`custom`](crate::custom::custom)), where there is but one launch, where a call's inputs go into products of matrices
 ///   and are larger than 16 MiB together (captured tensors may be of any size), and while memory is short. The graphs go
 ///   with the region, or with [`Device::trim`]; [`Stats::graphs`](crate::Stats::graphs) counts their launches.
 pub struct Region<I, O, F> {

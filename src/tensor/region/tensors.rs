@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 /// A struct of one's own is taken apart, and put together, field by field in the same order:
 ///
 /// ```
-/// use futensor::{Flat, TensorFuture, Tensors};
+/// use futensor::{TensorFuture, region::{Flat, Tensors}};
 /// struct Cache { key: TensorFuture, values: Vec<TensorFuture> }
 /// impl Tensors for Cache {
 ///     fn into_flat(self, flat: &mut Flat) {

@@ -264,9 +264,9 @@ fn sweep(par: &dyn Parallel) {
 fn measure_cut_over() {
     let device = crate::Device::cpu();
     let x = device.zeros([1]);
-    let infer = |inputs: &[&crate::Meta]| Ok(crate::Meta::clone(inputs[0]));
+    let infer = |inputs: &[&crate::custom::Meta]| Ok(crate::custom::Meta::clone(inputs[0]));
     // Inside one step of the device, so that its own threads do the work.
-    let y = crate::custom_fn("sweep", &[&x], infer, |run| {
+    let y = crate::custom::custom_fn("sweep", &[&x], infer, |run| {
         sweep(run.parallel());
         run.output().fill_from(std::iter::once(0f32));
         Ok(())
