@@ -20,8 +20,7 @@ use crate::graph::plan::{Plan, plan};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use std::fmt;
-use std::marker::PhantomData;
-use std::panic::Location;
+use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub use tensors::{Flat, Tensors};
@@ -85,13 +84,40 @@ const PLANS_MAX: usize = 64;
 ///   part ([`custom`](crate::custom::custom)), where there is but one launch, where a call's inputs go into products of matrices
 ///   and are larger than 16 MiB together (captured tensors may be of any size), and while memory is short. The graphs go
 ///   with the region, or with [`Device::trim`]; [`Stats::graphs`](crate::Stats::graphs) counts their launches.
-pub struct Region<I, O, F> {
+///
+/// # In a struct of one's own
+///
+/// The lifetime is that of what the closure borrows: `'static` where it owns what it uses.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture, region::Region};
+///
+/// struct Model {
+///     forward: Region<'static, TensorFuture, TensorFuture>,
+/// }
+///
+/// impl Model {
+///     fn new(weight: TensorFuture) -> Model {
+///         Model { forward: weight.device().region(move |x| weight.matmul(&x).relu()) }
+///     }
+/// }
+///
+/// let device = Device::cpu();
+/// let model = Model::new(device.ones([2, 3]));
+/// assert_eq!(model.forward.call(device.ones([3])).to_vec::<f32>().await?, [3.0, 3.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub struct Region<'a, I, O> {
     device: Device,
-    closure: F,
+    closure: Box<dyn Fn(I) -> O + Send + Sync + 'a>,
     plans: Mutex<Vec<Known>>,
     traces: AtomicUsize,
-    types: PhantomData<fn(I) -> O>,
 }
+
+// The closure is shared between threads anyhow: what it leaves half done at a panic, others may see at any time.
+impl<I, O> UnwindSafe for Region<'_, I, O> {}
+impl<I, O> RefUnwindSafe for Region<'_, I, O> {}
 
 /// A plan, and for which inputs it is.
 struct Known {
@@ -136,18 +162,20 @@ enum Gives {
 impl Device {
     /// A block of ops of this device that is planned once for each set of input shapes and types, and then run
     /// again and again: see [`Region`]. Nothing happens before the first call.
-    pub fn region<I: Tensors, O: Tensors, F: Fn(I) -> O>(&self, closure: F) -> Region<I, O, F> {
+    pub fn region<'a, I: Tensors, O: Tensors>(
+        &self,
+        closure: impl Fn(I) -> O + Send + Sync + 'a,
+    ) -> Region<'a, I, O> {
         Region {
             device: self.clone(),
-            closure,
+            closure: Box::new(closure),
             plans: Mutex::new(Vec::new()),
             traces: AtomicUsize::new(0),
-            types: PhantomData,
         }
     }
 }
 
-impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
+impl<I: Tensors, O: Tensors> Region<'_, I, O> {
     /// Queues the block on these inputs, and returns its outputs at once. Traces and plans first where no
     /// call had such shapes and types; that takes about as long as calling the ops.
     ///
@@ -343,7 +371,7 @@ fn position_or_push(list: &mut Vec<NodeLink>, node: NodeLink) -> usize {
     })
 }
 
-impl<I, O, F> fmt::Debug for Region<I, O, F> {
+impl<I, O> fmt::Debug for Region<'_, I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plans = lock(&self.plans).len();
         write!(f, "Region({}, {plans} plans)", self.device)
