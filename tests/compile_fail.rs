@@ -44,6 +44,11 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["`String`", "Element` is not"]),
     (
+        "a_layer_without_a_weight_offers_none",
+        "let w = futensor::nn::Relu.weight();",
+        &["no method named `weight`"],
+    ),
+    (
         "what_takes_a_value_over_takes_the_handle",
         "let y = x.slice_assign(0, device.ones([2])); y.detach(); x.detach();",
         &["moved value: `x`"],

@@ -39,7 +39,7 @@ impl Linear {
     /// ```
     /// use futensor::{Device, nn, nn::Module};
     /// let layer = nn::Linear::without_bias(3, 2, &Device::cpu());
-    /// assert!(layer.parameter("weight").is_some() && layer.parameter("bias").is_none());
+    /// assert!(layer.bias().is_none());
     /// ```
     #[track_caller]
     pub fn without_bias(inputs: usize, outputs: usize, device: &Device) -> Linear {
@@ -62,6 +62,18 @@ impl Linear {
     /// ```
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Linear {
         Linear { weight, bias }
+    }
+
+    /// The weight's value.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.weight.value()
+    }
+
+    /// The bias's value, where there is a bias.
+    #[track_caller]
+    pub fn bias(&self) -> Option<TensorFuture> {
+        self.bias.as_ref().map(Parameter::value)
     }
 
     fn cells(&self) -> impl Iterator<Item = &Parameter> {
@@ -127,6 +139,18 @@ impl LazyLinear {
         let weight = Parameter::lazy([Some(outputs), None]);
         let linear = Linear { weight, bias: Some(Parameter::lazy([Some(outputs)])) };
         LazyLinear { outputs, linear, making: Mutex::new(()) }
+    }
+
+    /// The weight's value; a failed one before the first forward pass.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.linear.weight()
+    }
+
+    /// The bias's value, where there is a bias; a failed one before the first forward pass.
+    #[track_caller]
+    pub fn bias(&self) -> Option<TensorFuture> {
+        self.linear.bias()
     }
 
     /// The result for the first input, which makes the weights; `None` where they are there.

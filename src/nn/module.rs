@@ -32,12 +32,6 @@ impl Mode {
     }
 }
 
-/// The value of a parameter that a module does not have: a failed one, where the module is (on the CPU if that is nowhere).
-fn absent(device: Option<Device>, name: &str, at: &'static Location<'static>) -> TensorFuture {
-    let message = "the module has no parameter of this name";
-    device.unwrap_or_else(Device::cpu).refused(name, ErrorKind::Argument, message.into(), DType::F32, at)
-}
-
 /// A part of a module, as [`Module::parts`] names it.
 pub enum Part<'a> {
     /// A weight.
@@ -128,20 +122,6 @@ pub trait Module: Send + Sync {
     fn parameter(&self, name: &str) -> Option<Parameter> {
         let mut all = self.named_parameters().into_iter().chain(self.named_buffers());
         all.find(|(own, _)| own == name).map(|(_, parameter)| parameter)
-    }
-
-    /// The value of the parameter called `weight`; where there is none, a value that failed with an argument error.
-    #[track_caller]
-    fn weight(&self) -> TensorFuture {
-        let at = Location::caller();
-        self.parameter("weight").map_or_else(|| absent(self.device(), "weight", at), |p| p.value())
-    }
-
-    /// The value of the parameter called `bias`; where there is none, a value that failed with an argument error.
-    #[track_caller]
-    fn bias(&self) -> TensorFuture {
-        let at = Location::caller();
-        self.parameter("bias").map_or_else(|| absent(self.device(), "bias", at), |p| p.value())
     }
 
     /// Where the first parameter is, or will be; `None` where there is none, or nobody has said where it is to be.
