@@ -204,7 +204,7 @@ impl Port {
     }
 
     /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle, and the link to
-    /// [`push`](Self::push). For a device that [has not ended](Self::has_ended).
+    /// [`push`](Self::push). For a device that [has not ended](Self::is_ended).
     #[inline(always)]
     pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, NodeLink) {
         super::events::op(&self.name, &node);
@@ -212,15 +212,9 @@ impl Port {
         NodeHandle::with_link(node)
     }
 
-    /// True where every new op fails.
-    #[inline]
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Relaxed)
-    }
-
     /// Takes a new node in: its first handle, and the link to [`push`](Self::push) if the device is there.
     pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<NodeLink>) {
-        if self.has_ended()
+        if self.is_ended()
             && let Some(error) = self.end_error(node.op.name(), node.at)
         {
             {
@@ -346,6 +340,8 @@ impl Port {
         self.ended.store(true, Relaxed);
     }
 
+    /// True where every new op fails.
+    #[inline]
     pub fn is_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }

@@ -202,7 +202,7 @@ pub(crate) fn ask(
         Ok(Meta { shape, dtype }) => {
             let numel = shape.numel();
             let bytes = numel.saturating_mul(dtype.size());
-            let usual = operands.iter().all(is_plain) && !is_tracing() && !port.has_ended();
+            let usual = operands.iter().all(is_plain) && !is_tracing() && !port.is_ended();
             // Of no elements, sizes may be any: they are looked at one by one.
             if !usual || numel == 0 || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
                 return ask_slowly(op(), operands, Ok(Meta { shape, dtype }), at);
