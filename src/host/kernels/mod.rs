@@ -30,6 +30,4 @@ pub(crate) mod stream;
 pub(crate) mod window;
 
 #[cfg(test)]
-mod measure;
-#[cfg(test)]
 mod testing;
