@@ -115,26 +115,26 @@ pub use engine::port::DeviceMemory;
 pub use error::{Error, Result};
 pub use op::ScatterMode;
 pub use shape::Shape;
-pub use tensor::attention::AttentionOptions;
 pub use tensor::barrier::waitall;
 pub use tensor::block_on::block_on;
-pub use tensor::conv::ConvOptions;
 pub(crate) use tensor::custom::own;
 pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
-pub use tensor::einsum::einsum;
 pub use tensor::future::{Tensor, TensorFuture};
 pub use tensor::generator::Generator;
 pub(crate) use tensor::gradient::Backward;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
 pub use tensor::gradient::{GradOptions, Leaf, grad, grad_with};
-pub use tensor::interpolate::{InterpolateMode, InterpolateOptions};
-pub use tensor::losses::{LossOptions, Reduction};
+pub use tensor::methods::attention::AttentionOptions;
+pub use tensor::methods::conv::ConvOptions;
+pub use tensor::methods::einsum::einsum;
+pub use tensor::methods::interpolate::{InterpolateMode, InterpolateOptions};
+pub use tensor::methods::join::{cat, stack};
+pub use tensor::methods::losses::{LossOptions, Reduction};
+pub use tensor::methods::pad::PadMode;
+pub use tensor::methods::pool::PoolOptions;
 pub use tensor::operand::Operand;
-pub use tensor::pad::PadMode;
-pub use tensor::pool::PoolOptions;
-pub use tensor::views::{cat, stack};
 
 /// Barriers and backpressure: where a program waits, and the futures that it waits for.
 ///

@@ -48,7 +48,7 @@ fn rows_of_the_table() -> Names {
     found
 }
 
-/// Public functions of `src/tensor/` that return values to come, on values and devices.
+/// Public functions of `src/tensor/` and `src/tensor/methods/` that return values to come, on values and devices.
 fn functions() -> Names {
     // On and off the tape, and what is not an op of its own.
     const NO_OPS: &[&str] = &[
@@ -61,7 +61,8 @@ fn functions() -> Names {
         "value",
     ];
     let mut found = Names::new();
-    for entry in fs::read_dir(root().join("src/tensor")).expect("the sources") {
+    let files = |folder| fs::read_dir(root().join(folder)).expect("the sources");
+    for entry in files("src/tensor").chain(files("src/tensor/methods")) {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|e| e != "rs") {
             continue;

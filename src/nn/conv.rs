@@ -4,10 +4,10 @@ use super::init::{bound, uniform};
 use super::module::{Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
-use crate::tensor::conv::ConvOptions;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::conv::ConvOptions;
 use std::panic::Location;
 
 macro_rules! convolutions {

@@ -417,6 +417,7 @@ impl Device {
     }
 }
 
+/// The device of a value.
 impl TensorFuture {
     /// The device that the value is, or will be, on.
     pub fn device(&self) -> Device {

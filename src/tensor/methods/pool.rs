@@ -1,13 +1,13 @@
 //! Pooling: its options and methods.
 
-use super::build::{self, At};
 use super::conv::{Sizes, each, sides};
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::pool::Divisor;
 use crate::host::kernels::window::{Window, places, triple};
 use crate::ops::pool::{Pool, Pooled};
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use smallvec::smallvec;
 use std::panic::Location;
 use std::sync::Arc;

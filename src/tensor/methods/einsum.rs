@@ -1,10 +1,10 @@
 //! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
 
-use super::build::{self, At};
-use super::dims::Index;
-use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Index;
+use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::panic::Location;
 

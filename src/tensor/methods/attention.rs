@@ -1,12 +1,12 @@
 //! Scaled dot-product attention.
 
-use super::build::{self, At};
-use super::future::TensorFuture;
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::ops::attention::{Attention, masked, scores, weights};
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -128,6 +128,7 @@ fn seeing(mask: &TensorFuture, blind: &TensorFuture) -> TensorFuture {
     }
 }
 
+/// Attention.
 impl TensorFuture {
     /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find among keys
     /// `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017, arXiv:1706.03762). A query that

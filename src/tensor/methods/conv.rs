@@ -1,12 +1,12 @@
 //! Convolutions: their options and methods.
 
-use super::build::{self, At};
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::window::triple;
 use crate::ops::conv::{Conv, Role, Walk};
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
 use std::sync::Arc;
@@ -255,6 +255,8 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
     Ok(Role::Input(size))
 }
 
+/// # Convolution, pooling
+///
 /// Convolutions, in PyTorch's sense: cross-correlations of `[batch, channels, ..]` (or without the batch), over one,
 /// two or three dimensions that follow, with a weight `[out, channels / groups, ..]`. Floating point only, all operands of one
 /// type; halves are accumulated in float32. Nothing waits.

@@ -1,13 +1,13 @@
 //! Losses, composed of ops that fuse. Halves are computed in float32 and rounded once.
 
-use super::build::{self, At};
-use super::future::TensorFuture;
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::ops::classes::Classes;
 use crate::ops::nll::Nll;
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -206,7 +206,9 @@ fn nll(logs: &TensorFuture, picked: &Picked, reduction: Reduction, dtype: DType)
     }
 }
 
-/// Losses. Their gradients, and their values in halves, are those of PyTorch. Nothing waits.
+/// # Losses
+///
+/// Their gradients, and their values in halves, are those of PyTorch. Nothing waits.
 impl TensorFuture {
     /// Mean squared difference.
     ///

@@ -3,13 +3,13 @@
 //! An axis is some elements picked for each place (one, two or four) and their weighted sum: ops that are there, so
 //! that gradients and devices need nothing of their own. Places and weights are made on the device.
 
-use super::build;
 use super::conv::{Sizes, each};
-use super::device::Device;
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::tensor::build;
+use crate::tensor::device::Device;
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
 
