@@ -1,10 +1,11 @@
 //! Question: from how much work on does a further thread pay?
 //!
-//! Method: an op of ours has work of so many us, which does nothing but pass time. Inside one step of the
-//! device it is done by one thread, or cut into as many parts as the device has threads, which its own crew
-//! takes: right after another such call, so that the crew is awake, or after a pause in which it has gone to
-//! sleep (the pause is not counted). The constants of the kernels (`PART_NS`, `LEAST`...) follow from where
-//! the rows cross; each kernel's own figures stand at its constant.
+//! Method: an op of ours has work of so many us, which does nothing but pass time. Inside one step
+//! of the device it is done by one thread, or cut into as many parts as the device has threads,
+//! which its own crew takes: right after another such call, so that the crew is awake, or after a
+//! pause in which it has gone to sleep (the pause is not counted). The constants of the kernels
+//! (`PART_NS`, `LEAST`...) follow from where the rows cross; each kernel's own figures stand at its
+//! constant.
 //!
 //! `cargo bench -p futensor-benches --bench hand_over`
 

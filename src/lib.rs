@@ -1,5 +1,5 @@
-//! Async/await tensors: every operation returns at once with a [`TensorFuture`], and every barrier is a
-//! visible `.await`.
+//! Async/await tensors: every operation returns at once with a [`TensorFuture`], and every barrier
+//! is a visible `.await`.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -7,7 +7,7 @@
 //! let device = Device::try_gpu(0);                     // a GPU where there is one, else the CPU
 //! let x = device.ones([1, 2]);                         // nothing has waited
 //! let z = &x * &x + 2.0;                               // queued, fused into one kernel
-//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value, and for nothing else
+//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value, for nothing else
 //! (&z + 1.0).detach();                                 // fire and forget
 //! device.waitall().await?;                             // joins the whole device
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -17,16 +17,18 @@
 //!
 //! - [`Device`]: where values live. Creation (`zeros`, `randn`, `from_vec`...), barriers,
 //!   backpressure, counters.
-//! - [`TensorFuture`]: a value to come, with every op as a method; [`Tensor`], one that is known to be
-//!   there. [`cat`], [`stack`] and [`einsum`] are functions.
+//! - [`TensorFuture`]: a value to come, with every op as a method; [`Tensor`], one that is known to
+//!   be there. [`cat`], [`stack`] and [`einsum`] are functions.
 //! - Operators take futures, tensors, references and numbers: [`Operand`]. Indexing:
 //!   [`TensorFuture::i`]. Random numbers for each task: [`Generator`].
 //! - Reads: [`TensorFuture::to_vec`], [`TensorFuture::item`], [`TensorFuture::display`].
-//! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]. The module [`barrier`] says
-//!   where a program waits, and holds code that is to wait for nothing to it.
-//! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`] for many.
-//! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`], [`TensorFuture::stop_gradient`],
-//!   [`checkpoint`]. Layers and training: [`nn`], [`optim`], [`train`], [`data`].
+//! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]. The module
+//!   [`barrier`] says where a program waits, and holds code that is to wait for nothing to it.
+//! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`]
+//!   for many.
+//! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`],
+//!   [`TensorFuture::stop_gradient`], [`checkpoint`]. Layers and training: [`nn`], [`optim`],
+//!   [`train`], [`data`].
 //! - A block of ops that is planned once and then only run: [`Device::region`].
 //! - In a service: [`serve`] (many requests, few batches; results as they complete).
 //! - What ran and who waited, as a picture: [`Device::record`].
@@ -35,10 +37,11 @@
 //!
 //! # The first thing to know
 //!
-//! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending read or await, a
-//! [`detach`](TensorFuture::detach), and whatever an observed value is made from. Dropping a request's future
-//! therefore cancels its queued work. `waitall` joins what runs, and is no observer. (PyTorch's `detach`, which cuts a
-//! value off its gradient, is [`stop_gradient`](TensorFuture::stop_gradient) here.)
+//! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending
+//! read or await, a [`detach`](TensorFuture::detach), and whatever an observed value is made from.
+//! Dropping a request's future therefore cancels its queued work. `waitall` joins what runs, and is
+//! no observer. (PyTorch's `detach`, which cuts a value off its gradient, is
+//! [`stop_gradient`](TensorFuture::stop_gradient) here.)
 //!
 //! # Errors
 //!
@@ -56,8 +59,9 @@
 //!
 //! # Executors
 //!
-//! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
-//! plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async task only `.await` does.
+//! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a
+//! hand-written loop. From a plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async
+//! task only `.await` does.
 //!
 //! # Features
 //!
@@ -138,8 +142,9 @@ pub use tensor::operand::Operand;
 
 /// Barriers and backpressure: where a program waits, and the futures that it waits for.
 ///
-/// A [`Barriers`](barrier::Barriers) collects where a program waits, how long, and whether the device
-/// ran dry meanwhile. [`deny_barriers`](barrier::deny_barriers) makes a barrier inside a task an error.
+/// A [`Barriers`](barrier::Barriers) collects where a program waits, how long, and whether the
+/// device ran dry meanwhile. [`deny_barriers`](barrier::deny_barriers) makes a barrier inside a
+/// task an error.
 pub mod barrier {
     pub use crate::tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything};
     pub use crate::tensor::barriers::{BarrierReport, Barriers, barriers};
@@ -148,11 +153,11 @@ pub mod barrier {
     pub use crate::tensor::watch::{Barrier, BarrierSite};
 }
 
-/// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures, [`custom`](custom::custom()) an
-/// [`Operation`](custom::Operation).
+/// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,
+/// [`custom`](custom::custom()) an [`Operation`](custom::Operation).
 ///
-/// An operation has a shape rule and a CPU kernel, and on demand a gradient, a kernel in CUDA C, and an
-/// input that it writes over. Errors, skipping and recordings treat it like any other op.
+/// An operation has a shape rule and a CPU kernel, and on demand a gradient, a kernel in CUDA C,
+/// and an input that it writes over. Errors, skipping and recordings treat it like any other op.
 pub mod custom {
     pub use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
     pub use crate::tensor::custom::{custom, custom_fn, custom_owned};
@@ -177,12 +182,13 @@ pub mod read {
 /// With the feature `tracing` any subscriber gets these, all with the caller's line:
 ///
 /// - `futensor::op`, an event an op as it is queued, at TRACE;
-/// - `futensor::step`, a span a step that runs on a stream, at DEBUG (an event a small op, at TRACE);
+/// - `futensor::step`, a span a step that runs on a stream, at DEBUG (an event a small op, at
+///   TRACE);
 /// - `futensor::barrier`, an event an await that has ended, at DEBUG.
 ///
 /// Steps run on the device's threads, so their spans are no children of a task's.
-/// [tokio-console](https://docs.rs/console-subscriber) shows tokio's own spans alone: the tasks that
-/// await, not the steps. A layer beside it prints those:
+/// [tokio-console](https://docs.rs/console-subscriber) shows tokio's own spans alone: the tasks
+/// that await, not the steps. A layer beside it prints those:
 ///
 /// ```text
 /// use tracing_subscriber::{EnvFilter, Layer, fmt, prelude::*};

@@ -1,4 +1,5 @@
-//! `Trainer`: which devices a model and its batches go to, and one step on all of them.
+//! Training on one device or on several: which of them a model and its batches go to, and one step
+//! on all.
 
 use crate::nn::{Module, Parameter, substituted};
 use crate::optim::Optimizer;
@@ -7,8 +8,9 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// Moves a model and its batches to devices. With several devices each batch is split, each device runs the
-/// model on its part, and the gradients are averaged, as if it had been one batch on one device. Nothing waits.
+/// Moves a model and its batches to devices. With several devices each batch is split, each device
+/// runs the model on its part, and the gradients are averaged, as if it had been one batch on one
+/// device. Nothing waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -78,8 +80,8 @@ impl Trainer {
         model.to(self.device());
     }
 
-    /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as there are
-    /// devices, or rows if these are fewer.
+    /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as
+    /// there are devices, or rows if these are fewer.
     ///
     /// ```
     /// use futensor::{CpuOptions, Device, train::Trainer};
@@ -114,9 +116,10 @@ impl Trainer {
         SplitBatch { parts: parts.collect(), rows }
     }
 
-    /// The loss of a batch on the first device: the mean of the parts', each by its number of rows. `loss` is
-    /// called once a part, in which the model's parameters stand on that part's device; their gradients come
-    /// back to the first one. Running averages are learnt from the first part, as in PyTorch's `DataParallel`.
+    /// The loss of a batch on the first device: the mean of the parts', each by its number of rows.
+    /// `loss` is called once a part, in which the model's parameters stand on that part's device;
+    /// their gradients come back to the first one. Running averages are learnt from the first part,
+    /// as in PyTorch's `DataParallel`.
     ///
     /// `loss` gives the mean over its rows.
     ///
@@ -162,12 +165,12 @@ impl Trainer {
         weighted.reduce(|a, b| a + b).expect("a batch has a part")
     }
 
-    /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the loss, off the
-    /// tape: for whoever reports it.
+    /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the
+    /// loss, off the tape: for whoever reports it.
     ///
     /// # Errors
-    /// A step whose gradients fail leaves the model as it was, and the loss that is given fails with its error. (So it
-    /// is there once the gradients are.)
+    /// A step whose gradients fail leaves the model as it was, and the loss that is given fails
+    /// with its error. (So it is there once the gradients are.)
     ///
     /// ```
     /// # tokio_test::block_on(async {

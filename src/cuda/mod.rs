@@ -1,12 +1,13 @@
 //! GPUs: the options of a device, and what an op of your own has its kernels launched with.
 //!
-//! [`Device::cuda`](crate::Device::cuda) and [`Device::try_gpu`](crate::Device::try_gpu) give a GPU as it
-//! is. An [`Operation`](crate::custom::Operation) brings [CUDA C](CudaKernel), which a [`CudaRun`] launches;
-//! both are there in a build without the feature `cuda` too, so that an op compiles anywhere.
+//! [`Device::cuda`](crate::Device::cuda) and [`Device::try_gpu`](crate::Device::try_gpu) give a GPU
+//! as it is. An [`Operation`](crate::custom::Operation) brings [CUDA C](CudaKernel), which a
+//! [`CudaRun`] launches; both are there in a build without the feature `cuda` too, so that an op
+//! compiles anywhere.
 
-// Everything that knows of GPUs: `gpu` opens one; `worker` drives the machine on a thread of its own; `device`
-// knows the driver's calls; `ops` says which kernels an op is; `kernels` is their CUDA C. Nothing outside of
-// this folder calls CUDA.
+// Everything that knows of GPUs: `gpu` opens one; `worker` drives the machine on a thread of its
+// own; `device` knows the driver's calls; `ops` says which kernels an op is; `kernels` is their
+// CUDA C. Nothing outside of this folder calls CUDA.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod device;

@@ -8,7 +8,8 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Examples of one shape and type in host memory, one after the other. A handle: clones share the elements.
+/// Examples of one shape and type in host memory, one after the other. A handle: clones share the
+/// elements.
 #[derive(Clone, Debug)]
 pub struct Examples<T> {
     data: Arc<[T]>,
@@ -58,11 +59,12 @@ impl<T: Element> Examples<T> {
         &self.data[i * self.each..(i + 1) * self.each]
     }
 
-    /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this call, which
-    /// is made on a loader's thread.
+    /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this
+    /// call, which is made on a loader's thread.
     ///
     /// # Panics
-    /// Where there is no such example; a [`Loader`](super::Loader) makes that an error of the batch.
+    /// Where there is no such example; a [`Loader`](super::Loader) makes that an error of the
+    /// batch.
     #[track_caller]
     pub fn pick(&self, at: &[usize], device: &Device) -> TensorFuture {
         let mut data = Vec::with_capacity(at.len() * self.each);

@@ -15,8 +15,8 @@ type Make<B> = dyn Fn(&[usize], &Device) -> Result<B> + Send + Sync;
 
 /// A data set cut into batches. Cheap to clone; one pass over it is [`epoch`](Loader::epoch).
 ///
-/// The closure that it is made from is given the numbers of the examples of a batch and makes it: it may read
-/// files, decode and block, since it runs on threads of the stream's own.
+/// The closure that it is made from is given the numbers of the examples of a batch and makes it:
+/// it may read files, decode and block, since it runs on threads of the stream's own.
 pub struct Loader<B> {
     make: Arc<Make<B>>,
     len: usize,
@@ -43,8 +43,8 @@ impl<B> std::fmt::Debug for Loader<B> {
 }
 
 impl<B: Send + 'static> Loader<B> {
-    /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a batch, in
-    /// order, two batches ahead, one thread, until told otherwise.
+    /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a
+    /// batch, in order, two batches ahead, one thread, until told otherwise.
     pub fn new(len: usize, make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static) -> Loader<B> {
         let make = Arc::new(make);
         Loader { make, len, batch_size: 1, seed: None, drop_last: false, prefetch: 2, workers: 1 }
@@ -91,8 +91,8 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Batches that are made ahead of the one that was received last; at least one. They are what the stream
-    /// keeps in memory.
+    /// Batches that are made ahead of the one that was received last; at least one. They are what
+    /// the stream keeps in memory.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -161,7 +161,8 @@ impl<B: Send + 'static> Loader<B> {
         order
     }
 
-    /// One pass over the data set. Its threads start now; what goes wrong in them is this line's error.
+    /// One pass over the data set. Its threads start now; what goes wrong in them is this line's
+    /// error.
     #[track_caller]
     pub fn epoch(&self, epoch: u64, device: &Device) -> Epoch<B> {
         let at = Location::caller();
@@ -226,7 +227,8 @@ impl<B> Shared<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants more.
+    /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants
+    /// more.
     fn work(&self) {
         loop {
             let batch = {
@@ -275,8 +277,8 @@ impl<B> Shared<B> {
     }
 }
 
-/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after the batches that
-/// they are making; nobody waits for that.
+/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after the
+/// batches that they are making; nobody waits for that.
 #[must_use = "batches that are not received are made for nothing"]
 pub struct Epoch<B> {
     shared: Arc<Shared<B>>,

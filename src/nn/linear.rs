@@ -7,7 +7,8 @@ use crate::sync::{Mutex, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 
-/// `x weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` is `[outputs]`; `x` is `[..., inputs]`.
+/// `x weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` is `[outputs]`; `x` is `[...,
+/// inputs]`.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -23,8 +24,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer with random weights and biases from the device's generator: uniform between minus and plus
-    /// `1 / sqrt(inputs)`.
+    /// A layer with random weights and biases from the device's generator: uniform between minus
+    /// and plus `1 / sqrt(inputs)`.
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, device: &Device) -> Linear {
         let bound = bound(inputs);
@@ -98,10 +99,10 @@ impl Module for Linear {
     }
 }
 
-/// A [`Linear`] that learns its number of inputs from the first input that it can take, and is made where that is, unless
-/// [`to`](Module::to) has said where. Its parameters are there from the start, for optimizers and for
-/// [`to`](Module::to), but [without values](Parameter::lazy) until then, or until
-/// [`load_state`](Module::load_state).
+/// A [`Linear`] that learns its number of inputs from the first input that it can take, and is made
+/// where that is, unless [`to`](Module::to) has said where. Its parameters are there from the
+/// start, for optimizers and for [`to`](Module::to), but [without values](Parameter::lazy) until
+/// then, or until [`load_state`](Module::load_state).
 ///
 /// ```
 /// # tokio_test::block_on(async {

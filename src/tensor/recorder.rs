@@ -17,14 +17,16 @@ use crate::engine::record::Recording;
 /// let z = &x * &y + 2.0;
 /// z.wait_to_read().await?;
 /// let recording = recorder.finish();
-/// let ops: Vec<&str> = recording.steps.iter().flat_map(|step| &step.ops).map(|op| op.name.as_str()).collect();
+/// let ops = recording.steps.iter().flat_map(|step| &step.ops);
+/// let ops: Vec<&str> = ops.map(|op| op.name.as_str()).collect();
 /// assert_eq!(ops, ["mul", "add"]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
 /// Nothing waits for it: a step appears when it ends, so await what you want to see first. Keeps
-/// nothing alive. The first 65,536 steps are kept. Dropping it ends it. To see a GPU's steps in Nsight Systems beside
-/// what else the GPU does, ask for NVTX ranges: `CudaOptions::nvtx`, or `FUTENSOR_NVTX=1`.
+/// nothing alive. The first 65,536 steps are kept. Dropping it ends it. To see a GPU's steps in
+/// Nsight Systems beside what else the GPU does, ask for NVTX ranges: `CudaOptions::nvtx`, or
+/// `FUTENSOR_NVTX=1`.
 #[derive(Debug)]
 #[must_use = "a recorder that is dropped at once has recorded nothing"]
 pub struct Recorder {
@@ -34,8 +36,8 @@ pub struct Recorder {
 }
 
 impl Device {
-    /// Records from now on which steps this device runs, fuses and skips, on which stream and for which
-    /// line of the program. While nobody records it costs one relaxed load a step.
+    /// Records from now on which steps this device runs, fuses and skips, on which stream and for
+    /// which line of the program. While nobody records it costs one relaxed load a step.
     pub fn record(&self) -> Recorder {
         Recorder { port: self.port, id: self.port.recordings.start(), _watcher: Watcher::new() }
     }

@@ -1,8 +1,9 @@
-//! Scopes that belong to a task: [`deny_barriers`], [`tell_barriers`], [`allow_barriers`], [`named`].
+//! Scopes that belong to a task: [`deny_barriers`], [`tell_barriers`], [`allow_barriers`],
+//! [`named`].
 //!
-//! Each is a pinned wrapper around a future that puts its scope in place at each poll and takes it back
-//! after it, so that it follows the task from thread to thread and leaks to no other. What the task
-//! spawns is another task, and outside. What awaits do inside stands in `watch`.
+//! Each is a pinned wrapper around a future that puts its scope in place at each poll and takes it
+//! back after it, so that it follows the task from thread to thread and leaks to no other. What the
+//! task spawns is another task, and outside. What awaits do inside stands in `watch`.
 
 use super::watch::{Barrier, Manner, Scope, Watcher};
 use std::fmt;
@@ -43,13 +44,14 @@ impl<F> fmt::Debug for Scoped<F> {
     }
 }
 
-/// Makes every barrier inside this future an error that names its line: a piece of code that is meant to
-/// queue work and wait for nothing is held to it.
+/// Makes every barrier inside this future an error that names its line: a piece of code that is
+/// meant to queue work and wait for nothing is held to it.
 ///
-/// Barriers are awaits of a value, of a read, of `nonzero` and of `waitall`, whether or not they would have
-/// had to wait. [`Device::ready`](crate::Device::ready) and [`admit`](crate::Device::admit) are
-/// backpressure, and allowed. The scope is the task's: it holds on whatever thread the future is polled,
-/// and not in what the future spawns. Of scopes inside each other the innermost counts.
+/// Barriers are awaits of a value, of a read, of `nonzero` and of `waitall`, whether or not they
+/// would have had to wait. [`Device::ready`](crate::Device::ready) and
+/// [`admit`](crate::Device::admit) are backpressure, and allowed. The scope is the task's: it holds
+/// on whatever thread the future is polled, and not in what the future spawns. Of scopes inside
+/// each other the innermost counts.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -71,7 +73,8 @@ pub fn deny_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
     Scoped::new(future, Some(Manner::Deny), None)
 }
 
-/// Tells of every barrier inside this future as it is met, and lets it pass: [`deny_barriers`] as a warning.
+/// Tells of every barrier inside this future as it is met, and lets it pass: [`deny_barriers`] as a
+/// warning.
 ///
 /// ```
 /// # tokio_test::block_on(async {

@@ -1,4 +1,5 @@
-//! Activations: rows of the table, and those that have a number to them or are made of a row of elements.
+//! Activations: rows of the table, and those that have a number to them or are made of a row of
+//! elements.
 
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -57,7 +58,8 @@ impl TensorFuture {
     pub fn elu(&self, alpha: f64) -> TensorFuture {
         let _within = build::within("elu", Location::caller());
         let above = self.gt(0.0);
-        // Not of large numbers: the slope of an infinite power is none, even where it does not count.
+        // Not of large numbers: the slope of an infinite power is none, even where it does not
+        // count.
         let below = above.where_cond(0.0, self).expm1() * alpha;
         above.where_cond(self, below)
     }
@@ -88,8 +90,9 @@ impl TensorFuture {
         custom(Arc::new(Softmax { dim, log: true }), &[self], Location::caller())
     }
 
-    /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et al. 2014,
-    /// JMLR 15). The numbers come from the device's generator; their positions are reserved at the call.
+    /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et
+    /// al. 2014, JMLR 15). The numbers come from the device's generator; their positions are
+    /// reserved at the call.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -15,7 +15,8 @@ macro_rules! binary_methods {
         /// # Of two operands
         ///
         /// Elementwise. The operands are broadcast against each other and promoted to a common
-        /// type; `b` may be a number. Nothing waits. Shapes that do not broadcast make a failed value.
+        /// type; `b` may be a number. Nothing waits. Shapes that do not broadcast make a failed
+        /// value.
         #[allow(clippy::should_implement_trait)] // The operators are there too; these take any operand.
         impl TensorFuture {
             $(
@@ -32,8 +33,8 @@ for_each_binary!(binary_methods);
 
 /// With a condition, or limits.
 impl TensorFuture {
-    /// `a` where this condition is true, else `b`; all three are broadcast. PyTorch's `where`, which is a
-    /// keyword in Rust.
+    /// `a` where this condition is true, else `b`; all three are broadcast. PyTorch's `where`,
+    /// which is a keyword in Rust.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -90,7 +91,8 @@ impl TensorFuture {
         mask.as_ref().where_cond(value, self).to_dtype(self.dtype())
     }
 
-    /// `self` limited to `min..=max`; NaN stays NaN. Numbers beyond what an integer type holds limit nothing.
+    /// `self` limited to `min..=max`; NaN stays NaN. Numbers beyond what an integer type holds
+    /// limit nothing.
     ///
     /// ```
     /// # tokio_test::block_on(async {

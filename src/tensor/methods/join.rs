@@ -50,7 +50,8 @@ impl TensorFuture {
         self.reshape(apart).expand(repeated).reshape(shape.dims())
     }
 
-    /// Consecutive parts of `size` along `dim`, the last one shorter where it does not divide; views.
+    /// Consecutive parts of `size` along `dim`, the last one shorter where it does not divide;
+    /// views.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -61,7 +62,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// Where `size` is 0 or `dim` is out of range: one failed value, since there is no number of parts.
+    /// Where `size` is 0 or `dim` is out of range: one failed value, since there is no number of
+    /// parts.
     #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Vec<TensorFuture> {
         self.parts("split", dim, size, |_| size)
@@ -138,8 +140,8 @@ impl TensorFuture {
     }
 }
 
-/// Tensors put one after the other along a dimension that they have. All other sizes agree; types are
-/// promoted to the common one.
+/// Tensors put one after the other along a dimension that they have. All other sizes agree; types
+/// are promoted to the common one.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -150,7 +152,8 @@ impl TensorFuture {
 /// ```
 ///
 /// # Errors
-/// A shape error where other sizes differ; an argument error with no tensors at all (on [`Device::cpu`](crate::Device::cpu)).
+/// A shape error where other sizes differ; an argument error with no tensors at all (on
+/// [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     if tensors.is_empty() {
@@ -183,7 +186,8 @@ fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
 /// ```
 ///
 /// # Errors
-/// A shape error where they differ; an argument error with no tensors at all (on [`Device::cpu`](crate::Device::cpu)).
+/// A shape error where they differ; an argument error with no tensors at all (on
+/// [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     let at = Location::caller();

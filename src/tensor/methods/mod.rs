@@ -1,6 +1,7 @@
 //! What a value can be asked: a file a family, in the README's order, which is that of its page.
 
-/// A method of a row of the table of unary ops: the first where the row is an activation, else the second.
+/// A method of a row of the table of unary ops: the first where the row is an activation, else the
+/// second.
 macro_rules! if_activation {
     (relu $is:tt $other:tt) => { if_activation! { $is } };
     (gelu $is:tt $other:tt) => { if_activation! { $is } };

@@ -14,8 +14,8 @@ use std::sync::Arc;
 ///
 /// Floating point only; halves are accumulated in float32. Nothing waits.
 impl TensorFuture {
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimensions, as many as `weight`
-    /// has; the variance is the biased one (Ba et al. 2016, arXiv:1607.06450).
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimensions, as many as
+    /// `weight` has; the variance is the biased one (Ba et al. 2016, arXiv:1607.06450).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -46,7 +46,8 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, weight], Location::caller())
     }
 
-    /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions without weight and bias.
+    /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions without weight and
+    /// bias.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -61,8 +62,8 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimensions, as many as `weight` has (Zhang and
-    /// Sennrich 2019, arXiv:1910.07467).
+    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimensions, as many as `weight` has
+    /// (Zhang and Sennrich 2019, arXiv:1910.07467).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -91,8 +92,9 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// `(x - mean) / sqrt(var + eps) * weight + bias` with a mean, a variance, a weight and a bias for each
-    /// channel (dimension 1): a batch norm that has been trained (Ioffe and Szegedy 2015, arXiv:1502.03167).
+    /// `(x - mean) / sqrt(var + eps) * weight + bias` with a mean, a variance, a weight and a bias
+    /// for each channel (dimension 1): a batch norm that has been trained (Ioffe and Szegedy 2015,
+    /// arXiv:1502.03167).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -121,9 +123,9 @@ impl TensorFuture {
         normalised(self, mean, var, weight, bias, eps)
     }
 
-    /// A batch norm in training: the mean and the (biased) variance are those of this batch, over all
-    /// dimensions but the channels. Beside the result it gives that mean and the *unbiased* variance, which
-    /// PyTorch puts into its running averages; both in float32 for halves.
+    /// A batch norm in training: the mean and the (biased) variance are those of this batch, over
+    /// all dimensions but the channels. Beside the result it gives that mean and the *unbiased*
+    /// variance, which PyTorch puts into its running averages; both in float32 for halves.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -202,8 +204,8 @@ fn normalised(
 mod tests {
     use crate::Device;
 
-    /// Three numbers a channel beside a value of several tiles: each is read once and kept, and none is in
-    /// another's way.
+    /// Three numbers a channel beside a value of several tiles: each is read once and kept, and
+    /// none is in another's way.
     #[tokio::test]
     async fn a_batch_norm_of_many_images_is_that_of_each() {
         let device = Device::cpu();

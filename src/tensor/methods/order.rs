@@ -139,8 +139,8 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of one number it is that
-    /// number, at 0.
+    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of one
+    /// number it is that number, at 0.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -51,8 +51,8 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
 
 /// Padding. Nothing waits.
 impl TensorFuture {
-    /// This with `value` around it: two counts, before and after, for the last dimension, then two for the
-    /// one before it, and so on, as PyTorch's `pad`. Negative counts take away.
+    /// This with `value` around it: two counts, before and after, for the last dimension, then two
+    /// for the one before it, and so on, as PyTorch's `pad`. Negative counts take away.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -76,7 +76,8 @@ impl TensorFuture {
         for &(d, [before, after]) in &pairs {
             let n = self.dims()[d] as isize;
             let (start, end) = ((-before).max(0), n - (-after).max(0));
-            // What is taken away on one side may be more than there is, and then comes from the padding.
+            // What is taken away on one side may be more than there is, and then comes from the
+            // padding.
             let (first, last) = (start.min(n), end.max(0).max(start.min(n)));
             x = x.narrow(d as isize, first as usize, (last - first) as usize);
             shape.dims_mut()[d] = (n + before + after) as usize;

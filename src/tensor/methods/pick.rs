@@ -18,11 +18,12 @@ use std::sync::Arc;
 
 /// # Picking
 ///
-/// Indices are int64, int32 or uint8; negative ones count from the end (but not numbers of words and classes, in
-/// [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot)). One that is out of range fails the
-/// value, never the device.
+/// Indices are int64, int32 or uint8; negative ones count from the end (but not numbers of words
+/// and classes, in [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot)).
+/// One that is out of range fails the value, never the device.
 impl TensorFuture {
-    /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or index counts as a row of one.
+    /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or index
+    /// counts as a row of one.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -68,8 +69,8 @@ impl TensorFuture {
         self.scatter_reduce(dim, index, source, ScatterMode::Assign)
     }
 
-    /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so the sums
-    /// are the same every time. A 0-d value counts as a row of one.
+    /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so
+    /// the sums are the same every time. A 0-d value counts as a row of one.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -113,9 +114,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The value fails where an index names no place, where the three have not as many dimensions, where
-    /// `index` is larger than `source`, or than this in another dimension than `dim`, and where the
-    /// types of this and `source` differ.
+    /// The value fails where an index names no place, where the three have not as many dimensions,
+    /// where `index` is larger than `source`, or than this in another dimension than `dim`, and
+    /// where the types of this and `source` differ.
     #[track_caller]
     pub fn scatter_reduce(
         &self,
@@ -136,7 +137,8 @@ impl TensorFuture {
         custom(Arc::new(Scatter { dim, mode }), &[self, index, source], Location::caller())
     }
 
-    /// Whole slices along `dim`, for a row of indices. One number is a row of one, as what is picked from or as an index.
+    /// Whole slices along `dim`, for a row of indices. One number is a row of one, as what is
+    /// picked from or as an index.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -162,10 +164,11 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, one.as_ref().unwrap_or(index)], at)
     }
 
-    /// Indexing by tensors: `x.index(&[Some(&i), None, Some(&j)])` is PyTorch's `x[i, :, j]`. The tensors are
-    /// broadcast against each other; the dimensions of the result of that stand where the indexed ones were, or
-    /// in front where those are not neighbours. Indices are integers, negative ones count from the end. What
-    /// a bool tensor picks is as long as its data say: see [`nonzero`](Self::nonzero).
+    /// Indexing by tensors: `x.index(&[Some(&i), None, Some(&j)])` is PyTorch's `x[i, :, j]`. The
+    /// tensors are broadcast against each other; the dimensions of the result of that stand where
+    /// the indexed ones were, or in front where those are not neighbours. Indices are integers,
+    /// negative ones count from the end. What a bool tensor picks is as long as its data say: see
+    /// [`nonzero`](Self::nonzero).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -185,7 +188,8 @@ impl TensorFuture {
         if indices.len() > self.rank() {
             return refuse(Refusal::index(format!("{} indices for shape {}", indices.len(), self.shape())));
         }
-        // One number is no list of them: it takes its dimension away before anything else is picked.
+        // One number is no list of them: it takes its dimension away before anything else is
+        // picked.
         if let Some(d) = indices.iter().position(|i| i.is_some_and(|i| i.rank() == 0 && i.dtype().is_int())) {
             let one = indices[d].map(|i| i.reshape(1));
             let mut alone = vec![None; d];
@@ -205,7 +209,8 @@ impl TensorFuture {
                 None => return refuse(Refusal::shape(format!("cannot broadcast {shape} with {}", i.shape()))),
             }
         }
-        // From the end where they are negative; where one is out of range, a place that nothing has.
+        // From the end where they are negative; where one is out of range, a place that nothing
+        // has.
         let placed = |d: usize, i: &TensorFuture| {
             let (i, n) = (i.to_dtype(DType::I64), self.dims()[d] as i64);
             i.lt(0).where_cond(&i + n, &i)
@@ -250,8 +255,8 @@ impl TensorFuture {
         self.i(all)
     }
 
-    /// The elements at these positions of all of them in row-major order; the result has the shape of the
-    /// indices. Negative ones count from the end.
+    /// The elements at these positions of all of them in row-major order; the result has the shape
+    /// of the indices. Negative ones count from the end.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -13,10 +13,11 @@ use std::sync::Arc;
 ///
 /// Nothing waits.
 impl TensorFuture {
-    /// Matrix product, as PyTorch's `matmul`: the last two dimensions are multiplied, the others are
-    /// broadcast; a vector is a row on the left and a column on the right.
+    /// Matrix product, as PyTorch's `matmul`: the last two dimensions are multiplied, the others
+    /// are broadcast; a vector is a row on the left and a column on the right.
     ///
-    /// Halves are accumulated in float32 and rounded once at the end. Both operands have the same type.
+    /// Halves are accumulated in float32 and rounded once at the end. Both operands have the same
+    /// type.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -44,7 +45,8 @@ impl TensorFuture {
         build::custom(Arc::new(MatMul), &[&turned(self, a), &turned(other, b)], at)
     }
 
-    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is [`matmul`](Self::matmul).
+    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is
+    /// [`matmul`](Self::matmul).
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -60,8 +62,8 @@ impl TensorFuture {
         }
     }
 
-    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without broadcasting;
-    /// for anything else there is [`matmul`](Self::matmul).
+    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without
+    /// broadcasting; for anything else there is [`matmul`](Self::matmul).
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -79,8 +81,8 @@ impl TensorFuture {
         }
     }
 
-    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices. Where `beta` is
-    /// 0 this value does not count, not even its NaN.
+    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices.
+    /// Where `beta` is 0 this value does not count, not even its NaN.
     ///
     /// ```
     /// # tokio_test::block_on(async {

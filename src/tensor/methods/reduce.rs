@@ -13,9 +13,10 @@ macro_rules! reduce_methods {
     ($($name:ident $keep:ident $all:ident $Variant:ident $text:literal;)*) => {
         /// # Reductions
         ///
-        /// `dims` is one dimension or several (`0`, `[0, -1]`), negative from the end; they go
-        /// from the shape, or stay with size 1 in the `_keepdim` form. `()` and an empty list are PyTorch's `dim=()`:
-        /// everything is reduced, but by `any` and `all`, which then reduce nothing. Nothing waits.
+        /// `dims` is one dimension or several (`0`, `[0, -1]`), negative from the end; they go from
+        /// the shape, or stay with size 1 in the `_keepdim` form. `()` and an empty list are
+        /// PyTorch's `dim=()`: everything is reduced, but by `any` and `all`, which then reduce
+        /// nothing. Nothing waits.
         impl TensorFuture {
             $(
                 #[doc = $text]
@@ -50,7 +51,8 @@ reduce_methods! {
 
 /// Positions, and the logarithm of a sum of powers.
 impl TensorFuture {
-    /// Position of the largest element along `dim`, the first of equals, as int64; NaN counts as largest.
+    /// Position of the largest element along `dim`, the first of equals, as int64; NaN counts as
+    /// largest.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -1,5 +1,5 @@
-//! Spread and size of values: variance, standard deviation, norms. Each is composed of ops of the table, which fuse
-//! into the reduction that ends them.
+//! Spread and size of values: variance, standard deviation, norms. Each is composed of ops of the
+//! table, which fuse into the reduction that ends them.
 
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -103,8 +103,8 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
 
 /// Spread and size. Floating point only; halves are computed in float32. Nothing waits.
 impl TensorFuture {
-    /// Variance over dimensions. `correction` is taken off the number of elements: 1 for a sample (PyTorch's
-    /// default), 0 for the whole; NaN where nothing is left.
+    /// Variance over dimensions. `correction` is taken off the number of elements: 1 for a sample
+    /// (PyTorch's default), 0 for the whole; NaN where nothing is left.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -148,8 +148,8 @@ impl TensorFuture {
         deviation(self, None, correction, false)
     }
 
-    /// `(sum |x|^p)^(1/p)` over dimensions; for infinity the largest magnitude, for minus infinity the
-    /// smallest, for 0 how many elements are not zero. PyTorch's `linalg.vector_norm`.
+    /// `(sum |x|^p)^(1/p)` over dimensions; for infinity the largest magnitude, for minus infinity
+    /// the smallest, for 0 how many elements are not zero. PyTorch's `linalg.vector_norm`.
     ///
     /// ```
     /// # tokio_test::block_on(async {

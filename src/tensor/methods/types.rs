@@ -9,10 +9,10 @@ use std::panic::Location;
 
 /// # Types and devices
 impl TensorFuture {
-    /// The same values in another element type; itself where it has that type already. Floats become
-    /// integers by truncation: int32 and int64 saturate, uint8 keeps the lowest eight bits of what int64 has, as
-    /// narrower integers do of wider ones (PyTorch's `c10::convert` goes through int64 as well). Anything becomes
-    /// bool by `!= 0`.
+    /// The same values in another element type; itself where it has that type already. Floats
+    /// become integers by truncation: int32 and int64 saturate, uint8 keeps the lowest eight bits
+    /// of what int64 has, as narrower integers do of wider ones (PyTorch's `c10::convert` goes
+    /// through int64 as well). Anything becomes bool by `!= 0`.
     ///
     /// ```
     /// # tokio_test::block_on(async {

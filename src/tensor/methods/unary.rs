@@ -10,8 +10,8 @@ macro_rules! unary_methods {
     ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
         /// # Of one operand
         ///
-        /// Elementwise. Integers and bool are computed as float32 where the op needs a floating point type.
-        /// Nothing waits.
+        /// Elementwise. Integers and bool are computed as float32 where the op needs a floating
+        /// point type. Nothing waits.
         impl TensorFuture {
             $(if_activation! { $name {} {
                 #[doc = $text]

@@ -32,7 +32,8 @@ fn dim_of(x: &TensorFuture, dim: isize) -> Result<usize, Refusal> {
 
 /// # Shapes and views
 ///
-/// Nothing waits and, but for some reshapes, nothing is copied: values are immutable, so a view shares its elements.
+/// Nothing waits and, but for some reshapes, nothing is copied: values are immutable, so a view
+/// shares its elements.
 impl TensorFuture {
     /// The same elements in row-major order in another shape; one size may be -1 and is worked out.
     ///
@@ -176,8 +177,8 @@ impl TensorFuture {
         view("unsqueeze", self, ViewOp::Reshape, shape, Location::caller())
     }
 
-    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` names none, and takes out
-    /// nothing; see [`squeeze_all`](Self::squeeze_all).
+    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` names none,
+    /// and takes out nothing; see [`squeeze_all`](Self::squeeze_all).
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([1, 2, 1]);
@@ -206,7 +207,8 @@ impl TensorFuture {
         view("squeeze_all", self, ViewOp::Reshape, Ok(shape), Location::caller())
     }
 
-    /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a size.
+    /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a
+    /// size.
     #[track_caller]
     pub fn expand(&self, shape: impl Dims) -> TensorFuture {
         let wanted = shape.dims();
@@ -293,8 +295,9 @@ impl TensorFuture {
         x
     }
 
-    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple or a list of them for
-    /// the first dimensions. [`Index::step`] takes every nth; negative steps walk backwards, as Python's.
+    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple or a
+    /// list of them for the first dimensions. [`Index::step`] takes every nth; negative steps walk
+    /// backwards, as Python's.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -342,9 +345,9 @@ impl TensorFuture {
 
     /// A copy in which the part that `indices` name is `source` (which is broadcast to it).
     ///
-    /// Takes the old value by value: where this was its last handle, and no other op still reads it, the
-    /// elements are written in place and nothing else is copied, so that a key-value cache or a running
-    /// sum costs only what it changes.
+    /// Takes the old value by value: where this was its last handle, and no other op still reads
+    /// it, the elements are written in place and nothing else is copied, so that a key-value cache
+    /// or a running sum costs only what it changes.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -364,7 +367,8 @@ impl TensorFuture {
         asked.without((self, source))
     }
 
-    /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice its gradient.
+    /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice
+    /// its gradient.
     #[track_caller]
     pub(crate) fn among_zeros(&self, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
         let zeros = self.device().zeros_dtype(shape.clone(), self.dtype());

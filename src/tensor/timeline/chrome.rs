@@ -1,6 +1,6 @@
-//! A recording in Chrome's trace event format (the "JSON Object Format" of its specification): complete events
-//! for steps and awaits, flow events for waits across streams and for what ended a barrier, metadata for the lanes'
-//! names.
+//! A recording in Chrome's trace event format (the "JSON Object Format" of its specification):
+//! complete events for steps and awaits, flow events for waits across streams and for what ended a
+//! barrier, metadata for the lanes' names.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::{Ran, RecordedStep, Recording};

@@ -1,4 +1,5 @@
-//! What is drawn of a recording that is written by hand: two streams, two tasks, a stretch in which nothing runs.
+//! What is drawn of a recording that is written by hand: two streams, two tasks, a stretch in which
+//! nothing runs.
 
 use super::place;
 use crate::dtype::DType;
@@ -46,8 +47,8 @@ fn wait(task: usize, name: Option<&str>, op: Option<usize>, times: (u64, u64), r
     }
 }
 
-/// Stream 0: `exp` 0-100, `mul` 100-150, then `sum` 400-450; stream 1: `matmul` 160-250, for which it was told to wait
-/// for `exp`. `sum` reads `matmul`'s value. From 250 to 400 nothing runs.
+/// Stream 0: `exp` 0-100, `mul` 100-150, then `sum` 400-450; stream 1: `matmul` 160-250, for which
+/// it was told to wait for `exp`. `sum` reads `matmul`'s value. From 250 to 400 nothing runs.
 fn recording() -> Recording {
     let mut product = step(2, "matmul", (1, 1), (160, 250));
     product.waits = vec![(0, 1)];

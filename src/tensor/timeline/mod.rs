@@ -1,8 +1,9 @@
-//! Pictures of a [`Recording`]: Chrome's (and Perfetto's) JSON, and a timeline as SVG or as a page of its own.
+//! Pictures of a [`Recording`]: Chrome's (and Perfetto's) JSON, and a timeline as SVG or as a page
+//! of its own.
 //!
-//! Lanes are the device's streams, the small steps that the engine or a poll ran on the spot, and one lane
-//! for each awaiting task. This file sorts a recording into lanes; `chrome` and `svg` write them down. Neither
-//! knows the engine: they see what was recorded, and only that.
+//! Lanes are the device's streams, the small steps that the engine or a poll ran on the spot, and
+//! one lane for each awaiting task. This file sorts a recording into lanes; `chrome` and `svg`
+//! write them down. Neither knows the engine: they see what was recorded, and only that.
 
 mod chrome;
 #[cfg(test)]
@@ -31,14 +32,15 @@ impl Recording {
         chrome::json(self)
     }
 
-    /// The recording as a picture: a lane a stream and one for each awaiting task, idle stretches hatched, arrows
-    /// where a step needed what another stream made, dashed lines from what ended a barrier to who awaited it. `width`
-    /// in pixels.
+    /// The recording as a picture: a lane a stream and one for each awaiting task, idle stretches
+    /// hatched, arrows where a step needed what another stream made, dashed lines from what ended a
+    /// barrier to who awaited it. `width` in pixels.
     pub fn to_svg(&self, width: usize) -> String {
         svg::svg(self, width)
     }
 
-    /// The picture as a page that needs nothing else: the wheel zooms, dragging moves, pointing names.
+    /// The picture as a page that needs nothing else: the wheel zooms, dragging moves, pointing
+    /// names.
     pub fn to_html(&self) -> String {
         svg::page(self)
     }
@@ -119,8 +121,9 @@ fn await_title(a: &RecordedAwait) -> String {
     format!("{}  {}", a.what, place(a.site))
 }
 
-/// Pairs of steps, by index: the second needed the first, on another stream. On a GPU its stream was told to wait, unless
-/// an earlier wait implied this one; on the host the step was not made before what it reads was there.
+/// Pairs of steps, by index: the second needed the first, on another stream. On a GPU its stream
+/// was told to wait, unless an earlier wait implied this one; on the host the step was not made
+/// before what it reads was there.
 fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
     let mut at: HashMap<(usize, u64), usize> = HashMap::new();
     let mut made_by: HashMap<usize, usize> = HashMap::new();

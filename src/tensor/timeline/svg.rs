@@ -1,7 +1,7 @@
 //! A recording as a picture: SVG, alone or inside a page that zooms.
 //!
-//! Every element carries its times as attributes, so that the page's script (`page.js`) lays the same
-//! elements out anew at another scale; without a script the picture stands as it is.
+//! Every element carries its times as attributes, so that the page's script (`page.js`) lays the
+//! same elements out anew at another scale; without a script the picture stands as it is.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::Recording;
