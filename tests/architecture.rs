@@ -648,6 +648,15 @@ fn unsafe_is_where_it_is_expected_and_says_why() {
 }
 
 #[test]
+fn the_root_has_what_a_normal_program_names() {
+    let root =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/lib.rs")).expect("the root");
+    let uses = root.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';'));
+    let names: Vec<Vec<String>> = uses.flat_map(paths_of_use).collect();
+    assert!((30..=40).contains(&names.len()), "{} names: others have modules of their own", names.len());
+}
+
+#[test]
 fn files_are_read_in_one_sitting() {
     let mut wrong = Vec::new();
     for source in &sources() {
