@@ -5,7 +5,8 @@
 //! Each row is the median of several samples after a warm-up; values are awaited or detached as its name says, every
 //! op has operands of its own, and what was computed is checked.
 
-use futensor::{CudaOptions, DType, Device, TensorFuture};
+use futensor::cuda::CudaOptions;
+use futensor::{DType, Device, TensorFuture};
 use futures::executor::block_on;
 use std::time::Instant;
 
@@ -152,7 +153,7 @@ fn region(quick: bool) {
             let recording = device.record();
             block_on(call()).expect("a value");
             wait(&device);
-            let steps: Vec<_> = recording.finish().into_iter().filter(|s| s.by_device).collect();
+            let steps: Vec<_> = recording.finish().steps.into_iter().filter(|s| s.by_device).collect();
             let began = steps.iter().map(|s| s.began).min().unwrap_or_default();
             let ended = steps.iter().map(|s| s.ended).max().unwrap_or_default();
             ended.saturating_sub(began).as_secs_f64()

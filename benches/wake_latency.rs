@@ -10,7 +10,8 @@
 //!
 //! `cargo bench -p futensor-benches --bench wake_latency`
 
-use futensor::{CpuOptions, Device, Meta, TensorFuture, custom_fn};
+use futensor::custom::{Meta, custom_fn};
+use futensor::{CpuOptions, Device, TensorFuture};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

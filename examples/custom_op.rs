@@ -4,10 +4,9 @@
 //! implements [`Operation`], with a CUDA kernel beside its CPU one. They queue, fail and are awaited like
 //! the crate's own.
 
-use futensor::{
-    CpuRun, CudaArg, CudaGrid, CudaKernel, CudaRun, DType, Device, Meta, Operation, Refusal, Result,
-    TensorFuture, custom, custom_fn,
-};
+use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
+use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom, custom_fn};
+use futensor::{DType, Device, Result, TensorFuture};
 use std::f64::consts::PI;
 
 /// The elements of a vector from the last to the first.

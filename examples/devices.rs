@@ -8,7 +8,8 @@
 
 use futensor::nn::{self, Module};
 use futensor::optim::Sgd;
-use futensor::{CpuOptions, Device, Result, Trainer};
+use futensor::train::Trainer;
+use futensor::{CpuOptions, Device, Result};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -66,9 +67,10 @@ async fn networks(first: &Device, second: &Device) -> Result<()> {
     let net = nn::Sequential::new().then(nn::LazyLinear::new(1));
     let x = first.ones([2, 3]);
     net.forward(&x).wait_to_read().await?;
-    println!("   net[0].weight() is on {}", net[0].weight().device());
+    let device = || net.device().expect("the forward pass has made its weights");
+    println!("   net is on {}", device());
     net.to(second);
-    println!("   after net.to({second}): on {}", net[0].weight().device());
+    println!("   after net.to({second}): on {}", device());
     println!("   net(Z) = {}", net.forward(&x.to_device(second)).display().await?);
     let mixed = net.forward(&x);
     if let Some(error) = mixed.error() {

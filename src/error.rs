@@ -152,7 +152,7 @@ impl Error {
     pub fn is_source(&self) -> bool {
         self.kind() == ErrorKind::Source
     }
-    /// An await inside [`deny_barriers`](crate::deny_barriers).
+    /// An await inside [`deny_barriers`](crate::barrier::deny_barriers).
     pub fn is_barrier(&self) -> bool {
         self.kind() == ErrorKind::Barrier
     }

@@ -1,5 +1,5 @@
-//! Async/await tensors: every operation returns at once with a [`TensorFuture`], and every barrier is a
-//! visible `.await`.
+//! Async/await tensors: every operation returns at once with a [`TensorFuture`], and every barrier
+//! is a visible `.await`.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -7,7 +7,7 @@
 //! let device = Device::try_gpu(0);                     // a GPU where there is one, else the CPU
 //! let x = device.ones([1, 2]);                         // nothing has waited
 //! let z = &x * &x + 2.0;                               // queued, fused into one kernel
-//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value, and for nothing else
+//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value, for nothing else
 //! (&z + 1.0).detach();                                 // fire and forget
 //! device.waitall().await?;                             // joins the whole device
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -15,29 +15,33 @@
 //!
 //! # Finding your way
 //!
-//! - [`Device`]: where values live. Creation (`zeros`, `randn`, `from_vec`...), barriers, backpressure, counters.
-//! - [`TensorFuture`]: a value to come, with every op as a method; [`Tensor`], one that is known to be there. The
-//!   elementwise ops are listed on [`TensorFuture`] under "Elementwise ops": one row each of one table.
-//! - Operators take futures, tensors, references and numbers: [`Operand`]. Indexing: [`TensorFuture::i`].
-//! - [`cat`], [`stack`]; random numbers for each task: [`Generator`].
-//! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`], [`TensorFuture::stop_gradient`], [`checkpoint`].
-//! - Layers and training: [`nn`], [`optim`], [`Trainer`].
-//! - Ops of your own: [`custom_fn`], [`custom`], [`Operation`].
-//! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]; reads: [`TensorFuture::to_vec`],
-//!   [`TensorFuture::item`], [`TensorFuture::display`].
+//! - [`Device`]: where values live. Creation (`zeros`, `randn`, `from_vec`...), barriers,
+//!   backpressure, counters.
+//! - [`TensorFuture`]: a value to come, with every op as a method; [`Tensor`], one that is known to
+//!   be there. [`cat`], [`stack`] and [`einsum`] are functions.
+//! - Operators take futures, tensors, references and numbers: [`Operand`]. Indexing:
+//!   [`TensorFuture::i`]. Random numbers for each task: [`Generator`].
+//! - Reads: [`TensorFuture::to_vec`], [`TensorFuture::item`], [`TensorFuture::display`].
+//! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]. The module
+//!   [`barrier`] says where a program waits, and holds code that is to wait for nothing to it.
+//! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`]
+//!   for many.
+//! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`],
+//!   [`TensorFuture::stop_gradient`], [`checkpoint`]. Layers and training: [`nn`], [`optim`],
+//!   [`train`], [`data`].
 //! - A block of ops that is planned once and then only run: [`Device::region`].
-//! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`] for many.
-//! - In a service: [`serve::Batcher`] (many requests, few batches), [`completed`] (results as they complete),
-//!   [`deny_barriers`] (code that is to wait for nothing is held to it), [`barriers`] (where a program waits),
-//!   [`Trace`] (what ran and who waited, as a picture).
+//! - In a service: [`serve`] (many requests, few batches; results as they complete).
+//! - What ran and who waited, as a picture: [`Device::record`].
+//! - Ops of your own: [`custom`](mod@custom), with kernels for a GPU: [`cuda`].
 //! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
 //!
 //! # The first thing to know
 //!
-//! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending read or await, a
-//! [`detach`](TensorFuture::detach), and whatever an observed value is made from. Dropping a request's future
-//! therefore cancels its queued work. `waitall` joins what runs, and is no observer. (PyTorch's `detach`, which cuts a
-//! value off its gradient, is [`stop_gradient`](TensorFuture::stop_gradient) here.)
+//! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending
+//! read or await, a [`detach`](TensorFuture::detach), and whatever an observed value is made from.
+//! Dropping a request's future therefore cancels its queued work. `waitall` joins what runs, and is
+//! no observer. (PyTorch's `detach`, which cuts a value off its gradient, is
+//! [`stop_gradient`](TensorFuture::stop_gradient) here.)
 //!
 //! # Errors
 //!
@@ -55,8 +59,9 @@
 //!
 //! # Executors
 //!
-//! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a hand-written loop. From a
-//! plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async task only `.await` does.
+//! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a
+//! hand-written loop. From a plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async
+//! task only `.await` does.
 //!
 //! # Features
 //!
@@ -64,26 +69,13 @@
 //!
 //! - `cuda`: GPUs, without a toolkit;
 //! - `safetensors`: weights from and to disk;
-//! - `serve`: [`serve::Batcher`], a tower `Service`, and [`completed`];
+//! - `serve`: [`serve::Batcher`], a tower `Service`, and [`serve::completed`];
 //! - `tokio`: [`block_on`] refuses to block a worker of tokio's.
 //!
-//! On demand `ndarray` (host values to and from its arrays) and `tracing`: any subscriber gets
+//! On demand:
 //!
-//! - `futensor::op`, an event an op as it is queued, at TRACE;
-//! - `futensor::step`, a span a step that runs on a stream, at DEBUG (an event a small op, at TRACE);
-//! - `futensor::barrier`, an event an await that has ended, at DEBUG;
-//!
-//! all with the caller's line. Steps run on the device's threads, so their spans are no children of a
-//! task's. [tokio-console](https://docs.rs/console-subscriber) shows tokio's own spans alone: the tasks
-//! that await, not the steps. A layer beside it prints those:
-//!
-//! ```text
-//! use tracing_subscriber::{EnvFilter, Layer, fmt, prelude::*};
-//! let ours = fmt::layer()
-//!     .with_span_events(fmt::format::FmtSpan::CLOSE)       // a step has a line once it has ended
-//!     .with_filter(EnvFilter::new("futensor=debug"));
-//! tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
-//! ```
+//! - `ndarray`: host values to and from its arrays;
+//! - `tracing`: ops, steps and barriers for any subscriber, as [`recording`] says.
 //!
 //! How it is built, for whoever is about to change it, has [a page of its own](architecture).
 
@@ -111,60 +103,117 @@ pub mod serve;
 mod tensor;
 
 // After `tensor`, so that the page of `Device` opens with what is for every device.
-mod cuda;
+pub mod cuda;
 
 pub mod data;
 pub mod nn;
 pub mod optim;
 #[cfg(feature = "safetensors")]
 pub mod safetensors;
-mod train;
+pub mod train;
 
 #[cfg(doc)]
 #[doc = include_str!("ARCHITECTURE.md")]
 pub mod architecture {}
 
-#[cfg(feature = "cuda")]
-pub use cuda::gpu::CudaOptions;
+// What a normal program names. The rest has a module for each thing that one might do.
 pub use dtype::{DType, Element, Scalar};
 pub use engine::port::DeviceMemory;
-pub use engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Trace};
 pub use error::{Error, Result};
-pub use graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
-pub use graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 pub use op::ScatterMode;
 pub use shape::Shape;
-pub use tensor::attention::AttentionOptions;
-pub use tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything, waitall};
-pub use tensor::barriers::{BarrierReport, Barriers, barriers};
-pub use tensor::benchmark::{Benchmark, Measured};
+pub use tensor::barrier::waitall;
 pub use tensor::block_on::block_on;
-#[cfg(feature = "serve")]
-pub use tensor::completed::{Completed, completed};
-pub use tensor::conv::ConvOptions;
 pub(crate) use tensor::custom::own;
-pub use tensor::custom::{custom, custom_fn, custom_owned};
 pub use tensor::device::{CpuOptions, Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
-pub use tensor::einsum::einsum;
-pub use tensor::future::{Tensor, TensorFuture, Wait};
+pub use tensor::future::{Tensor, TensorFuture};
 pub use tensor::generator::Generator;
+pub(crate) use tensor::gradient::Backward;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::record::no_grad;
-pub use tensor::gradient::{Backward, GradOptions, Leaf, grad, grad_with};
-pub use tensor::interpolate::{InterpolateMode, InterpolateOptions};
-pub use tensor::losses::{LossOptions, Reduction};
+pub use tensor::gradient::{GradOptions, Leaf, grad, grad_with};
+pub use tensor::methods::attention::AttentionOptions;
+pub use tensor::methods::conv::ConvOptions;
+pub use tensor::methods::einsum::einsum;
+pub use tensor::methods::interpolate::{InterpolateMode, InterpolateOptions};
+pub use tensor::methods::join::{cat, stack};
+pub use tensor::methods::losses::{LossOptions, Reduction};
+pub use tensor::methods::pad::PadMode;
+pub use tensor::methods::pool::PoolOptions;
 pub use tensor::operand::Operand;
-pub use tensor::pad::PadMode;
-pub use tensor::pool::PoolOptions;
-#[cfg(feature = "ndarray")]
-pub use tensor::read::ToNdarray;
-pub use tensor::read::{Item, NonZero, Shown, ToVec};
-pub use tensor::record::Recording;
-pub use tensor::region::{Flat, Region, Tensors};
-pub use tensor::scope::{Scoped, allow_barriers, deny_barriers, named, tell_barriers};
-pub use tensor::simulated::{SimOptions, Simulation};
-pub use tensor::views::{cat, stack};
-pub use tensor::watch::{Barrier, BarrierSite};
-pub use train::{Batch, Trainer};
-pub use view::{Output, Parallel, View};
+
+/// Barriers and backpressure: where a program waits, and the futures that it waits for.
+///
+/// A [`Barriers`](barrier::Barriers) collects where a program waits, how long, and whether the
+/// device ran dry meanwhile. [`deny_barriers`](barrier::deny_barriers) makes a barrier inside a
+/// task an error.
+pub mod barrier {
+    pub use crate::tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything};
+    pub use crate::tensor::barriers::{BarrierReport, Barriers, barriers};
+    pub use crate::tensor::future::Wait;
+    pub use crate::tensor::scope::{Scoped, allow_barriers, deny_barriers, tell_barriers};
+    pub use crate::tensor::watch::{Barrier, BarrierSite};
+}
+
+/// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,
+/// [`custom`](custom::custom()) an [`Operation`](custom::Operation).
+///
+/// An operation has a shape rule and a CPU kernel, and on demand a gradient, a kernel in CUDA C,
+/// and an input that it writes over. Errors, skipping and recordings treat it like any other op.
+pub mod custom {
+    pub use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+    pub use crate::tensor::custom::{custom, custom_fn, custom_owned};
+    pub use crate::tensor::gradient::Backward;
+    pub use crate::view::{Output, Parallel, View};
+}
+
+/// The futures of reads: [`TensorFuture::to_vec`] and its siblings return them.
+pub mod read {
+    #[cfg(feature = "ndarray")]
+    pub use crate::tensor::read::ToNdarray;
+    pub use crate::tensor::read::{Item, NonZero, Shown, ToVec};
+}
+
+/// What a device ran, on which stream, after what; what was fused or skipped; who awaited what.
+///
+/// [`Device::record`] begins, [`Recorder::finish`](recording::Recorder::finish) ends with a
+/// [`Recording`](recording::Recording): data, and pictures of it.
+///
+/// # For `tracing`
+///
+/// With the feature `tracing` any subscriber gets these, all with the caller's line:
+///
+/// - `futensor::op`, an event an op as it is queued, at TRACE;
+/// - `futensor::step`, a span a step that runs on a stream, at DEBUG (an event a small op, at
+///   TRACE);
+/// - `futensor::barrier`, an event an await that has ended, at DEBUG.
+///
+/// Steps run on the device's threads, so their spans are no children of a task's.
+/// [tokio-console](https://docs.rs/console-subscriber) shows tokio's own spans alone: the tasks
+/// that await, not the steps. A layer beside it prints those:
+///
+/// ```text
+/// use tracing_subscriber::{EnvFilter, Layer, fmt, prelude::*};
+/// let ours = fmt::layer()
+///     .with_span_events(fmt::format::FmtSpan::CLOSE)       // a step has a line once it has ended
+///     .with_filter(EnvFilter::new("futensor=debug"));
+/// tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
+/// ```
+pub mod recording {
+    pub use crate::engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Recording};
+    pub use crate::tensor::recorder::Recorder;
+    pub use crate::tensor::scope::named;
+}
+
+/// Blocks of ops that are planned once and then only run: [`Device::region`] makes one.
+pub mod region {
+    pub use crate::tensor::region::{Flat, Region, Tensors};
+}
+
+/// A device whose order, faults and clock a seed chooses: [`Device::simulated`].
+///
+/// For tests of your own code: a seed that failed fails again.
+pub mod sim {
+    pub use crate::tensor::simulated::{SimOptions, Simulation};
+}

@@ -1,4 +1,5 @@
-//! `Trainer`: which devices a model and its batches go to, and one step on all of them.
+//! Training on one device or on several: which of them a model and its batches go to, and one step
+//! on all.
 
 use crate::nn::{Module, Parameter, substituted};
 use crate::optim::Optimizer;
@@ -7,12 +8,13 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// Moves a model and its batches to devices. With several devices each batch is split, each device runs the
-/// model on its part, and the gradients are averaged, as if it had been one batch on one device. Nothing waits.
+/// Moves a model and its batches to devices. With several devices each batch is split, each device
+/// runs the model on its part, and the gradients are averaged, as if it had been one batch on one
+/// device. Nothing waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, Trainer, nn, nn::Module, optim::Sgd};
+/// use futensor::{Device, nn::{self, Module}, optim::Sgd, train::Trainer};
 /// let devices = [Device::cpu(), Device::cpu_with(Default::default())];
 /// let host = Device::cpu();
 /// let net = nn::Linear::new(3, 1, &host);
@@ -32,7 +34,7 @@ pub struct Trainer {
 
 /// A batch in parts, one a device: see [`Trainer::prepare_batch`].
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct SplitBatch {
     parts: Vec<Part>,
     rows: usize,
 }
@@ -44,7 +46,7 @@ struct Part {
     rows: usize,
 }
 
-impl Batch {
+impl SplitBatch {
     /// How many rows there are in all.
     pub fn rows(&self) -> usize {
         self.rows
@@ -78,11 +80,11 @@ impl Trainer {
         model.to(self.device());
     }
 
-    /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as there are
-    /// devices, or rows if these are fewer.
+    /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as
+    /// there are devices, or rows if these are fewer.
     ///
     /// ```
-    /// use futensor::{CpuOptions, Device, Trainer};
+    /// use futensor::{CpuOptions, Device, train::Trainer};
     /// let devices = [Device::cpu(), Device::cpu_with(CpuOptions::default())];
     /// let trainer = Trainer::new(&devices);
     /// let x = Device::cpu().arange(0, 5, 1);
@@ -92,12 +94,12 @@ impl Trainer {
     /// assert!(batch.parts().zip(&devices).all(|(part, device)| part[0].device() == *device));
     /// ```
     #[track_caller]
-    pub fn prepare_batch(&self, tensors: &[&TensorFuture]) -> Batch {
+    pub fn prepare_batch(&self, tensors: &[&TensorFuture]) -> SplitBatch {
         let rows = tensors.first().and_then(|x| x.dims().first().copied()).unwrap_or(1);
         if self.devices.len() == 1 || rows < 2 {
             let device = self.device().clone();
             let tensors = tensors.iter().map(|x| x.to_device(&device)).collect();
-            return Batch { parts: vec![Part { device, tensors, rows }], rows };
+            return SplitBatch { parts: vec![Part { device, tensors, rows }], rows };
         }
         let n = self.devices.len().min(rows);
         // The first parts have one row more where it does not divide.
@@ -111,18 +113,19 @@ impl Trainer {
             start += size(i);
             part
         });
-        Batch { parts: parts.collect(), rows }
+        SplitBatch { parts: parts.collect(), rows }
     }
 
-    /// The loss of a batch on the first device: the mean of the parts', each by its number of rows. `loss` is
-    /// called once a part, in which the model's parameters stand on that part's device; their gradients come
-    /// back to the first one. Running averages are learnt from the first part, as in PyTorch's `DataParallel`.
+    /// The loss of a batch on the first device: the mean of the parts', each by its number of rows.
+    /// `loss` is called once a part, in which the model's parameters stand on that part's device;
+    /// their gradients come back to the first one. Running averages are learnt from the first part,
+    /// as in PyTorch's `DataParallel`.
     ///
     /// `loss` gives the mean over its rows.
     ///
     /// ```
     /// # tokio_test::block_on(async {
-    /// use futensor::{CpuOptions, Device, Trainer, nn, nn::Module};
+    /// use futensor::{CpuOptions, Device, nn::{self, Module}, train::Trainer};
     /// let (host, other) = (Device::cpu(), Device::cpu_with(CpuOptions::default()));
     /// let net = nn::from_fn(|x| x * 2.0);
     /// let x = host.from_vec(vec![1.0f32, 2.0, 6.0], [3, 1]);
@@ -136,7 +139,7 @@ impl Trainer {
     pub fn loss(
         &self,
         model: &dyn Module,
-        batch: &Batch,
+        batch: &SplitBatch,
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let home = self.device();
@@ -162,16 +165,16 @@ impl Trainer {
         weighted.reduce(|a, b| a + b).expect("a batch has a part")
     }
 
-    /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the loss, off the
-    /// tape: for whoever reports it.
+    /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the
+    /// loss, off the tape: for whoever reports it.
     ///
     /// # Errors
-    /// A step whose gradients fail leaves the model as it was, and the loss that is given fails with its error. (So it
-    /// is there once the gradients are.)
+    /// A step whose gradients fail leaves the model as it was, and the loss that is given fails
+    /// with its error. (So it is there once the gradients are.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
-    /// use futensor::{Device, Trainer, nn, optim::Sgd, nn::Module};
+    /// use futensor::{Device, nn::{self, Module}, optim::Sgd, train::Trainer};
     /// let device = Device::cpu();
     /// let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
     /// let mut sgd = Sgd::new(net.parameters(), 0.1);
@@ -186,7 +189,7 @@ impl Trainer {
         &self,
         model: &dyn Module,
         optimizer: &mut dyn Optimizer,
-        batch: &Batch,
+        batch: &SplitBatch,
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let loss = self.loss(model, batch, loss);

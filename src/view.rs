@@ -73,7 +73,7 @@ impl<'a> View<'a> {
     }
 
     /// The elements as a slice, where they are contiguous and of type `T`. `None` as well for the input that
-    /// [`Operation::reuses`](crate::Operation::reuses) names: its elements are in the output.
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are in the output.
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
         if !self.has_elements_of::<T>() || !self.is_contiguous() {
             return None;
@@ -89,7 +89,7 @@ impl<'a> View<'a> {
     }
 
     /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for the input that
-    /// [`Operation::reuses`](crate::Operation::reuses) names: its elements are in the output.
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are in the output.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
         if !self.has_elements_of::<T>() {
             return None;
@@ -167,11 +167,11 @@ impl ViewMut<'_> {
 ///
 /// What was there before (memory of other values) cannot be seen: an op writes all elements with
 /// [`fill_from`](Self::fill_from), or takes them as a slice of zeros. Where it
-/// [reuses](crate::Operation::reuses) an input, they are that input's elements. What is left unwritten fails the value.
+/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. What is left unwritten fails the value.
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, Meta, Refusal, custom_fn};
+/// use futensor::{Device, custom::{Meta, Refusal, custom_fn}};
 /// let x = Device::cpu().arange(0.0, 4.0, 1.0);
 /// let infer = |inputs: &[&Meta]| Ok(inputs[0].clone());
 /// let every_other = custom_fn("every_other", &[&x], infer, |run| {
@@ -241,7 +241,7 @@ impl<'r> Output<'r> {
     }
 
     /// The elements as a slice: those written before, then zeros; the input's, where the op
-    /// [reuses](crate::Operation::reuses) one. `None` where they are not of type `T`.
+    /// [reuses](crate::custom::Operation::reuses) one. `None` where they are not of type `T`.
     pub fn into_slice<T: Element>(self) -> Option<&'r mut [T]> {
         if T::DTYPE != self.view.dtype {
             return None;

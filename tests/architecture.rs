@@ -576,7 +576,7 @@ fn every_kernel_that_chooses_a_level_is_tested_at_every_level() {
     // A family is a file of `host/kernels`, or a folder.
     let family = |path: &str| {
         let name = path.strip_prefix("host/kernels/")?.split('/').next()?.trim_end_matches(".rs").to_owned();
-        (!["isa", "simd", "testing", "measure"].contains(&&name[..])).then_some(name)
+        (!["isa", "simd", "testing"].contains(&&name[..])).then_some(name)
     };
     let (mut chooses, mut tested) = (BTreeSet::new(), BTreeSet::new());
     for source in sources() {
@@ -643,6 +643,15 @@ fn unsafe_is_where_it_is_expected_and_says_why() {
         .collect();
     assert!(gone.is_empty(), "listed, and no longer needed: {gone:?}");
     assert!(wrong.is_empty(), "no SAFETY note near:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_root_has_what_a_normal_program_names() {
+    let root =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/lib.rs")).expect("the root");
+    let uses = root.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';'));
+    let names: Vec<Vec<String>> = uses.flat_map(paths_of_use).collect();
+    assert!((30..=40).contains(&names.len()), "{} names: others have modules of their own", names.len());
 }
 
 #[test]

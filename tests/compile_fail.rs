@@ -44,6 +44,11 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["`String`", "Element` is not"]),
     (
+        "a_layer_without_a_weight_offers_none",
+        "let w = futensor::nn::Relu.weight();",
+        &["no method named `weight`"],
+    ),
+    (
         "what_takes_a_value_over_takes_the_handle",
         "let y = x.slice_assign(0, device.ones([2])); y.detach(); x.detach();",
         &["moved value: `x`"],
@@ -57,7 +62,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "a_kernel_can_go_to_another_thread",
         "let rc = std::rc::Rc::new(1.0f32);
-         futensor::custom_fn(\"one\", &[&x], |i| Ok(i[0].clone()),
+         futensor::custom::custom_fn(\"one\", &[&x], |i| Ok(i[0].clone()),
             move |run| { run.output().fill_from([*rc; 4]); Ok(()) }).detach();",
         &["cannot be s"],
     ),
@@ -68,7 +73,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "a_scope_that_nobody_awaits_is_warned_of",
-        "futensor::deny_barriers(&x);",
+        "futensor::barrier::deny_barriers(&x);",
         &["unused `Scoped` that must be used"],
     ),
     (

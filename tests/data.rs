@@ -1,6 +1,6 @@
 //! Batches made ahead: in order, every example once an epoch, never too far ahead, and no thread stays behind.
 
-use futensor::data::{Loader, Rows};
+use futensor::data::{Examples, Loader};
 use futensor::{Device, Error};
 use futures::executor::block_on;
 use futures::{FutureExt, StreamExt};
@@ -42,10 +42,10 @@ fn a_shuffle_is_fair() {
 #[tokio::test]
 async fn rows_become_batches_on_the_device() {
     let device = Device::cpu();
-    let rows = Rows::new((0..20).map(|i| i as f32).collect(), [2]).unwrap();
-    let labels = Rows::new((0..10i64).collect(), ()).unwrap();
-    let (r, l) = (rows.clone(), labels.clone());
-    let loader = Loader::new(rows.len(), move |at, device| Ok((r.pick(at, device), l.pick(at, device))));
+    let pairs = Examples::new((0..20).map(|i| i as f32).collect(), [2]).unwrap();
+    let labels = Examples::new((0..10i64).collect(), ()).unwrap();
+    let (r, l) = (pairs.clone(), labels.clone());
+    let loader = Loader::new(pairs.len(), move |at, device| Ok((r.pick(at, device), l.pick(at, device))));
     let loader = loader.batch_size(4);
     let mut batches = loader.epoch(0, &device);
     let mut sizes = Vec::new();
@@ -57,7 +57,7 @@ async fn rows_become_batches_on_the_device() {
     }
     assert_eq!(sizes, [(vec![4, 2], vec![4]), (vec![4, 2], vec![4]), (vec![2, 2], vec![2])]);
     assert_eq!(loader.drop_last(true).epoch(0, &device).len(), 2);
-    assert!(Rows::new(vec![1.0f32; 3], [2]).unwrap_err().is_shape());
+    assert!(Examples::new(vec![1.0f32; 3], [2]).unwrap_err().is_shape());
 }
 
 /// How many batches have been asked for, and a way to wait for that.

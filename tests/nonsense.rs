@@ -5,6 +5,7 @@
 
 #![allow(clippy::reversed_empty_ranges)]
 
+use futensor::custom::*;
 use futensor::nn::Module;
 use futensor::*;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -648,19 +649,6 @@ fn ranges_that_are_longer_than_any_memory_are_refused(device: &Device) {
     assert_eq!(device.arange(0, 4, 1).i(1..=isize::MAX).dims(), [3]);
 }
 
-fn a_parameter_that_a_module_has_not_is_a_failed_value(device: &Device) {
-    use futensor::nn::{Linear, Module, Relu};
-    let bare = Linear::without_bias(2, 1, device);
-    let line = line!() + 1;
-    let wrong = [("weight", Relu.weight()), ("bias", Relu.bias()), ("bias", bare.bias())];
-    for (name, value) in wrong {
-        let error = value.error().expect("it failed at once");
-        assert!(error.is_argument() && error.op() == name, "{error}");
-        assert!(error.to_string().contains(&format!("tests/nonsense.rs:{line}")), "{error}");
-    }
-    assert!(bare.weight().error().is_none());
-}
-
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -699,10 +687,6 @@ const ALL: &[(&str, fn(&Device))] = &[
         a_repeated_value_is_one_copy_and_its_mistakes_name_repeat,
     ),
     ("ranges_that_are_longer_than_any_memory_are_refused", ranges_that_are_longer_than_any_memory_are_refused),
-    (
-        "a_parameter_that_a_module_has_not_is_a_failed_value",
-        a_parameter_that_a_module_has_not_is_a_failed_value,
-    ),
 ];
 
 /// Runs all of them, each on a device of its own.

@@ -5,7 +5,8 @@
 #[allow(dead_code)]
 mod nonsense;
 
-use futensor::{CudaOptions, Device};
+use futensor::Device;
+use futensor::cuda::CudaOptions;
 use futensor_simulated_driver::harness;
 use std::process::ExitCode;
 

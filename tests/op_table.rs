@@ -48,7 +48,7 @@ fn rows_of_the_table() -> Names {
     found
 }
 
-/// Public functions of `src/tensor/` that return values to come, on values and devices.
+/// Public functions of `src/tensor/` and `src/tensor/methods/` that return values to come, on values and devices.
 fn functions() -> Names {
     // On and off the tape, and what is not an op of its own.
     const NO_OPS: &[&str] = &[
@@ -61,7 +61,8 @@ fn functions() -> Names {
         "value",
     ];
     let mut found = Names::new();
-    for entry in fs::read_dir(root().join("src/tensor")).expect("the sources") {
+    let files = |folder| fs::read_dir(root().join(folder)).expect("the sources");
+    for entry in files("src/tensor").chain(files("src/tensor/methods")) {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|e| e != "rs") {
             continue;
@@ -130,4 +131,27 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     compare("optimisers", said(&optim), &optimisers);
     let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
     assert_eq!(names, said(&|_| true).len(), "a name is there twice");
+}
+
+/// rustdoc shows the methods of a type in the order of their modules.
+#[test]
+fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
+    let list = text("src/tensor/methods/mod.rs");
+    let module = |line: &str| line.split_once("mod ")?.1.strip_suffix(';').map(str::to_string);
+    let files: Vec<String> =
+        list.lines().filter_map(module).map(|name| text(&format!("src/tensor/methods/{name}.rs"))).collect();
+    assert!(files.len() > 15, "the test does not see the modules");
+    let mut reached = 0;
+    for (group, names) in table(&text("README.md")).expect("a table") {
+        // Rows of the op table are nowhere by name, and creation is another page; options have `mut self`.
+        let is_in = |file: &String, name: &String| {
+            let method = file.split_once(&format!("pub fn {name}(")).map(|(_, rest)| rest.trim_start());
+            method.is_some_and(|rest| rest.starts_with("&self") || rest.starts_with("self"))
+        };
+        let at = |name: &String| files.iter().position(|file| is_in(file, name));
+        let places: BTreeSet<usize> = names.iter().filter_map(at).collect();
+        assert!(places.first().is_none_or(|first| *first >= reached), "{group} comes too early on the page");
+        reached = places.last().map_or(reached, |last| *last);
+    }
+    assert!(reached + 1 == files.len(), "the table ends before the page does");
 }

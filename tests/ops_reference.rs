@@ -14,7 +14,8 @@
 
 mod reference;
 
-use futensor::{DType, Device, SimOptions, Simulation};
+use futensor::sim::{SimOptions, Simulation};
+use futensor::{DType, Device};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use reference::{
     apply::{self, Made},

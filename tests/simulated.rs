@@ -2,7 +2,8 @@
 //! faults and the clock come from the seed, so a failure replays. Run one seed with
 //! `FUTENSOR_SEED=7 cargo test -p futensor-tests --test simulated`.
 
-use futensor::{Device, Generator, SimOptions, Simulation, TensorFuture};
+use futensor::sim::{SimOptions, Simulation};
+use futensor::{Device, Generator, TensorFuture};
 use std::time::Duration;
 
 /// The seeds of a test: all of them, or the one that is asked for.
@@ -325,7 +326,7 @@ impl Drop for Sore {
 
 #[test]
 fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
-    use futensor::{Meta, Refusal, custom_fn};
+    use futensor::custom::{Meta, Refusal, custom_fn};
     for_seeds(200, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
         let mut choices = Choices(seed);
@@ -334,7 +335,7 @@ fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
         for _ in 0..6 {
             let k = choices.below(nodes.len() as u64) as usize;
             let (what, sore) = (choices.below(4), Sore);
-            let run = move |run: &mut futensor::CpuRun<'_>| {
+            let run = move |run: &mut futensor::custom::CpuRun<'_>| {
                 let _here = &sore;
                 let x = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
                 match what {

@@ -5,7 +5,8 @@
 
 mod support;
 
-use futensor::{CpuOptions, Device, Refusal, TensorFuture, custom_fn};
+use futensor::custom::{Refusal, custom_fn};
+use futensor::{CpuOptions, Device, TensorFuture};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};

@@ -1,10 +1,11 @@
 //! Optimizers, clipping and whole training steps give PyTorch's values: `tests/reference/training.py`.
 
+use futensor::custom::{Refusal, custom_fn};
 use futensor::nn::{self, Module, Parameter};
 use futensor::optim::{self, Optimizer};
+use futensor::train::Trainer;
 use futensor::{
-    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, Refusal, TensorFuture, Trainer,
-    custom_fn, grad, grad_with,
+    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, TensorFuture, grad, grad_with,
 };
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
@@ -342,7 +343,7 @@ const OPTIMIZERS: [&str; 8] =
 
 /// A gradient whose failure is known only once its kernel has run.
 fn fails_later(like: &TensorFuture) -> TensorFuture {
-    let meta = futensor::Meta::new(like.shape(), like.dtype());
+    let meta = futensor::custom::Meta::new(like.shape(), like.dtype());
     custom_fn("breaks", &[like], move |_| Ok(meta.clone()), |_| Err(Refusal::kernel("broken")))
 }
 

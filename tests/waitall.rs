@@ -2,7 +2,8 @@
 
 mod support;
 
-use futensor::{Device, Refusal, custom_fn};
+use futensor::Device;
+use futensor::custom::{Refusal, custom_fn};
 use futures::executor::block_on;
 use futures::poll;
 use support::{Deadline, Gate, Kind, same_meta};

@@ -1,8 +1,8 @@
 //! Part 3: `waitall` against `wait_to_read` with other work in flight.
 
 use crate::report::Report;
-use crate::setup::{Outcome, Setup, check};
-use futensor::{Benchmark, CpuOptions, TensorFuture};
+use crate::setup::{Outcome, Setup, check, timed_await};
+use futensor::{CpuOptions, TensorFuture};
 use serde_json::json;
 
 /// One product that is wanted now, and others that are not.
@@ -22,7 +22,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     drop(warm);
 
     let (wanted, others) = work(&x, n);
-    let (done, one) = Benchmark::new("wait_to_read").run_async(wanted.wait_to_read()).await;
+    let (done, one) = timed_await(wanted.wait_to_read()).await;
     done?;
     let running = others.iter().filter(|other| !other.is_ready()).count();
     check(wanted.is_ready(), "wait_to_read waits for its value")?;
@@ -31,22 +31,22 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     drop((wanted, others));
 
     let (wanted, others) = work(&x, n);
-    let (done, all) = Benchmark::new("waitall").run_async(device.waitall()).await;
+    let (done, all) = timed_await(device.waitall()).await;
     done?;
     let left = others.iter().filter(|other| !other.is_ready()).count();
     check(wanted.is_ready() && left == 0, "waitall waits for everything")?;
 
     report.part("barriers, with other products in flight");
     report.row("products queued behind the one awaited", n.to_string());
-    report.time("wait_to_read on the one", one.time);
+    report.time("wait_to_read on the one", one);
     report.row("of the rest, not done after it", running.to_string());
-    report.time("waitall", all.time);
+    report.time("waitall", all);
     report.row("of the rest, not done after it", left.to_string());
     report.json(
         "barriers",
         json!({
-            "waitall_s": all.time.as_secs_f64(),
-            "wait_to_read_s": one.time.as_secs_f64(),
+            "waitall_s": all.as_secs_f64(),
+            "wait_to_read_s": one.as_secs_f64(),
             "still_running_after_wait_to_read": running,
         }),
     );

@@ -2,7 +2,8 @@
 
 use crate::report::Report;
 use crate::setup::{Outcome, Setup, check};
-use futensor::{CpuOptions, Ran, RecordedStep};
+use futensor::CpuOptions;
+use futensor::recording::{Ran, RecordedStep};
 
 pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let device = setup.own(CpuOptions::default());
@@ -11,7 +12,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let y = device.ones([1, 2]);
     let z = &x * &y + 2.0;
     let shown = z.display().await?;
-    let small = recording.finish();
+    let small = recording.finish().steps;
     check(z.to_vec::<f32>().await? == [3.0, 3.0], "z is 3 everywhere")?;
     let ops =
         |steps: &[RecordedStep], name| steps.iter().flat_map(|s| &s.ops).filter(|op| op.name == name).count();
@@ -26,7 +27,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     drop(right.matmul(&left).exp());
     let value = sum.item::<f32>().await?;
     device.waitall().await?;
-    let large = recording.finish();
+    let large = recording.finish().steps;
     check(value.is_finite(), "the sum is a number")?;
     check(ops(&large, "sum") == 1, "the sum was recorded once")?;
 

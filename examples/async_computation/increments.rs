@@ -8,7 +8,8 @@
 
 use crate::report::{Report, seconds};
 use crate::setup::{Outcome, Setup, check, check_ran, median};
-use futensor::{CpuOptions, Device, Meta, Result, TensorFuture, custom_fn};
+use futensor::custom::{Meta, custom_fn};
+use futensor::{CpuOptions, Device, Result, TensorFuture};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

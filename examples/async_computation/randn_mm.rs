@@ -1,8 +1,8 @@
 //! Part 1: ten times `randn(1000, 1000)` and `matmul`.
 
 use crate::report::Report;
-use crate::setup::{Outcome, Setup, check, check_ran, cores};
-use futensor::{Benchmark, CpuOptions, Device, Generator, TensorFuture};
+use crate::setup::{Outcome, Setup, check, check_ran, cores, timed, timed_await};
+use futensor::{CpuOptions, Device, Generator, TensorFuture};
 use serde_json::json;
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     drop(warm);
 
     let before = device.stats();
-    let (held, issue) = Benchmark::new("issue").run(|| products(&device, n));
-    let (done, rest) = Benchmark::new("complete").run_async(device.waitall()).await;
+    let (held, issue) = timed(|| products(&device, n));
+    let (done, rest) = timed_await(device.waitall()).await;
     done?;
-    let complete = issue.time + rest.time;
+    let complete = issue + rest;
     check_ran(&device, before, 2 * TIMES)?;
 
     let each = async {
@@ -43,7 +43,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
         }
         Ok::<_, futensor::Error>(held)
     };
-    let (awaited, awaited_each) = Benchmark::new("awaited each").run_async(each).await;
+    let (awaited, awaited_each) = timed_await(each).await;
     let awaited = awaited?;
 
     let (synchronous, last) = synchronous(&device, n).await?;
@@ -55,9 +55,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
 
     report.part("ten times randn and matmul");
     report.row("size", format!("[{n}, {n}]"));
-    report.time("until the calls return", issue.time);
+    report.time("until the calls return", issue);
     report.time("until waitall is done", complete);
-    report.time("awaited one by one", awaited_each.time);
+    report.time("awaited one by one", awaited_each);
     report.time("synchronously", synchronous);
     report.note(
         "Synchronously: the same generator run on the device with its caller blocked, and the same GEMM\n\
@@ -66,9 +66,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     report.json(
         "randn_mm",
         json!({
-            "issue_s": issue.time.as_secs_f64(),
+            "issue_s": issue.as_secs_f64(),
             "complete_s": complete.as_secs_f64(),
-            "awaited_each_s": awaited_each.time.as_secs_f64(),
+            "awaited_each_s": awaited_each.as_secs_f64(),
             "synchronous_s": synchronous.as_secs_f64(),
         }),
     );
@@ -85,10 +85,10 @@ async fn synchronous(device: &Device, n: usize) -> Outcome<(Duration, Vec<f32>)>
         let mut c = vec![0.0f32; n * n];
         for _ in 0..TIMES {
             let draw = || futures::executor::block_on(generator.randn(&device, [n, n]));
-            let (a, draw) = Benchmark::new("randn").run(draw);
+            let (a, draw) = timed(draw);
             let a = futures::executor::block_on(a?.to_vec::<f32>())?;
-            let ((), product) = Benchmark::new("gemm").run(|| gemm(&a, &mut c, n));
-            time += draw.time + product.time;
+            let ((), product) = timed(|| gemm(&a, &mut c, n));
+            time += draw + product;
         }
         Ok::<_, futensor::Error>((time, c))
     };

@@ -2,8 +2,9 @@
 //! queued. What is compared reads the same numbers; each way takes its turn, and the middle of the turns is shown.
 
 use crate::report::Report;
-use crate::setup::{Outcome, Setup, check, median};
-use futensor::{Benchmark, CpuOptions, Error, Item, TensorFuture, cat};
+use crate::setup::{Outcome, Setup, check, median, timed_await};
+use futensor::read::Item;
+use futensor::{CpuOptions, Error, TensorFuture, cat};
 use serde_json::json;
 use std::time::Duration;
 
@@ -28,13 +29,13 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
             }
             Ok::<_, Error>(rows)
         };
-        let (each_rows, each) = Benchmark::new("to_vec each").run_async(each).await;
+        let (each_rows, each) = timed_await(each).await;
 
         let at_end = async {
             let values: Vec<TensorFuture> = (0..n).map(value).collect();
             cat(&values, 0).to_vec::<f32>().await
         };
-        let (end_rows, at_end) = Benchmark::new("to_vec at the end").run_async(at_end).await;
+        let (end_rows, at_end) = timed_await(at_end).await;
 
         let items = async {
             let mut items = Vec::with_capacity(n);
@@ -43,14 +44,14 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
             }
             Ok::<_, Error>(items)
         };
-        let (items, item) = Benchmark::new("item each").run_async(items).await;
+        let (items, item) = timed_await(items).await;
 
         let queued = async {
             // Queued at the call; only the awaits come later.
             let reads: Vec<Item<f32>> = (0..n).map(|i| value(i).max_all().item::<f32>()).collect();
             futures::future::try_join_all(reads).await
         };
-        let (queued, item_end) = Benchmark::new("items at the end").run_async(queued).await;
+        let (queued, item_end) = timed_await(queued).await;
 
         let shows = async {
             let mut letters = 0;
@@ -59,9 +60,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
             }
             Ok::<_, Error>(letters)
         };
-        let (letters, display) = Benchmark::new("display each").run_async(shows).await;
+        let (letters, display) = timed_await(shows).await;
         check(letters? > n, "something was displayed")?;
-        let measured = [each.time, at_end.time, item.time, item_end.time, display.time];
+        let measured = [each, at_end, item, item_end, display];
         times.iter_mut().zip(measured).for_each(|(times, time)| times.push(time));
         let items = items?;
         check(items == queued?, "both ways read the same items")?;

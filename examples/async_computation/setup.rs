@@ -4,7 +4,7 @@ use crate::{output, timeline};
 use futensor::{CpuOptions, Device, Stats};
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -98,6 +98,18 @@ pub fn check_ran(device: &Device, before: Stats, n: usize) -> Outcome<()> {
     let now = device.stats();
     let ran = (now.started + now.fused) - (before.started + before.fused);
     check(ran == n as u64, format!("{n} ops were queued and {ran} have run"))
+}
+
+/// What a closure returns, and the time until it does.
+pub fn timed<R>(scope: impl FnOnce() -> R) -> (R, Duration) {
+    let from = Instant::now();
+    (scope(), from.elapsed())
+}
+
+/// What a future gives, and the time from its first poll to its end.
+pub async fn timed_await<R>(future: impl Future<Output = R>) -> (R, Duration) {
+    let from = Instant::now();
+    (future.await, from.elapsed())
 }
 
 /// The middle one. Sorts.

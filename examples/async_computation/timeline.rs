@@ -7,7 +7,8 @@
 use crate::output;
 use crate::report::Report;
 use crate::setup::{Outcome, Setup, check};
-use futensor::{CpuOptions, named};
+use futensor::CpuOptions;
+use futensor::recording::named;
 use std::path::{Path, PathBuf};
 
 /// The files that are written: the page, the picture and the events.
@@ -67,9 +68,9 @@ pub async fn run(setup: &Setup, report: &mut Report, file: &Path) -> Outcome<()>
     check(one??.is_finite(), "the second sum is a number")?;
     other??;
 
-    let (trace, barriers) = (recording.finish_trace(), barriers.report());
-    check(trace.awaits.iter().any(|a| a.ran_dry), "somebody's await let the device run dry")?;
-    let texts = [trace.to_html(), trace.to_svg(1500), trace.to_chrome_json()];
+    let (recording, barriers) = (recording.finish(), barriers.report());
+    check(recording.awaits.iter().any(|a| a.ran_dry), "somebody's await let the device run dry")?;
+    let texts = [recording.to_html(), recording.to_svg(1500), recording.to_chrome_json()];
     for (file, text) in files(file).iter().zip(texts) {
         output::write(file, text)?;
     }

@@ -6,7 +6,8 @@
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use futensor::{CpuOptions, Device, SimOptions};
+use futensor::sim::SimOptions;
+use futensor::{CpuOptions, Device};
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use server::{App, Config, OnLoss};

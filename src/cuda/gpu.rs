@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How a CUDA device of one's own is made. Start from the default and change what matters.
 ///
 /// ```
-/// use futensor::{CudaOptions, Device};
+/// use futensor::{Device, cuda::CudaOptions};
 /// let options = CudaOptions::default().streams(2).watchdog(Some(std::time::Duration::from_secs(60)));
 /// match Device::cuda_with(0, options) {
 ///     Ok(device) => assert!(device.name().starts_with("cuda:0")),

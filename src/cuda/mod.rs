@@ -1,7 +1,13 @@
-//! CUDA: everything that knows of GPUs.
+//! GPUs: the options of a device, and what an op of your own has its kernels launched with.
 //!
-//! `gpu` is what a user asks for; `worker` drives the machine on a thread of its own; `device` knows the driver's
-//! calls; `ops` says which kernels an op is; `kernels` is their CUDA C. Nothing outside of this folder calls CUDA.
+//! [`Device::cuda`](crate::Device::cuda) and [`Device::try_gpu`](crate::Device::try_gpu) give a GPU
+//! as it is. An [`Operation`](crate::custom::Operation) brings [CUDA C](CudaKernel), which a
+//! [`CudaRun`] launches; both are there in a build without the feature `cuda` too, so that an op
+//! compiles anywhere.
+
+// Everything that knows of GPUs: `gpu` opens one; `worker` drives the machine on a thread of its
+// own; `device` knows the driver's calls; `ops` says which kernels an op is; `kernels` is their
+// CUDA C. Nothing outside of this folder calls CUDA.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
@@ -16,3 +22,7 @@ pub(crate) mod kernels;
 pub(crate) mod ops;
 #[cfg(feature = "cuda")]
 pub(crate) mod worker;
+
+pub use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
+#[cfg(feature = "cuda")]
+pub use gpu::CudaOptions;

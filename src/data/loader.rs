@@ -1,4 +1,4 @@
-//! `Loader` and `Batches`: batches made ahead, in order, by threads that end with the stream.
+//! `Loader` and `Epoch`: batches made ahead, in order, by threads that end with the stream.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::caught;
@@ -15,8 +15,8 @@ type Make<B> = dyn Fn(&[usize], &Device) -> Result<B> + Send + Sync;
 
 /// A data set cut into batches. Cheap to clone; one pass over it is [`epoch`](Loader::epoch).
 ///
-/// The closure that it is made from is given the numbers of the examples of a batch and makes it: it may read
-/// files, decode and block, since it runs on threads of the stream's own.
+/// The closure that it is made from is given the numbers of the examples of a batch and makes it:
+/// it may read files, decode and block, since it runs on threads of the stream's own.
 pub struct Loader<B> {
     make: Arc<Make<B>>,
     len: usize,
@@ -43,8 +43,8 @@ impl<B> std::fmt::Debug for Loader<B> {
 }
 
 impl<B: Send + 'static> Loader<B> {
-    /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a batch, in
-    /// order, two batches ahead, one thread, until told otherwise.
+    /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a
+    /// batch, in order, two batches ahead, one thread, until told otherwise.
     pub fn new(len: usize, make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static) -> Loader<B> {
         let make = Arc::new(make);
         Loader { make, len, batch_size: 1, seed: None, drop_last: false, prefetch: 2, workers: 1 }
@@ -91,8 +91,8 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Batches that are made ahead of the one that was received last; at least one. They are what the stream
-    /// keeps in memory.
+    /// Batches that are made ahead of the one that was received last; at least one. They are what
+    /// the stream keeps in memory.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -161,9 +161,10 @@ impl<B: Send + 'static> Loader<B> {
         order
     }
 
-    /// One pass over the data set. Its threads start now; what goes wrong in them is this line's error.
+    /// One pass over the data set. Its threads start now; what goes wrong in them is this line's
+    /// error.
     #[track_caller]
-    pub fn epoch(&self, epoch: u64, device: &Device) -> Batches<B> {
+    pub fn epoch(&self, epoch: u64, device: &Device) -> Epoch<B> {
         let at = Location::caller();
         let shared = Arc::new(Shared {
             at,
@@ -187,7 +188,7 @@ impl<B: Send + 'static> Loader<B> {
                 break;
             }
         }
-        Batches { shared, ended: false }
+        Epoch { shared, ended: false }
     }
 }
 
@@ -226,7 +227,8 @@ impl<B> Shared<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants more.
+    /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants
+    /// more.
     fn work(&self) {
         loop {
             let batch = {
@@ -275,21 +277,21 @@ impl<B> Shared<B> {
     }
 }
 
-/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after the batches that
-/// they are making; nobody waits for that.
+/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after the
+/// batches that they are making; nobody waits for that.
 #[must_use = "batches that are not received are made for nothing"]
-pub struct Batches<B> {
+pub struct Epoch<B> {
     shared: Arc<Shared<B>>,
     ended: bool,
 }
 
-impl<B> std::fmt::Debug for Batches<B> {
+impl<B> std::fmt::Debug for Epoch<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batches").field("left", &self.len()).finish_non_exhaustive()
+        f.debug_struct("Epoch").field("left", &self.len()).finish_non_exhaustive()
     }
 }
 
-impl<B> Batches<B> {
+impl<B> Epoch<B> {
     /// How many are left.
     pub fn len(&self) -> usize {
         if self.ended { 0 } else { self.shared.total - self.shared.lock().given }
@@ -308,8 +310,8 @@ impl<B> Batches<B> {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     #[allow(clippy::should_implement_trait)] // A stream has no iterator.
-    pub fn next(&mut self) -> Next<'_, B> {
-        Next(self)
+    pub fn next(&mut self) -> NextBatch<'_, B> {
+        NextBatch(self)
     }
 
     fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<B>>> {
@@ -337,7 +339,7 @@ impl<B> Batches<B> {
     }
 }
 
-impl<B> futures_core::Stream for Batches<B> {
+impl<B> futures_core::Stream for Epoch<B> {
     type Item = Result<B>;
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_one(cx)
@@ -347,7 +349,7 @@ impl<B> futures_core::Stream for Batches<B> {
     }
 }
 
-impl<B> Drop for Batches<B> {
+impl<B> Drop for Epoch<B> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.unwanted = true;
@@ -358,12 +360,12 @@ impl<B> Drop for Batches<B> {
     }
 }
 
-/// The future of [`Batches::next`].
+/// The future of [`Epoch::next`].
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
-pub struct Next<'a, B>(&'a mut Batches<B>);
+pub struct NextBatch<'a, B>(&'a mut Epoch<B>);
 
-impl<B> Future for Next<'_, B> {
+impl<B> Future for NextBatch<'_, B> {
     type Output = Option<Result<B>>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_one(cx)

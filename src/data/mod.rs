@@ -1,14 +1,15 @@
 //! Batches of data for training and inference, made ahead of their use.
 //!
-//! A [`Loader`] cuts a data set into batches, shuffled by a seed; [`Batches`], one pass over it, is a `Stream`
-//! whose next items are made on threads of their own, and are on their way to the device, while the
-//! device still works on the last one. [`Rows`] holds a data set in host memory.
+//! A [`Loader`] cuts a data set into batches, shuffled by a seed; [`Epoch`], one pass over it, is a
+//! `Stream` whose next items are made on threads of their own, and are on their way to the device,
+//! while the device still works on the last one. [`Examples`] holds a data set in host memory.
 //!
 //! ```
 //! # tokio_test::block_on(async {
-//! use futensor::{Device, data::{Loader, Rows}};
+//! use futensor::{Device, data::{Examples, Loader}};
 //! let device = Device::cpu();
-//! let (images, labels) = (Rows::new(vec![0.5f32; 10 * 4], [2, 2])?, Rows::new(vec![1i64; 10], ())?);
+//! let images = Examples::new(vec![0.5f32; 10 * 4], [2, 2])?;
+//! let labels = Examples::new(vec![1i64; 10], ())?;
 //! let loader = Loader::new(10, move |at, device| Ok((images.pick(at, device), labels.pick(at, device))))
 //!     .batch_size(4)
 //!     .shuffle(7);
@@ -25,8 +26,8 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 
+mod examples;
 mod loader;
-mod rows;
 
-pub use loader::{Batches, Loader, Next};
-pub use rows::Rows;
+pub use examples::Examples;
+pub use loader::{Epoch, Loader, NextBatch};

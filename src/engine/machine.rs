@@ -44,7 +44,7 @@ pub(crate) struct Limits {
     /// A step may be submitted before what it reads is there: its stream is in order, and waits for others
     /// by itself. Where this is false each submitted step can run at once, on whatever thread is free.
     pub ahead: bool,
-    /// What follows an op that [takes it](crate::Operation::takes_epilogue) may run in the same step.
+    /// What follows an op that [takes it](crate::custom::Operation::takes_epilogue) may run in the same step.
     pub epilogues: bool,
 }
 

@@ -1,6 +1,7 @@
 //! When and where: the state machine, the way in, limits.
 
 pub(crate) mod desk;
+pub(crate) mod events;
 pub(crate) mod fused;
 pub(crate) mod intake;
 pub(crate) mod machine;
@@ -11,7 +12,6 @@ pub(crate) mod run;
 pub(crate) mod small;
 pub(crate) mod sources;
 pub(crate) mod step;
-pub(crate) mod trace;
 
 #[cfg(all(test, not(futensor_loom)))]
 mod tests;

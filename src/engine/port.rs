@@ -9,7 +9,7 @@
 
 use super::intake::{Attendance, Intake, Linked};
 use super::pressure::Pressure;
-use super::record::Tape;
+use super::record::Recordings;
 use super::sources::Sources;
 use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
 use crate::counted::{Counts, Inner};
@@ -135,7 +135,7 @@ pub(crate) struct Port {
     pub memory: Arc<Memory>,
     pub driver: Box<dyn Driver>,
     pub generator: Mutex<(u64, u64)>,
-    pub tape: Tape,
+    pub recordings: Recordings,
     errors: Mutex<ErrorLog>,
     /// Set once the device is lost or shut down: every value that is still pending, or asked for
     /// later, fails with it.
@@ -193,7 +193,7 @@ impl Port {
             memory,
             driver,
             generator: Mutex::new((seed, 0)),
-            tape: Tape::default(),
+            recordings: Recordings::default(),
             errors: Mutex::new(ErrorLog::default()),
             ended: AtomicBool::new(false),
             end: Mutex::new(None),
@@ -226,7 +226,7 @@ impl Port {
     #[inline(always)]
     pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, Queued) {
         debug_assert!(node.completion.state().has(QUEUED));
-        super::trace::op(&self.name, &node);
+        super::events::op(&self.name, &node);
         self.pressure.enqueued(bytes);
         let (handle, link) = NodeHandle::with_link(node);
         (handle, Queued(link))
@@ -502,9 +502,9 @@ impl Home for Port {
     }
 
     fn skipped(&'static self, node: &Node) {
-        if self.tape.is_on() {
+        if self.recordings.is_on() {
             // SAFETY: the node is being freed: nobody else has it.
-            unsafe { self.tape.skip(node) };
+            unsafe { self.recordings.skip(node) };
         }
         self.counters.skipped.fetch_add(1, Relaxed);
         self.pressure.finished(1, node.bytes());

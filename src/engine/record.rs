@@ -1,7 +1,7 @@
-//! What ran, in the order in which it ended: the trace of a device while somebody records.
+//! What ran, in the order in which it ended: while somebody records.
 //!
-//! The places that end work (a submitted step, a small step, a skip) call the tape. While nobody
-//! records that costs them one relaxed load. The tape keeps no node alive and so changes nothing about
+//! The places that end work (a submitted step, a small step, a skip) tell the recordings. While nobody
+//! records that costs them one relaxed load. A recording keeps no node alive and so changes nothing about
 //! what is skipped, fused or computed in place; it knows nothing of queues or threads.
 
 #![allow(unsafe_code)]
@@ -90,7 +90,7 @@ pub struct RecordedAwait {
     /// The awaiting task, counted from 0 in the order of their first awaits that ended. Tasks are told apart
     /// by their wakers and names.
     pub task: usize,
-    /// The task's name, where [`named`](crate::named) gave it one.
+    /// The task's name, where [`named`](crate::recording::named) gave it one.
     pub name: Option<Arc<str>>,
     /// When it began to wait, since the recording began.
     pub began: Duration,
@@ -102,10 +102,13 @@ pub struct RecordedAwait {
     pub ran_dry: bool,
 }
 
-/// What a recording has seen.
+/// What a device ran while somebody recorded, and who waited.
+///
+/// Its pictures are those of [`to_html`](Self::to_html), [`to_svg`](Self::to_svg) and
+/// [`to_chrome_json`](Self::to_chrome_json).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Trace {
+pub struct Recording {
     /// Name of the device.
     pub device: String,
     /// Its steps, in the order in which they ended.
@@ -140,9 +143,9 @@ struct Reel {
     ops: usize,
 }
 
-/// Where a device's recordings stand.
+/// A device's recordings that are under way.
 #[derive(Default)]
-pub(crate) struct Tape {
+pub(crate) struct Recordings {
     open: AtomicUsize,
     reels: Mutex<(usize, Vec<Reel>)>,
 }
@@ -151,7 +154,7 @@ fn address(node: &Node) -> usize {
     node as *const Node as usize
 }
 
-impl Tape {
+impl Recordings {
     /// Begins a recording and names it.
     pub fn start(&self) -> usize {
         let (next, reels) = &mut *lock(&self.reels);

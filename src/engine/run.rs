@@ -209,8 +209,8 @@ fn run_block(
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
 pub(crate) fn run(step: &Step, port: &Port, mut backend: impl Immediate) {
-    let _span = super::trace::step(&port.name, step);
-    let began = port.tape.now();
+    let _span = super::events::step(&port.name, step);
+    let began = port.recordings.now();
     // SAFETY: we run the step.
     let inputs = unsafe { inputs_of(&step.work) };
     let results = match &step.work {
@@ -231,9 +231,9 @@ pub(crate) fn run(step: &Step, port: &Port, mut backend: impl Immediate) {
 /// Completes a step's nodes with their results, and lets go of what they were made from.
 /// `began` is when it began, where somebody records.
 pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<Instant>) {
-    if port.tape.is_on() {
+    if port.recordings.is_on() {
         // SAFETY: we run the step.
-        unsafe { port.tape.step(step, began) };
+        unsafe { port.recordings.step(step, began) };
     }
     port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut freed = Inputs::new();

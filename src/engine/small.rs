@@ -124,14 +124,14 @@ impl<B: Immediate> Bench<B> {
         let node = held.node();
         // SAFETY: the node is claimed by us.
         let inputs = unsafe { node.inputs() };
-        let mut began = self.port.tape.now();
+        let mut began = self.port.recordings.now();
         // SAFETY: the node is claimed by us.
         if unsafe { self.backend.run_tiny(node, inputs) } {
-            if self.port.tape.is_on() {
+            if self.port.recordings.is_on() {
                 // SAFETY: the node is claimed by us.
-                unsafe { self.port.tape.small(std::iter::empty(), node, self.look_again, began) };
+                unsafe { self.port.recordings.small(std::iter::empty(), node, self.look_again, began) };
             }
-            super::trace::small(&self.port.name, node, 0, self.look_again);
+            super::events::small(&self.port.name, node, 0, self.look_again);
             // SAFETY: as above.
             self.freed.extend(unsafe { node.let_go() });
             // SAFETY: as above, and `run_tiny` has filled it in.
@@ -144,7 +144,7 @@ impl<B: Immediate> Bench<B> {
         let result = if node.op.is_elementwise() && !fill {
             match self.gather(node, depth, &mut group) {
                 Ok(()) => {
-                    began = self.port.tape.now();
+                    began = self.port.recordings.now();
                     let last = (group.members.len() - 1) as u8;
                     let mut results = run_group(&group, &[last], self.backend);
                     results.pop().unwrap_or_else(|| unreachable!("one result was asked for"))
@@ -166,7 +166,7 @@ impl<B: Immediate> Bench<B> {
                 self.unclaim(held, &group);
                 return false;
             }
-            began = self.port.tape.now();
+            began = self.port.recordings.now();
             run_node(node, inputs, self.backend)
         };
         let freed = self.publish(node, &group, result, began);
@@ -253,12 +253,12 @@ impl<B: Immediate> Bench<B> {
         result: Result<Value, Error>,
         began: Option<Instant>,
     ) -> Inputs {
-        if self.port.tape.is_on() {
+        if self.port.recordings.is_on() {
             let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
             // SAFETY: all are claimed by us.
-            unsafe { self.port.tape.small(temporaries, node, self.look_again, began) };
+            unsafe { self.port.recordings.small(temporaries, node, self.look_again, began) };
         }
-        super::trace::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
+        super::events::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
         let mut freed = Inputs::new();
         let mut ended = 1;
         let mut weight = Pressure::weight(node.bytes());

@@ -32,7 +32,7 @@ impl<'a> CudaView<'a> {
     /// Device address of the element at index (0, 0, ...).
     ///
     /// # Panics
-    /// Of the input that [`Operation::reuses`](crate::Operation::reuses) names: its elements are in the output, and no
+    /// Of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are in the output, and no
     /// other view is there. (The panic fails the op's value.)
     pub fn address(&self) -> u64 {
         assert_ne!(self.ptr, NOWHERE, "the elements of this input are in the output, which reuses it");
@@ -104,7 +104,7 @@ impl<'a> CudaViewMut<'a> {
 /// that are only read should be `const T*`.
 ///
 /// ```
-/// use futensor::CudaKernel;
+/// use futensor::cuda::CudaKernel;
 /// let kernel = CudaKernel::new(
 ///     "reverse",
 ///     r#"extern "C" __global__ void reverse(const float* x, float* out, long long n) {
@@ -140,7 +140,7 @@ impl<'a> CudaKernel<'a> {
 /// How many threads a launch has: blocks of a grid, threads of a block, bytes of dynamic shared memory.
 ///
 /// ```
-/// use futensor::CudaGrid;
+/// use futensor::cuda::CudaGrid;
 /// assert_eq!(CudaGrid::cover(1000, 256).blocks(), [4, 1, 1]);
 /// assert_eq!(CudaGrid::new([2, 3, 1], [32, 8, 1]).shared(1024).threads(), [32, 8, 1]);
 /// ```
@@ -239,13 +239,13 @@ pub struct CudaRun<'a> {
 }
 
 impl<'a> CudaRun<'a> {
-    /// The operands, in order. The one that [`Operation::reuses`](crate::Operation::reuses) names has shape and type
+    /// The operands, in order. The one that [`Operation::reuses`](crate::custom::Operation::reuses) names has shape and type
     /// here, and its elements in the output alone.
     pub fn inputs(&self) -> &'a [CudaView<'a>] {
         self.inputs
     }
 
-    /// Where the result goes: zeros, or the elements of the input that [`Operation::reuses`](crate::Operation::reuses)
+    /// Where the result goes: zeros, or the elements of the input that [`Operation::reuses`](crate::custom::Operation::reuses)
     /// names. An op that returns without having asked for it fails.
     pub fn output(&mut self) -> CudaViewMut<'a> {
         if std::mem::take(&mut self.fresh) {
@@ -265,7 +265,7 @@ impl<'a> CudaRun<'a> {
         self.output
     }
 
-    /// True where the output is the memory of the input that [`Operation::reuses`](crate::Operation::reuses) names;
+    /// True where the output is the memory of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names;
     /// false where it is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place

@@ -16,7 +16,7 @@ use std::any::Any;
 /// What is known of a value before it is computed.
 ///
 /// ```
-/// use futensor::{DType, Meta};
+/// use futensor::{DType, custom::Meta};
 /// let meta = Meta::new([2, 3], DType::F32);
 /// assert_eq!(meta.bytes(), 24);
 /// ```
@@ -86,7 +86,7 @@ impl<'a> CpuRun<'a> {
 /// through. The upstream gradient, shapes and types are always there.
 ///
 /// ```
-/// use futensor::Needs;
+/// use futensor::custom::Needs;
 /// let _ = Needs::NOTHING;                       // a sum
 /// let _ = Needs::inputs(&[1]).and_output();     // the second operand and the result
 /// ```
@@ -139,7 +139,7 @@ impl Needs {
 /// anything. The others are asked once, by the caller's thread, when the op is asked for (the gradient's when the gradient
 /// is). Wherever one panics, the value fails and says so, and nothing else does; so it is with a panic of what the op
 /// drops.
-/// [`custom_owned`](crate::custom_owned) shows one that changes a value in place, as a key-value cache does.
+/// [`custom_owned`](crate::custom::custom_owned) shows one that changes a value in place, as a key-value cache does.
 pub trait Operation: Any + Send + Sync {
     /// The op's name, for errors and traces.
     fn name(&self) -> &str;

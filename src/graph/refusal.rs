@@ -6,7 +6,7 @@ use crate::error::ErrorKind;
 /// adds the op's name and the caller's line.
 ///
 /// ```
-/// use futensor::Refusal;
+/// use futensor::custom::Refusal;
 /// let refusal = Refusal::shape("length 7 is not a power of two");
 /// assert_eq!(refusal.to_string(), "length 7 is not a power of two");
 /// ```

@@ -6,9 +6,9 @@ use super::module::{Mode, Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
 use crate::error::ErrorKind;
-use crate::tensor::attention::AttentionOptions;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::attention::AttentionOptions;
 use std::panic::Location;
 
 /// Attention with several heads (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) over `[..., places, width]`:

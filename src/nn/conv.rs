@@ -4,10 +4,10 @@ use super::init::{bound, uniform};
 use super::module::{Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
-use crate::tensor::conv::ConvOptions;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::conv::ConvOptions;
 use std::panic::Location;
 
 macro_rules! convolutions {
@@ -53,6 +53,18 @@ macro_rules! convolutions {
                 device: &Device,
             ) -> $Name {
                 $Name::made(inputs, outputs, kernel, options.into(), false, device)
+            }
+
+            /// The weight's value.
+            #[track_caller]
+            pub fn weight(&self) -> TensorFuture {
+                self.weight.value()
+            }
+
+            /// The bias's value, where there is a bias.
+            #[track_caller]
+            pub fn bias(&self) -> Option<TensorFuture> {
+                self.bias.as_ref().map(Parameter::value)
             }
 
             #[track_caller]
@@ -119,7 +131,7 @@ convolutions! {
     /// assert_eq!(layer.forward(&device.ones([2, 1, 8, 8])).dims(), [2, 8, 8, 8]);
     /// assert_eq!(layer.weight().dims(), [8, 1, 3, 3]);
     /// let bare = nn::Conv2d::without_bias(1, 8, 3, (), &device);
-    /// assert!(bare.parameter("weight").is_some() && bare.parameter("bias").is_none());
+    /// assert!(bare.bias().is_none());
     /// ```
     Conv2d conv2d 2,
     ///
@@ -127,7 +139,7 @@ convolutions! {
     /// use futensor::{ConvOptions, Device, nn, nn::Module};
     /// let device = Device::cpu();
     /// let layer = nn::Conv2d::new(4, 6, [3, 1], ConvOptions::default().groups(2), &device);
-    /// assert_eq!((layer.weight().dims(), layer.bias().dims()), (&[6, 2, 3, 1][..], &[6][..]));
+    /// assert_eq!((layer.weight().dims(), layer.bias().unwrap().dims()), (&[6, 2, 3, 1][..], &[6][..]));
     /// let wrong = nn::Conv2d::new(4, 6, 3, ConvOptions::default().groups(3), &device);
     /// let error = wrong.forward(&device.ones([1, 4, 8, 8])).error().unwrap();
     /// assert_eq!((error.op(), error.message()), ("Conv2d", "4 channels to 6 do not divide into 3 groups"));

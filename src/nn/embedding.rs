@@ -39,6 +39,12 @@ impl Embedding {
     pub fn from_parameter(weight: Parameter) -> Embedding {
         Embedding { weight }
     }
+
+    /// The weight's value.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.weight.value()
+    }
 }
 
 impl Module for Embedding {

@@ -7,7 +7,8 @@ use crate::sync::{Mutex, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 
-/// `x weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` is `[outputs]`; `x` is `[..., inputs]`.
+/// `x weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` is `[outputs]`; `x` is `[...,
+/// inputs]`.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -23,8 +24,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer with random weights and biases from the device's generator: uniform between minus and plus
-    /// `1 / sqrt(inputs)`.
+    /// A layer with random weights and biases from the device's generator: uniform between minus
+    /// and plus `1 / sqrt(inputs)`.
     #[track_caller]
     pub fn new(inputs: usize, outputs: usize, device: &Device) -> Linear {
         let bound = bound(inputs);
@@ -39,7 +40,7 @@ impl Linear {
     /// ```
     /// use futensor::{Device, nn, nn::Module};
     /// let layer = nn::Linear::without_bias(3, 2, &Device::cpu());
-    /// assert!(layer.parameter("weight").is_some() && layer.parameter("bias").is_none());
+    /// assert!(layer.bias().is_none());
     /// ```
     #[track_caller]
     pub fn without_bias(inputs: usize, outputs: usize, device: &Device) -> Linear {
@@ -64,6 +65,18 @@ impl Linear {
         Linear { weight, bias }
     }
 
+    /// The weight's value.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.weight.value()
+    }
+
+    /// The bias's value, where there is a bias.
+    #[track_caller]
+    pub fn bias(&self) -> Option<TensorFuture> {
+        self.bias.as_ref().map(Parameter::value)
+    }
+
     fn cells(&self) -> impl Iterator<Item = &Parameter> {
         std::iter::once(&self.weight).chain(&self.bias)
     }
@@ -86,10 +99,10 @@ impl Module for Linear {
     }
 }
 
-/// A [`Linear`] that learns its number of inputs from the first input that it can take, and is made where that is, unless
-/// [`to`](Module::to) has said where. Its parameters are there from the start, for optimizers and for
-/// [`to`](Module::to), but [without values](Parameter::lazy) until then, or until
-/// [`load_state`](Module::load_state).
+/// A [`Linear`] that learns its number of inputs from the first input that it can take, and is made
+/// where that is, unless [`to`](Module::to) has said where. Its parameters are there from the
+/// start, for optimizers and for [`to`](Module::to), but [without values](Parameter::lazy) until
+/// then, or until [`load_state`](Module::load_state).
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -127,6 +140,18 @@ impl LazyLinear {
         let weight = Parameter::lazy([Some(outputs), None]);
         let linear = Linear { weight, bias: Some(Parameter::lazy([Some(outputs)])) };
         LazyLinear { outputs, linear, making: Mutex::new(()) }
+    }
+
+    /// The weight's value; a failed one before the first forward pass.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.linear.weight()
+    }
+
+    /// The bias's value, where there is a bias; a failed one before the first forward pass.
+    #[track_caller]
+    pub fn bias(&self) -> Option<TensorFuture> {
+        self.linear.bias()
     }
 
     /// The result for the first input, which makes the weights; `None` where they are there.

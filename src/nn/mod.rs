@@ -8,7 +8,7 @@
 //!     .then(nn::Linear::new(2, 8, &device))
 //!     .then(nn::Tanh)
 //!     .then(nn::Linear::new(8, 1, &device));
-//! assert_eq!(net[0].weight().dims(), [8, 2]);
+//! assert_eq!(net[0].parameters()[0].value().dims(), [8, 2]);
 //! let names: Vec<String> = net.named_parameters().into_iter().map(|(name, _)| name).collect();
 //! assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias"]);
 //!

@@ -32,12 +32,6 @@ impl Mode {
     }
 }
 
-/// The value of a parameter that a module does not have: a failed one, where the module is (on the CPU if that is nowhere).
-fn absent(device: Option<Device>, name: &str, at: &'static Location<'static>) -> TensorFuture {
-    let message = "the module has no parameter of this name";
-    device.unwrap_or_else(Device::cpu).refused(name, ErrorKind::Argument, message.into(), DType::F32, at)
-}
-
 /// A part of a module, as [`Module::parts`] names it.
 pub enum Part<'a> {
     /// A weight.
@@ -50,7 +44,8 @@ pub enum Part<'a> {
     Mode(&'a Mode),
 }
 
-/// A layer, or anything made of layers: `forward`, and the names of its parts. The rest is derived from these.
+/// A layer, or anything made of layers: `forward`, and the names of its parts. The rest is derived
+/// from these.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -79,7 +74,8 @@ pub enum Part<'a> {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 pub trait Module: Send + Sync {
-    /// The result for an input. Queued like any op: nothing waits, and mistakes make a failed value.
+    /// The result for an input. Queued like any op: nothing waits, and mistakes make a failed
+    /// value.
     fn forward(&self, x: &TensorFuture) -> TensorFuture;
 
     /// Names the parts, in order. By default there are none.
@@ -130,26 +126,14 @@ pub trait Module: Send + Sync {
         all.find(|(own, _)| own == name).map(|(_, parameter)| parameter)
     }
 
-    /// The value of the parameter called `weight`; where there is none, a value that failed with an argument error.
-    #[track_caller]
-    fn weight(&self) -> TensorFuture {
-        let at = Location::caller();
-        self.parameter("weight").map_or_else(|| absent(self.device(), "weight", at), |p| p.value())
-    }
-
-    /// The value of the parameter called `bias`; where there is none, a value that failed with an argument error.
-    #[track_caller]
-    fn bias(&self) -> TensorFuture {
-        let at = Location::caller();
-        self.parameter("bias").map_or_else(|| absent(self.device(), "bias", at), |p| p.value())
-    }
-
-    /// Where the first parameter is, or will be; `None` where there is none, or nobody has said where it is to be.
+    /// Where the first parameter is, or will be; `None` where there is none, or nobody has said
+    /// where it is to be.
     fn device(&self) -> Option<Device> {
         self.parameters().iter().find_map(Parameter::device)
     }
 
-    /// Moves all parameters and buffers to a device. The copies are queued; nothing waits. Lazy ones remember it.
+    /// Moves all parameters and buffers to a device. The copies are queued; nothing waits. Lazy
+    /// ones remember it.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -173,8 +157,8 @@ pub trait Module: Send + Sync {
         self.to(device);
     }
 
-    /// Turns all parameters and buffers that are floating point numbers into another such type: what
-    /// [`load_state`](Self::load_state) puts in then is turned into it too. Nothing waits.
+    /// Turns all parameters and buffers that are floating point numbers into another such type:
+    /// what [`load_state`](Self::load_state) puts in then is turned into it too. Nothing waits.
     ///
     /// ```
     /// use futensor::{DType, Device, nn, nn::Module};
@@ -200,17 +184,18 @@ pub trait Module: Send + Sync {
         self.parts(&mut |name, part| switch(name, &part, false));
     }
 
-    /// All parameters' and buffers' values, by name: what is saved. Those of [lazy](Parameter::lazy) parameters without a
-    /// value are failed ones, so that a model is not saved before it is whole.
+    /// All parameters' and buffers' values, by name: what is saved. Those of
+    /// [lazy](Parameter::lazy) parameters without a value are failed ones, so that a model is not
+    /// saved before it is whole.
     #[doc(alias = "state_dict")]
     fn state(&self) -> Vec<(String, TensorFuture)> {
         let all = self.named_parameters().into_iter().chain(self.named_buffers());
         all.map(|(name, parameter)| (name, parameter.value().stop_gradient())).collect()
     }
 
-    /// Takes values by name, PyTorch's names as they are: those of [`state`](Self::state), or of a file of
-    /// weights. They are moved to where each parameter is and take its type. Nothing waits. A [lazy](Parameter::lazy)
-    /// parameter has its value then, and needs no forward pass.
+    /// Takes values by name, PyTorch's names as they are: those of [`state`](Self::state), or of a
+    /// file of weights. They are moved to where each parameter is and take its type. Nothing waits.
+    /// A [lazy](Parameter::lazy) parameter has its value then, and needs no forward pass.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -54,6 +54,18 @@ impl LayerNorm {
         LayerNorm { weight: Parameter::new(device.ones(shape)), bias: None, eps: 1e-5 }
     }
 
+    /// The weight's value.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.weight.value()
+    }
+
+    /// The bias's value, where there is a bias.
+    #[track_caller]
+    pub fn bias(&self) -> Option<TensorFuture> {
+        self.bias.as_ref().map(Parameter::value)
+    }
+
     /// With another `eps`, which is added to the variance.
     ///
     /// ```
@@ -104,6 +116,12 @@ impl RmsNorm {
     #[track_caller]
     pub fn new(shape: impl Into<Shape>, eps: f64, device: &Device) -> RmsNorm {
         RmsNorm { weight: Parameter::new(device.ones(shape)), eps }
+    }
+
+    /// The weight's value.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.weight.value()
     }
 }
 
@@ -158,6 +176,18 @@ impl BatchNorm {
             momentum: 0.1,
             mode: Mode::default(),
         }
+    }
+
+    /// The weight's value.
+    #[track_caller]
+    pub fn weight(&self) -> TensorFuture {
+        self.weight.value()
+    }
+
+    /// The bias's value.
+    #[track_caller]
+    pub fn bias(&self) -> TensorFuture {
+        self.bias.value()
     }
 
     /// With another `eps`, which is added to the variance.

@@ -6,13 +6,13 @@ use crate::tensor::future::TensorFuture;
 use std::ops::Index;
 use std::panic::Location;
 
-/// Modules one after the other, by index: `net[0].weight()`. Names begin with the index.
+/// Modules one after the other, by index: `net[0]`. Names begin with the index.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
 /// let device = Device::cpu();
 /// let net = nn::Sequential::new().then(nn::Linear::new(4, 2, &device)).then(nn::Relu);
-/// assert_eq!((net.len(), net[0].weight().dims()), (2, &[2, 4][..]));
+/// assert_eq!((net.len(), net[0].parameters().len()), (2, 2));
 /// assert_eq!(net.forward(&device.ones([3, 4])).dims(), [3, 2]);
 /// ```
 #[derive(Default)]

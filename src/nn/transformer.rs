@@ -6,9 +6,9 @@ use super::dropout::Dropout;
 use super::linear::Linear;
 use super::module::{Module, Part};
 use super::norm::LayerNorm;
-use crate::tensor::attention::AttentionOptions;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::attention::AttentionOptions;
 
 /// A layer of a transformer's encoder (Vaswani et al. 2017, arXiv:1706.03762, section 3.1) over `[..., places, width]`:
 /// attention to itself, and two linear layers with an activation between them; what went in is added to what each

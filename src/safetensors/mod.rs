@@ -27,7 +27,7 @@ mod read;
 mod wire;
 mod write;
 
-pub use read::{All, Load, LoadOptions, Next, Progress, load, load_bytes, load_with};
+pub use read::{All, Load, LoadOptions, NextTensor, Progress, load, load_bytes, load_with};
 pub use write::{Save, save};
 
 /// Most bytes that wait between a file and a device, one tensor apart.

@@ -212,8 +212,8 @@ impl Load {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     #[allow(clippy::should_implement_trait)] // A stream has no iterator.
-    pub fn next(&mut self) -> Next<'_> {
-        Next(self)
+    pub fn next(&mut self) -> NextTensor<'_> {
+        NextTensor(self)
     }
 
     /// All that are left, by name.
@@ -284,9 +284,9 @@ impl futures_core::Stream for Load {
 /// The future of [`Load::next`].
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
-pub struct Next<'a>(&'a mut Load);
+pub struct NextTensor<'a>(&'a mut Load);
 
-impl Future for Next<'_> {
+impl Future for NextTensor<'_> {
     type Output = Option<Result<(String, TensorFuture)>>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_one(cx)

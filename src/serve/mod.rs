@@ -1,10 +1,12 @@
-//! At home in a service: dynamic batching as a tower `Service`.
+//! At home in a service: dynamic batching as a tower `Service`, and results as they complete.
 //!
-//! [`Batcher`] gathers requests and hands them to a function that queues the work of a batch and returns
-//! a value for each; [`Timer`] is what tells it that time has passed. For servers; nothing below knows it.
-//! No runtime is assumed: an answer is a plain future, and the default timer a thread of the process.
+//! [`Batcher`] gathers requests and hands them to a function that queues the work of a batch and
+//! returns a value for each; [`Timer`] is what tells it that time has passed. [`completed`] is a
+//! stream of results in the order of their completion. For servers; nothing below knows it. No
+//! runtime is assumed: an answer is a plain future, and the default timer a thread of the process.
 //!
-//! Requests that come while a batch is under way share the next one, and whoever goes away is in none:
+//! Requests that come while a batch is under way share the next one, and whoever goes away is in
+//! none:
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -28,12 +30,13 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 //!
-//! `examples/server` puts one behind HTTP, with deadlines, admission and an orderly end; `examples/embed`
-//! batches sentences by their length.
+//! `examples/server` puts one behind HTTP, with deadlines, admission and an orderly end;
+//! `examples/embed` batches sentences by their length.
 
 mod again;
 mod answer;
 mod batcher;
+mod completed;
 mod options;
 mod rows;
 mod slot;
@@ -41,6 +44,7 @@ mod timer;
 
 pub use answer::Answer;
 pub use batcher::Batcher;
+pub use completed::{Completed, completed};
 pub use options::{BatchOptions, BatchStats};
 pub use rows::rows;
 pub use timer::{ManualTimer, Timer};

@@ -110,7 +110,7 @@ impl BatchOptions {
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher};
-    /// use futensor::{SimOptions, Device};
+    /// use futensor::{Device, sim::SimOptions};
     /// let (device, simulation) = Device::simulated(SimOptions::new(1));    // does nothing by itself
     /// let options = BatchOptions::default().batch_max(1).in_flight(2);
     /// let batcher = Batcher::new(options, move |x: &[f32]| vec![device.zeros([4]) + x[0]]);

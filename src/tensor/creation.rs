@@ -504,6 +504,7 @@ impl Drop for Arrival {
     }
 }
 
+/// Copies between devices.
 impl TensorFuture {
     /// The same values on another device, copied while everything else goes on; itself where it is there
     /// already.

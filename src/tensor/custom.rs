@@ -24,7 +24,7 @@ pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{CpuRun, Device, Meta, Operation, Refusal, custom_owned};
+/// use futensor::{Device, custom::{CpuRun, Meta, Operation, Refusal, custom_owned}};
 ///
 /// /// A key-value cache: row `.0` of a matrix is replaced.
 /// struct PutRow(usize);
@@ -74,7 +74,7 @@ pub fn custom_owned(op: impl Operation, inputs: impl IntoIterator<Item = TensorF
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, Meta, Refusal, custom_fn};
+/// use futensor::{Device, custom::{Meta, Refusal, custom_fn}};
 /// let x = Device::cpu().arange(0.0, 4.0, 1.0);
 /// let reversed = custom_fn(
 ///     "reverse",

@@ -402,7 +402,7 @@ impl Device {
     /// ([`Stats::bytes_live`]) that no product reads just now go too; who is multiplied with again is packed again.
     ///
     /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the driver's pool keeps and the
-    /// memory of graphs ([`Region`](crate::Region)), and unloads kernels that were not used since the last call. What
+    /// memory of graphs ([`Region`](crate::region::Region)), and unloads kernels that were not used since the last call. What
     /// is needed again is made again.
     ///
     /// ```
@@ -420,6 +420,7 @@ impl Device {
     }
 }
 
+/// The device of a value.
 impl TensorFuture {
     /// The device that the value is, or will be, on.
     pub fn device(&self) -> Device {

@@ -69,7 +69,9 @@ pub(crate) fn port_of(node: &Node) -> &'static Port {
     Port::of(node)
 }
 
-/// Awaiting. `.await` on the value, or on a reference to it, waits for it and gives a [`Tensor`].
+/// # Awaiting
+///
+/// `.await` on the value, or on a reference to it, waits for it and gives a [`Tensor`].
 impl TensorFuture {
     /// Waits until this value is there: MXNet's `wait_to_read`. The same as `(&x).await`.
     ///
@@ -138,7 +140,9 @@ impl TensorFuture {
     }
 }
 
-/// What is known at once, whether the elements are there or not.
+/// # What is known at once
+///
+/// Whether the elements are there or not.
 impl TensorFuture {
     /// Sizes of the dimensions, known at once.
     pub fn shape(&self) -> &Shape {

@@ -1,8 +1,8 @@
 //! What users hold: futures, tensors, devices, operators, reads.
 
 // rustdoc shows the methods of a type by the order of its modules here. So the page of `TensorFuture`
-// opens with awaiting and reading, and has the ops by family in the README's order. (rustfmt sorts
-// within a group, so groups are kept apart by empty lines.)
+// opens with awaiting and reading, then has the ops. (rustfmt sorts within a group, so groups are kept apart
+// by empty lines.)
 
 // Awaiting and reading.
 pub(crate) mod future;
@@ -12,41 +12,8 @@ pub(crate) mod read;
 mod display;
 pub(crate) mod watch;
 
-// Ops that the table names, and activations.
-mod methods;
-
-mod activations;
-
-// Reductions.
-mod initial;
-mod stats;
-
-// Rows and order, picking by index.
-mod more;
-
-mod running;
-
-// Shapes and views.
-pub(crate) mod views;
-
-mod indexing;
-pub(crate) mod pad;
-
-// Picking.
-mod scatter;
-
-// Products, convolutions, pooling.
-mod products;
-
-pub(crate) mod attention;
-pub(crate) mod einsum;
-
-pub(crate) mod conv;
-
-pub(crate) mod interpolate;
-pub(crate) mod pool;
-
-pub(crate) mod losses;
+// The ops.
+pub(crate) mod methods;
 
 // Devices: what they are asked, and creation.
 pub(crate) mod device;
@@ -56,19 +23,16 @@ pub(crate) mod creation;
 pub(crate) mod barrier;
 pub(crate) mod barriers;
 pub(crate) mod generator;
-pub(crate) mod record;
+pub(crate) mod recorder;
 pub(crate) mod region;
 pub(crate) mod simulated;
 
 pub(crate) mod gradient;
 
 // What has no methods on either.
-pub(crate) mod benchmark;
 pub(crate) mod block_on;
 mod budget;
 pub(crate) mod build;
-#[cfg(feature = "serve")]
-pub(crate) mod completed;
 pub(crate) mod custom;
 pub(crate) mod dims;
 pub(crate) mod operand;
@@ -95,7 +59,7 @@ unwind_safe!(
     barrier::Permit,
     barrier::Shutdown,
     generator::Generator,
-    record::Recording,
+    recorder::Recorder,
     read::Shown,
     read::NonZero,
     simulated::Simulation,

@@ -230,7 +230,9 @@ impl<T: Element> Future for Item<T> {
     }
 }
 
-/// Reads. Each is asked for at the call and gives its result when awaited; nothing blocks.
+/// # Reading
+///
+/// Each is asked for at the call and gives its result when awaited; nothing blocks.
 impl TensorFuture {
     /// All elements in row-major order.
     ///

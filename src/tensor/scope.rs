@@ -1,8 +1,9 @@
-//! Scopes that belong to a task: [`deny_barriers`], [`tell_barriers`], [`allow_barriers`], [`named`].
+//! Scopes that belong to a task: [`deny_barriers`], [`tell_barriers`], [`allow_barriers`],
+//! [`named`].
 //!
-//! Each is a pinned wrapper around a future that puts its scope in place at each poll and takes it back
-//! after it, so that it follows the task from thread to thread and leaks to no other. What the task
-//! spawns is another task, and outside. What awaits do inside stands in `watch`.
+//! Each is a pinned wrapper around a future that puts its scope in place at each poll and takes it
+//! back after it, so that it follows the task from thread to thread and leaks to no other. What the
+//! task spawns is another task, and outside. What awaits do inside stands in `watch`.
 
 use super::watch::{Barrier, Manner, Scope, Watcher};
 use std::fmt;
@@ -43,17 +44,18 @@ impl<F> fmt::Debug for Scoped<F> {
     }
 }
 
-/// Makes every barrier inside this future an error that names its line: a piece of code that is meant to
-/// queue work and wait for nothing is held to it.
+/// Makes every barrier inside this future an error that names its line: a piece of code that is
+/// meant to queue work and wait for nothing is held to it.
 ///
-/// Barriers are awaits of a value, of a read, of `nonzero` and of `waitall`, whether or not they would have
-/// had to wait. [`Device::ready`](crate::Device::ready) and [`admit`](crate::Device::admit) are
-/// backpressure, and allowed. The scope is the task's: it holds on whatever thread the future is polled,
-/// and not in what the future spawns. Of scopes inside each other the innermost counts.
+/// Barriers are awaits of a value, of a read, of `nonzero` and of `waitall`, whether or not they
+/// would have had to wait. [`Device::ready`](crate::Device::ready) and
+/// [`admit`](crate::Device::admit) are backpressure, and allowed. The scope is the task's: it holds
+/// on whatever thread the future is polled, and not in what the future spawns. Of scopes inside
+/// each other the innermost counts.
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, deny_barriers};
+/// use futensor::{Device, barrier::deny_barriers};
 /// let device = Device::cpu();
 /// let work = async {
 ///     let y = device.ones([2]) + 1.0;             // queued: fine
@@ -71,11 +73,12 @@ pub fn deny_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
     Scoped::new(future, Some(Manner::Deny), None)
 }
 
-/// Tells of every barrier inside this future as it is met, and lets it pass: [`deny_barriers`] as a warning.
+/// Tells of every barrier inside this future as it is met, and lets it pass: [`deny_barriers`] as a
+/// warning.
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, tell_barriers};
+/// use futensor::{Device, barrier::tell_barriers};
 /// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// static MET: AtomicUsize = AtomicUsize::new(0);
 /// let x = Device::cpu().ones([2]);
@@ -100,7 +103,7 @@ pub fn tell_barriers<F: IntoFuture>(
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, allow_barriers, deny_barriers};
+/// use futensor::{Device, barrier::{allow_barriers, deny_barriers}};
 /// let loss = Device::cpu().ones([]);
 /// let read = deny_barriers(async { allow_barriers(loss.item::<f32>()).await }).await;
 /// assert_eq!(read?, 1.0);
@@ -117,12 +120,12 @@ pub fn allow_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{CpuOptions, Device, named};
+/// use futensor::{CpuOptions, Device, recording::named};
 /// let device = Device::cpu_with(CpuOptions::default().inline(false));
 /// let recording = device.record();
 /// named("request 7", &(device.ones([100_000]) + 1.0)).await?;
-/// let trace = recording.finish_trace();
-/// assert!(trace.awaits.iter().all(|a| a.name.as_deref() == Some("request 7")));
+/// let recording = recording.finish();
+/// assert!(recording.awaits.iter().all(|a| a.name.as_deref() == Some("request 7")));
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///

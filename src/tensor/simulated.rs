@@ -80,7 +80,7 @@ options! { SimOptions;
 /// The strings of a simulated device that is run by hand.
 ///
 /// ```
-/// use futensor::{Device, SimOptions};
+/// use futensor::{Device, sim::SimOptions};
 /// let (device, simulation) = Device::simulated(SimOptions::new(42));
 /// let y = device.ones([2]) + 1.0;
 /// assert!(!y.is_ready());                          // nothing happens by itself

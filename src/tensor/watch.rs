@@ -1,5 +1,5 @@
-//! Who looks on while somebody awaits: the scopes of [`deny_barriers`](crate::deny_barriers), the tables of
-//! [`Barriers`](crate::Barriers), recordings, and `tracing`.
+//! Who looks on while somebody awaits: the scopes of [`deny_barriers`](crate::barrier::deny_barriers), the tables of
+//! [`Barriers`](crate::barrier::Barriers), recordings, and `tracing`.
 //!
 //! Every await of a value passes here once it is polled and once it ends, if anybody looks on; else
 //! that costs it one relaxed load. Where an await stands is the caller's line: of the `.await`
@@ -10,9 +10,9 @@
 
 use super::future::{At, TensorFuture};
 use crate::completion::AWAITED;
+use crate::engine::events;
 use crate::engine::port::Port;
 use crate::engine::record::Awaited;
-use crate::engine::trace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::Node;
 use crate::sync::lock_plain as lock;
@@ -30,7 +30,7 @@ static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 /// True while anybody looks on.
 #[inline]
 pub(crate) fn is_on() -> bool {
-    WATCHERS.load(Relaxed) != 0 || trace::barriers_are_seen()
+    WATCHERS.load(Relaxed) != 0 || events::barriers_are_seen()
 }
 
 /// One who looks on.
@@ -52,7 +52,7 @@ impl Drop for Watcher {
 
 // ---- scopes -------------------------------------------------------------------------------------------
 
-/// An await, as [`tell_barriers`](crate::tell_barriers) tells of it.
+/// An await, as [`tell_barriers`](crate::barrier::tell_barriers) tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Barrier {
@@ -256,9 +256,9 @@ impl Ended<'_> {
             table.note(self, ran_dry);
         }
         if let (Some(node), Some((began, _))) = (self.node, self.waited)
-            && self.port.tape.is_on()
+            && self.port.recordings.is_on()
         {
-            self.port.tape.awaited(Awaited {
+            self.port.recordings.awaited(Awaited {
                 what: self.what,
                 site: self.site,
                 node,
@@ -270,7 +270,7 @@ impl Ended<'_> {
             });
         }
         let waited = self.waited.map(|(_, waited)| waited);
-        trace::barrier(&self.port.name, self.what, self.site, waited, self.queued, ran_dry);
+        events::barrier(&self.port.name, self.what, self.site, waited, self.queued, ran_dry);
     }
 }
 

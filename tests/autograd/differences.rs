@@ -1,10 +1,10 @@
 //! Gradients, and gradients of gradients, against central differences.
 
 use super::{block_on, read, seed};
+use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
 use futensor::{
-    Backward, ConvOptions, CpuRun, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode,
-    InterpolateOptions, Meta, Needs, Operation, PadMode, PoolOptions, Refusal, Scalar, ScatterMode,
-    TensorFuture, cat, checkpoint, custom, einsum, grad, grad_with, stack,
+    ConvOptions, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode, InterpolateOptions,
+    PadMode, PoolOptions, Scalar, ScatterMode, TensorFuture, cat, checkpoint, einsum, grad, grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;

@@ -1,7 +1,8 @@
 //! Errors stay with the gradients.
 
 use super::{block_on, device, read};
-use futensor::{Device, GradOptions, custom_fn, grad, grad_with};
+use futensor::custom::custom_fn;
+use futensor::{Device, GradOptions, grad, grad_with};
 
 #[track_caller]
 fn fails(gradient: &futensor::TensorFuture, word: &str) {

@@ -1,7 +1,8 @@
 //! What the tape keeps, and when it lets go.
 
 use super::{block_on, device, read};
-use futensor::{CpuOptions, Device, SimOptions, TensorFuture, checkpoint, grad};
+use futensor::sim::SimOptions;
+use futensor::{CpuOptions, Device, TensorFuture, checkpoint, grad};
 
 const N: usize = 1 << 18;
 const MIB: usize = N * 4;
@@ -76,14 +77,14 @@ fn light_values_are_not_written_for_the_tape() {
     let (device, simulation) = Device::simulated(SimOptions::new(1));
     let w = (device.ones([N]) * 0.5).requires_grad();
     simulation.block_on(w.wait_to_read()).expect("it ends").unwrap();
-    let names = |steps: &[futensor::RecordedStep]| -> Vec<String> {
+    let names = |steps: &[futensor::recording::RecordedStep]| -> Vec<String> {
         let ops = steps.iter().flat_map(|step| &step.ops);
         ops.filter(|op| op.written && op.shape.numel() == N).map(|op| op.name.clone()).collect()
     };
     let recording = device.record();
     let loss = ((&w * 2.0).exp() + (&w + 1.0).log()).sin().sum_all();
     simulation.block_on(loss.wait_to_read()).expect("it ends").unwrap();
-    let forward = recording.finish();
+    let forward = recording.finish().steps;
     assert_eq!(names(&forward), [""; 0], "the tape made the forward pass write a temporary");
     let gradients = grad(&loss, &[&w]);
     let got = simulation.block_on(gradients[0].to_vec::<f32>()).expect("it ends").unwrap();

@@ -1,7 +1,8 @@
 //! What is on the tape, and what its being there does not do.
 
 use super::{block_on, device, read};
-use futensor::{DType, Device, GradOptions, SimOptions, checkpoint, grad, grad_with, no_grad};
+use futensor::sim::SimOptions;
+use futensor::{DType, Device, GradOptions, checkpoint, grad, grad_with, no_grad};
 
 #[test]
 fn the_tape_follows_floats_from_leaves_and_nothing_else() {

@@ -3,7 +3,8 @@
 
 use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, identity, same_meta};
 use crate::{Laws, promises};
-use futensor::{CpuRun, DType, Device, Generator, TensorFuture, custom_fn};
+use futensor::custom::{CpuRun, custom_fn};
+use futensor::{DType, Device, Generator, TensorFuture};
 use std::sync::{Arc, Barrier};
 
 pub fn add(laws: &mut Laws) {

@@ -2,7 +2,8 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, block_on, copy_input, identity, same_meta};
 use crate::{Laws, promises};
-use futensor::{Device, Error, Refusal, TensorFuture, custom_fn};
+use futensor::custom::{Refusal, custom_fn};
+use futensor::{Device, Error, TensorFuture};
 use futures::future::join_all;
 use std::time::Duration;
 

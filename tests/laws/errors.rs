@@ -2,7 +2,8 @@
 
 use crate::support::{ALL, Gate, Kind, block_on, identity};
 use crate::{Laws, promises};
-use futensor::{Error, Refusal, TensorFuture};
+use futensor::custom::Refusal;
+use futensor::{Error, TensorFuture};
 
 pub fn add(laws: &mut Laws) {
     promises!(laws, 7, ALL;

@@ -2,10 +2,9 @@
 
 use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, copy_input, copy_on_gpu, same_meta, until};
 use crate::{Laws, promises};
-use futensor::{
-    Backward, CpuRun, CudaRun, DType, Device, Element, Error, Meta, Needs, Operation, Refusal, TensorFuture,
-    custom, custom_fn, custom_owned, grad,
-};
+use futensor::cuda::CudaRun;
+use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom, custom_fn, custom_owned};
+use futensor::{DType, Device, Element, Error, TensorFuture, grad};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

@@ -2,7 +2,9 @@
 
 use crate::support::{Kind, PARALLEL, block_on};
 use crate::{Laws, promises};
-use futensor::{CpuRun, DType, Device, Meta, Operation, RecordedStep, Refusal, TensorFuture, custom};
+use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
+use futensor::recording::RecordedStep;
+use futensor::{DType, Device, TensorFuture};
 
 /// Devices whose memory is the host's.
 const HOSTS: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
@@ -27,7 +29,7 @@ fn bits(x: &TensorFuture) -> Vec<u32> {
 
 /// The names of a step's ops, those in brackets that were not written out.
 fn names(step: &RecordedStep) -> Vec<String> {
-    let name = |op: &futensor::RecordedOp| match op.written {
+    let name = |op: &futensor::recording::RecordedOp| match op.written {
         true => op.name.clone(),
         false => format!("({})", op.name),
     };
@@ -41,7 +43,7 @@ fn recorded<T>(kind: Kind, device: &Device, ask: impl FnOnce() -> T) -> (T, Vec<
     let asked = ask();
     busy.release();
     block_on(device.waitall()).unwrap();
-    let steps = recording.finish();
+    let steps = recording.finish().steps;
     let gates = |step: &Vec<String>| step.iter().any(|name| name == "gated");
     (asked, steps.iter().map(names).filter(|step| !gates(step)).collect())
 }
@@ -211,7 +213,7 @@ fn the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round(kind: 
         busy.release();
         assert!(block_on(loss.item::<f32>()).unwrap().is_finite());
         block_on(device.waitall()).unwrap();
-        let steps: Vec<_> = recording.finish().iter().map(names).collect();
+        let steps: Vec<_> = recording.finish().steps.iter().map(names).collect();
         rounds.push(steps.into_iter().filter(|s| s.iter().all(|name| name != "gated")).collect::<Vec<_>>());
     }
     let last = vec!["(matmul)", "(mul)", "(add)", "(sigmoid)", "sub", "(mul)", "mean"];

@@ -2,7 +2,8 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, block_on};
 use crate::{Laws, promises};
-use futensor::{Device, Error, Generator, Permit, Tensor, TensorFuture};
+use futensor::barrier::Permit;
+use futensor::{Device, Error, Generator, Tensor, TensorFuture};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -30,16 +31,16 @@ fn handles_and_futures_are_send_sync_unpin_and_static(_: Kind) {
     handle::<Generator>();
     fn future<T: Future + Send + Unpin + 'static>() {}
     future::<TensorFuture>();
-    future::<futensor::Wait>();
-    future::<futensor::WaitAll>();
-    future::<futensor::WaitEverything>();
-    future::<futensor::Ready>();
-    future::<futensor::Admit>();
-    future::<futensor::Shutdown>();
-    future::<futensor::Shown>();
-    future::<futensor::NonZero>();
-    future::<futensor::ToVec<f32>>();
-    future::<futensor::Item<i64>>();
+    future::<futensor::barrier::Wait>();
+    future::<futensor::barrier::WaitAll>();
+    future::<futensor::barrier::WaitEverything>();
+    future::<futensor::barrier::Ready>();
+    future::<futensor::barrier::Admit>();
+    future::<futensor::barrier::Shutdown>();
+    future::<futensor::read::Shown>();
+    future::<futensor::read::NonZero>();
+    future::<futensor::read::ToVec<f32>>();
+    future::<futensor::read::Item<i64>>();
     fn lent<T: Send + 'static>() {}
     lent::<Permit>();
     // So is a task made of them.

@@ -2,7 +2,8 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, Rng, block_on, same_meta};
 use crate::{Laws, promises};
-use futensor::{CpuRun, Meta, Operation, Refusal, TensorFuture, custom};
+use futensor::TensorFuture;
+use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
 use std::future::IntoFuture;
 use std::sync::mpsc;
 
@@ -165,7 +166,7 @@ fn running_work_is_not_torn_down_by_a_drop(kind: Kind) {
     let gate = Gate::new();
     let x = device.arange(0.0, 100_000.0, 1.0);
     let inside = gate.op(&device.ones([1]));
-    let sum = futensor::custom_fn("sum", &[&x, &inside], same_meta, {
+    let sum = futensor::custom::custom_fn("sum", &[&x, &inside], same_meta, {
         move |run: &mut CpuRun<'_>| {
             let values = run.inputs()[0].to_vec::<f32>().unwrap_or_default();
             let _ = tell.lock().unwrap().send(values.iter().map(|&v| v as f64).sum::<f64>());

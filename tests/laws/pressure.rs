@@ -2,7 +2,8 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, block_on};
 use crate::{Laws, promises};
-use futensor::{CpuRun, DType, Meta, Operation, PoolOptions, Refusal, TensorFuture, custom, grad};
+use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
+use futensor::{DType, PoolOptions, TensorFuture, grad};
 use futures::poll;
 use std::future::Future;
 use std::pin::Pin;
@@ -265,7 +266,7 @@ fn one_released_permit_wakes_one_of_many_waiters(kind: Kind) {
             (wakes, waker, admit)
         })
         .collect();
-    let woken = |waiters: &Vec<(Arc<Wakes>, Waker, futensor::Admit)>| -> Vec<usize> {
+    let woken = |waiters: &Vec<(Arc<Wakes>, Waker, futensor::barrier::Admit)>| -> Vec<usize> {
         waiters.iter().map(|w| w.0.0.load(SeqCst)).collect()
     };
     drop(first);

@@ -2,7 +2,8 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, block_on, identity, until};
 use crate::{Laws, promises};
-use futensor::{Device, Refusal, TensorFuture};
+use futensor::custom::Refusal;
+use futensor::{Device, TensorFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

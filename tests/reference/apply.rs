@@ -3,7 +3,8 @@
 
 use super::case::{Case, Gradient, Host, Operand, Step, dtype_named, ints};
 use super::{beyond, later};
-use futensor::{DType, Device, Element, GradOptions, Index, NonZero, Scalar, Tensor, TensorFuture};
+use futensor::read::NonZero;
+use futensor::{DType, Device, Element, GradOptions, Index, Scalar, Tensor, TensorFuture};
 use half::{bf16, f16};
 use serde_json::Value;
 

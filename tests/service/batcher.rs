@@ -2,8 +2,10 @@
 //! What it does about bad requests is in `isolate`.
 
 use crate::support::{Counter, Gate, Kind};
+use futensor::custom::{Refusal, custom_fn};
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
-use futensor::{Device, Refusal, SimOptions, Simulation, TensorFuture, custom_fn};
+use futensor::sim::{SimOptions, Simulation};
+use futensor::{Device, TensorFuture};
 use futures::executor::block_on;
 use futures::poll;
 use std::sync::{Arc, Mutex};
@@ -282,7 +284,7 @@ fn under_towers_layers_an_error_names_a_line_of_ours() {
     let batcher = Batcher::new(BatchOptions::default(), doubling(&device, &Sizes::default()));
     let service = tower::ServiceBuilder::new().map_request(|x: f32| x).service(batcher.clone());
     let answer = service.clone().oneshot(1.0);
-    let denied = block_on(futensor::deny_barriers(answer)).unwrap_err();
+    let denied = block_on(futensor::barrier::deny_barriers(answer)).unwrap_err();
     batcher.close();
     let closed = block_on(service.oneshot(1.0)).unwrap_err();
     assert!(denied.is_barrier() && closed.is_refused());
@@ -392,7 +394,7 @@ fn an_answer_is_a_barrier_and_names_the_line_of_its_request() {
     let batcher = Batcher::new(BatchOptions::default(), doubling(&device, &Sizes::default()));
     let line = line!() + 1;
     let answer = batcher.submit(1.0);
-    let error = block_on(futensor::deny_barriers(answer)).unwrap_err();
+    let error = block_on(futensor::barrier::deny_barriers(answer)).unwrap_err();
     assert!(error.is_barrier() && error.op() == "answer");
     assert_eq!((error.location().line(), error.location().file().ends_with("batcher.rs")), (line, true));
 }

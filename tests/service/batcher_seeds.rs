@@ -2,8 +2,9 @@
 //! requests and those that go away all come from the seed, and a failure replays.
 
 use crate::support::Rng;
+use futensor::Device;
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
-use futensor::{Device, SimOptions};
+use futensor::sim::SimOptions;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

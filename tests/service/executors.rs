@@ -1,17 +1,18 @@
 //! The same handles under every executor and in every style of waiting.
 
 use crate::support::{Gate, Kind};
-use futensor::{Device, TensorFuture, completed};
+use futensor::serve::completed;
+use futensor::{Device, TensorFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::time::Duration;
 
 #[test]
 fn what_tasks_hold_can_go_to_other_threads() {
     fn check<T: Send + Sync + 'static>() {}
-    check::<futensor::Barriers>();
-    check::<futensor::Completed>();
-    check::<futensor::Scoped<TensorFuture>>();
-    check::<futensor::Trace>();
+    check::<futensor::barrier::Barriers>();
+    check::<futensor::serve::Completed>();
+    check::<futensor::barrier::Scoped<TensorFuture>>();
+    check::<futensor::recording::Recording>();
     check::<futensor::serve::Answer>();
     check::<futensor::serve::Batcher<Box<dyn Fn() + Send>>>();
 }

@@ -3,7 +3,8 @@
 
 use crate::support::{Kind, Rng};
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
-use futensor::{Device, Result, SimOptions, Simulation, Tensor};
+use futensor::sim::{SimOptions, Simulation};
+use futensor::{Device, Result, Tensor};
 use futures::executor::block_on;
 use std::future::Future;
 use std::pin::Pin;

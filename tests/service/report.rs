@@ -1,7 +1,9 @@
 //! The barrier report: each line with what it waited for, and whether the device ran dry.
 
 use crate::support::{Gate, Kind};
-use futensor::{BarrierSite, Device, SimOptions};
+use futensor::Device;
+use futensor::barrier::BarrierSite;
+use futensor::sim::SimOptions;
 use futures::executor::block_on;
 use futures::poll;
 
@@ -72,7 +74,7 @@ fn a_wait_that_leaves_the_device_nothing_to_do_is_told_from_one_that_does_not() 
 fn a_report_is_of_its_device_and_of_its_time() {
     let (one, other) = (Kind::Cpu.device(), Kind::Cpu.device());
     block_on(one.ones([2])).unwrap();
-    let (barriers, all) = (one.barriers(), futensor::barriers());
+    let (barriers, all) = (one.barriers(), futensor::barrier::barriers());
     block_on(other.ones([2])).unwrap();
     assert!(barriers.report().sites.is_empty());
     let line = line!() + 1;

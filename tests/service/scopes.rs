@@ -1,7 +1,8 @@
 //! `deny_barriers` and its siblings: what is denied, where it says so, and that the scope is the task's.
 
 use crate::support::{Gate, Kind};
-use futensor::{Device, allow_barriers, deny_barriers, tell_barriers};
+use futensor::Device;
+use futensor::barrier::{allow_barriers, deny_barriers, tell_barriers};
 use futures::executor::block_on;
 use futures::poll;
 use std::future::Future;

@@ -5,7 +5,8 @@
 
 use super::support::{Deadline, block_on};
 use super::{Entry, device, entries};
-use futensor::{CudaOptions, DType, Device, Error, TensorFuture};
+use futensor::cuda::CudaOptions;
+use futensor::{DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

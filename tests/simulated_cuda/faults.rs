@@ -3,9 +3,10 @@
 use super::support::{Rng, block_on};
 use super::values::graph;
 use super::{Entry, device, entries, two_devices};
+use futensor::cuda::CudaOptions;
 use futensor::nn::Parameter;
 use futensor::optim::{self, Optimizer};
-use futensor::{CudaOptions, DType, Device, Error, TensorFuture};
+use futensor::{DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::{
     DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, Simulator,
 };

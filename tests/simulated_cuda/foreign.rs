@@ -2,10 +2,9 @@
 
 use super::support::{Gate, block_on, identity, until};
 use super::{Entry, device, entries};
-use futensor::{
-    CpuRun, CudaArg, CudaGrid, CudaKernel, CudaRun, DType, Device, Meta, Operation, Refusal, TensorFuture,
-    custom, custom_owned,
-};
+use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
+use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom, custom_owned};
+use futensor::{DType, Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::future::Future;
 use std::pin::pin;
@@ -294,7 +293,7 @@ impl Wake for Alarm {
 }
 
 fn a_panicking_waker_leaves_no_await_of_its_stream_pending(_: &Simulator, _: u64) {
-    let device = Device::cuda_with(0, futensor::CudaOptions::default().streams(1)).unwrap();
+    let device = Device::cuda_with(0, futensor::cuda::CudaOptions::default().streams(1)).unwrap();
     let x = block_on(device.ones([3000]) + 1.0).unwrap();
     for round in 0..10 {
         let gate = Gate::new();

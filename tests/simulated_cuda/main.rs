@@ -18,7 +18,8 @@ mod regions;
 mod times;
 mod values;
 
-use futensor::{CudaOptions, Device};
+use futensor::Device;
+use futensor::cuda::CudaOptions;
 use futensor_simulated_driver::{Simulator, harness};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,10 +3,9 @@
 
 use super::support::block_on;
 use super::{Entry, device, entries};
-use futensor::{
-    CudaArg, CudaGrid, CudaKernel, CudaOptions, CudaRun, DType, Device, Error, Meta, Operation, Refusal,
-    TensorFuture, custom,
-};
+use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaOptions, CudaRun};
+use futensor::custom::{Meta, Operation, Refusal, custom};
+use futensor::{DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::{LAUNCH_OUT_OF_RESOURCES, Simulator};
 
 pub fn all() -> Vec<Entry> {
@@ -37,7 +36,7 @@ impl Operation for Brought {
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         Ok(Meta::clone(inputs[0]))
     }
-    fn run_cpu(&self, _: &mut futensor::CpuRun<'_>) -> Result<(), Refusal> {
+    fn run_cpu(&self, _: &mut futensor::custom::CpuRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::argument("only on a GPU"))
     }
     #[allow(unsafe_code)]

@@ -3,7 +3,8 @@
 use super::support::{Counter, Gate, block_on, until};
 use super::values::graph;
 use super::{Entry, entries};
-use futensor::{CudaOptions, Device, TensorFuture};
+use futensor::cuda::CudaOptions;
+use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {

@@ -2,7 +2,8 @@
 
 use super::support::{Counter, Rng, block_on, until};
 use super::{Entry, device, entries, two_devices};
-use futensor::{CudaOptions, Device, TensorFuture};
+use futensor::cuda::CudaOptions;
+use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::{ILLEGAL_ADDRESS, LAUNCH_OUT_OF_RESOURCES, Simulator};
 
 pub fn all() -> Vec<Entry> {

@@ -2,7 +2,9 @@
 
 use super::support::block_on;
 use super::{Entry, entries};
-use futensor::{CudaOptions, Device, Ran, RecordedStep, TensorFuture};
+use futensor::cuda::CudaOptions;
+use futensor::recording::{Ran, RecordedStep};
+use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::collections::HashMap;
 
@@ -85,7 +87,7 @@ fn recorded(device: &Device) -> Vec<RecordedStep> {
     }
     chains.iter().for_each(|x| drop(block_on(x.to_vec::<f32>()).unwrap()));
     block_on(device.waitall()).unwrap();
-    let steps = recording.finish();
+    let steps = recording.finish().steps;
     steps.into_iter().filter(|s| matches!(s.ran, Ran::Stream { .. })).collect()
 }
 

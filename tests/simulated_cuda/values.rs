@@ -2,7 +2,9 @@
 
 use super::support::{Rng, block_on, until};
 use super::{Entry, device, entries, two_devices};
-use futensor::{CudaOptions, Device, Tensor, TensorFuture, custom_fn};
+use futensor::cuda::CudaOptions;
+use futensor::custom::custom_fn;
+use futensor::{Device, Tensor, TensorFuture};
 use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
@@ -119,7 +121,7 @@ fn random_numbers_are_those_of_the_cpu(_: &Simulator, _: u64) {
 fn an_op_without_a_kernel_says_so(_: &Simulator, _: u64) {
     let device = device(0);
     let x = device.ones([2]) + 1.0;
-    let y = custom_fn("mine", &[&x], |m| Ok(futensor::Meta::clone(m[0])), |_| Ok(()));
+    let y = custom_fn("mine", &[&x], |m| Ok(futensor::custom::Meta::clone(m[0])), |_| Ok(()));
     let error = block_on(&y).unwrap_err();
     assert!(error.is_kernel() && error.op() == "mine", "{error}");
     assert!(error.message().contains("CUDA"), "{error}");

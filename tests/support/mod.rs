@@ -7,10 +7,9 @@
 
 pub mod browser;
 
-use futensor::{
-    CpuOptions, CpuRun, CudaArg, CudaGrid, CudaKernel, CudaRun, Device, Meta, Operation, Refusal, TensorFuture,
-    custom,
-};
+use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
+use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
+use futensor::{CpuOptions, Device, TensorFuture};
 use std::collections::HashMap;
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -70,7 +69,7 @@ impl Kind {
     /// A fresh device of this kind.
     pub fn device(self) -> Device {
         if self == Kind::SimulatedCuda {
-            let options = futensor::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
+            let options = futensor::cuda::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
             return Device::cuda_with(0, options).expect("a simulated GPU");
         }
         Device::cpu_with(self.options())

@@ -79,7 +79,7 @@ impl Ours {
     }
 
     /// The ops in a region, which plans them once.
-    fn planned(&self, op: impl Fn(&TensorFuture) -> TensorFuture + 'static) -> Job {
+    fn planned(&self, op: impl Fn(&TensorFuture) -> TensorFuture + Send + Sync + 'static) -> Job {
         let x = self.values(8, &[LARGE], 3.0);
         let region = self.device.region(move |x: TensorFuture| op(&x));
         self.each("futensor region", move || region.call(x.clone()))

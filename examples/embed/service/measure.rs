@@ -55,9 +55,9 @@ pub async fn all(bert: &Bert, folder: &Path) -> Outcome<()> {
     for (what, rows) in [("one sentence", &one[..]), ("32 x 128 tokens", &full[..])] {
         let recording = bert.device.record();
         bert.embed(rows).to_vec::<f32>().await?;
-        let trace = recording.finish_trace();
+        let recording = recording.finish();
         let mut by_op: std::collections::BTreeMap<String, (usize, Duration)> = Default::default();
-        for step in &trace.steps {
+        for step in &recording.steps {
             let names: Vec<&str> = step.ops.iter().map(|op| op.name.as_str()).collect();
             let shape = step.ops.last().map_or(String::new(), |op| op.shape.to_string());
             let entry = by_op.entry(format!("{} {shape}", names.join(" + "))).or_default();

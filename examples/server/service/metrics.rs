@@ -145,7 +145,7 @@ pub fn text(app: &App, engine: &Engine) -> String {
     page.one("futensor_devices_lost_total", "counter", "Devices that were lost.", app.metrics.losses());
 
     let sites = engine.barriers.report().sites;
-    let columns: [(&str, &str, &str, fn(&futensor::BarrierSite) -> f64); 4] = [
+    let columns: [(&str, &str, &str, fn(&futensor::barrier::BarrierSite) -> f64); 4] = [
         ("futensor_barrier_total", "counter", "Awaits that have ended, by line.", |s| s.count as f64),
         ("futensor_barrier_seconds_total", "counter", "Time waited.", |s| s.total.as_secs_f64()),
         ("futensor_barrier_worst_seconds", "gauge", "Longest wait.", |s| s.worst.as_secs_f64()),

@@ -8,8 +8,9 @@ mod metrics;
 mod model;
 mod routes;
 
+use futensor::barrier::{BarrierReport, Barriers};
 use futensor::serve::{BatchOptions, Batcher};
-use futensor::{BarrierReport, Barriers, CpuOptions, Device, Error};
+use futensor::{CpuOptions, Device, Error};
 use metrics::Metrics;
 use model::{Model, Pixels};
 use std::borrow::Cow;

@@ -119,8 +119,8 @@ impl Shared {
             lock(&self.lanes[lane].anchor).as_mut().and_then(|anchor| anchor.read(timed, &self.timed))
         });
         let Some(step) = step else { return };
-        if self.port.tape.is_on() {
-            self.port.tape.landed(step.at, launched, times);
+        if self.port.recordings.is_on() {
+            self.port.recordings.landed(step.at, launched, times);
         }
         self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
         for (node, &entry) in step.nodes().zip(&step.entries) {

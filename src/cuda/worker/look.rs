@@ -39,9 +39,9 @@ impl Shared {
             unsafe { node.completion.unclaim() };
             return false;
         };
-        if self.port.tape.is_on() {
+        if self.port.recordings.is_on() {
             // SAFETY: claimed by us.
-            unsafe { self.port.tape.small(std::iter::empty(), node, false, None) };
+            unsafe { self.port.recordings.small(std::iter::empty(), node, false, None) };
         }
         // SAFETY: claimed by us.
         let inputs = unsafe { node.let_go() };

@@ -9,8 +9,8 @@ use crate::dtype::{Element, Scalar, with_dtype};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 
-/// Bytes below which a further thread does not pay (`measure_cut_over`: 512 KiB in order 29.6, 17.3, 28.7 us, filled 29.6, 18.4,
-/// 27.9; 256 KiB turned 41.6, 23.9, 41.4).
+/// Bytes below which a further thread does not pay (512 KiB in order 29.6, 17.3, 28.7 us, filled 29.6,
+/// 18.4, 27.9; 256 KiB turned 41.6, 23.9, 41.4).
 const PART_BYTES: usize = 256 << 10;
 
 /// Where a copy writes when that is not contiguous: a part of a value that is the kernel's own.

@@ -29,6 +29,4 @@ pub(crate) mod softmax;
 pub(crate) mod stream;
 
 #[cfg(test)]
-mod measure;
-#[cfg(test)]
 mod testing;

@@ -3,9 +3,6 @@
 //! Every kernel that takes strides builds one, merges what can be merged, and walks what is left.
 //! Pure arithmetic, but for [`Shared`], the address that the parts of a parallel kernel hold.
 
-#[cfg(test)]
-mod measure;
-
 use crate::view::Parallel;
 use smallvec::SmallVec;
 use std::ops::Range;

@@ -14,8 +14,8 @@ use crate::view::{Parallel, View, ViewMut};
 use crate::window::{Window, offset, triple};
 use half::{bf16, f16};
 
-/// Elements below which a further thread does not pay (`measure_cut_over`: two such parts, the
-/// largest of 2 x 2 in planes of 32 x 32: 57.5, 32.4, 35.1 us).
+/// Elements below which a further thread does not pay (two such parts, the largest of 2 x 2 in
+/// planes of 32 x 32: 57.5, 32.4, 35.1 us).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 16 << 10 };
 
 /// Planes of a value, and the steps within one.

@@ -6,11 +6,12 @@ use crate::shape::Shape;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 
-/// One op of the tape, as its gradient rule ([`Operation::gradient`](crate::Operation::gradient)) sees it.
+/// One op of the tape, as its gradient rule ([`Operation::gradient`](crate::custom::Operation::gradient)) sees it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Backward, CpuRun, Device, Meta, Needs, Operation, Refusal, custom, grad};
+/// use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
+/// use futensor::{Device, grad};
 ///
 /// struct Cube;
 ///

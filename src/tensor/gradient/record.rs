@@ -57,6 +57,8 @@ pub(crate) fn recorded(made: Made, operands: &[&TensorFuture], node: NodeHandle)
     TensorFuture::taped(node, tape)
 }
 
+/// # Gradients
+///
 /// The tape: which values have gradients.
 impl TensorFuture {
     /// This value as a leaf of the tape: gradients can be asked for it, and what is made from the handle

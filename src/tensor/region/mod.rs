@@ -1,7 +1,8 @@
 //! `Region`: a block of ops that is planned once and then only run.
 //!
-//! A call with inputs of new shapes traces the closure (`trace`) and plans the whole block (`graph/plan`); every call
-//! queues one op that stands for all of it. How the plan is run is the devices' affair.
+//! A call with inputs of new shapes traces the closure (`trace`) and plans the whole block
+//! (`graph/plan`); every call queues one op that stands for all of it. How the plan is run is the
+//! devices' affair.
 
 mod tensors;
 pub(crate) mod trace;
@@ -20,8 +21,7 @@ use crate::graph::plan::{Plan, plan};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use std::fmt;
-use std::marker::PhantomData;
-use std::panic::Location;
+use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub use tensors::{Flat, Tensors};
@@ -32,10 +32,11 @@ const PLANS_MAX: usize = 64;
 
 /// A block of ops that is planned as a whole, and then only run: made by [`Device::region`].
 ///
-/// The first call with inputs of some shapes and types *traces* the closure: it runs with stand-ins for the inputs, and
-/// the ops that it asks for are noted. The block is then planned at once, which ops run as one step, in what order, who
-/// reads each value last; every later call with such inputs queues **one** op, and nothing is built, fused or
-/// scheduled anew. Values are the same to the bit as op by op.
+/// The first call with inputs of some shapes and types *traces* the closure: it runs with stand-ins
+/// for the inputs, and the ops that it asks for are noted. The block is then planned at once, which
+/// ops run as one step, in what order, who reads each value last; every later call with such inputs
+/// queues **one** op, and nothing is built, fused or scheduled anew. Values are the same to the bit
+/// as op by op.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -57,41 +58,74 @@ const PLANS_MAX: usize = 64;
 ///
 /// # What is fixed when it is traced
 ///
-/// The closure runs once for each set of shapes and types, as under `torch.compile`, `jax.jit` and `tf.function`: side
-/// effects happen then, `if`s are decided then. It is synchronous, so nothing in it can be awaited and no step of it
-/// can depend on elements; a read of a traced value inside is an error. As with `jax.jit`, tensors that the closure
-/// captures are constants (and what is made of them alone is computed once): what changes from call to call has to come
-/// in as an input. `torch.compile` checks at each call whether what it captured is still the same, and compiles again;
-/// here nothing is checked but shapes and types, and nothing falls back silently.
+/// The closure runs once for each set of shapes and types, as under `torch.compile`, `jax.jit` and
+/// `tf.function`: side effects happen then, `if`s are decided then. It is synchronous, so nothing
+/// in it can be awaited and no step of it can depend on elements; a read of a traced value inside
+/// is an error. As with `jax.jit`, tensors that the closure captures are constants (and what is
+/// made of them alone is computed once): what changes from call to call has to come in as an input.
+/// `torch.compile` checks at each call whether what it captured is still the same, and compiles
+/// again; here nothing is checked but shapes and types, and nothing falls back silently.
 ///
-/// Random numbers are new at each call: positions are reserved at the call, in the order of the closure, so the
-/// numbers are those of the same ops outside a region. (`jax.jit` wants the key as an input; `tf.function` does as here.)
+/// Random numbers are new at each call: positions are reserved at the call, in the order of the
+/// closure, so the numbers are those of the same ops outside a region. (`jax.jit` wants the key as
+/// an input; `tf.function` does as here.)
 ///
 /// # How it behaves
 ///
 /// - An op of a region begins when *all* its inputs are there, and its outputs are there together.
-/// - An output that nobody can observe when the block begins is not computed, nor what only it needs. With no
-///   observer at all the call is skipped like any op; `detach` in the closure holds at each call.
-/// - A failed input, or an op that fails, fails the outputs that are made from it; the error names the op and its line
-///   in the closure.
+/// - An output that nobody can observe when the block begins is not computed, nor what only it
+///   needs. With no observer at all the call is skipped like any op; `detach` in the closure holds
+///   at each call.
+/// - A failed input, or an op that fails, fails the outputs that are made from it; the error names
+///   the op and its line in the closure.
 /// - In a region that is called in another's closure, the ops become the outer region's.
-/// - **Gradients.** With an input, or a captured tensor, on the tape of gradients, a call runs the closure op by op,
-///   and gradients flow as ever. A whole step, [`grad`](crate::grad) included, can be a region: mark the inputs with
-///   [`requires_grad`](TensorFuture::requires_grad) inside.
+/// - **Gradients.** With an input, or a captured tensor, on the tape of gradients, a call runs the
+///   closure op by op, and gradients flow as ever. A whole step, [`grad`](crate::grad) included,
+///   can be a region: mark the inputs with [`requires_grad`](TensorFuture::requires_grad) inside.
 /// - An input that is handed in by its last handle may be written over.
-/// - **On a GPU** a block that runs again is launched as one CUDA graph, from its second run on, or once its fused kernels
-///   are compiled: one call for all its steps, with the inputs and outputs of each call, new random numbers, and memory
-///   for what is only inside kept with the graph. It is launched step by step, as before, where an op from outside takes
-///   part ([`custom`](crate::custom)), where there is but one launch, where a call's inputs go into products of matrices
-///   and are larger than 16 MiB together (captured tensors may be of any size), and while memory is short. The graphs go
-///   with the region, or with [`Device::trim`]; [`Stats::graphs`](crate::Stats::graphs) counts their launches.
-pub struct Region<I, O, F> {
+/// - **On a GPU** a block that runs again is launched as one CUDA graph, from its second run on, or
+///   once its fused kernels are compiled: one call for all its steps, with the inputs and outputs
+///   of each call, new random numbers, and memory for what is only inside kept with the graph. It
+///   is launched step by step, as before, where an op from outside takes part
+///   ([`custom`](crate::custom::custom)), where there is but one launch, where a call's inputs go
+///   into products of matrices and are larger than 16 MiB together (captured tensors may be of any
+///   size), and while memory is short. The graphs go with the region, or with [`Device::trim`];
+///   [`Stats::graphs`](crate::Stats::graphs) counts their launches.
+///
+/// # In a struct of one's own
+///
+/// The lifetime is that of what the closure borrows: `'static` where it owns what it uses.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture, region::Region};
+///
+/// struct Model {
+///     forward: Region<'static, TensorFuture, TensorFuture>,
+/// }
+///
+/// impl Model {
+///     fn new(weight: TensorFuture) -> Model {
+///         Model { forward: weight.device().region(move |x| weight.matmul(&x).relu()) }
+///     }
+/// }
+///
+/// let device = Device::cpu();
+/// let model = Model::new(device.ones([2, 3]));
+/// assert_eq!(model.forward.call(device.ones([3])).to_vec::<f32>().await?, [3.0, 3.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+pub struct Region<'a, I, O> {
     device: Device,
-    closure: F,
+    closure: Box<dyn Fn(I) -> O + Send + Sync + 'a>,
     plans: Mutex<Vec<Known>>,
     traces: AtomicUsize,
-    types: PhantomData<fn(I) -> O>,
 }
+
+// The closure is shared between threads anyhow: what it leaves half done at a panic, others may see
+// at any time.
+impl<I, O> UnwindSafe for Region<'_, I, O> {}
+impl<I, O> RefUnwindSafe for Region<'_, I, O> {}
 
 /// A plan, and for which inputs it is.
 struct Known {
@@ -134,26 +168,28 @@ enum Gives {
 }
 
 impl Device {
-    /// A block of ops of this device that is planned once for each set of input shapes and types, and then run
-    /// again and again: see [`Region`]. Nothing happens before the first call.
-    pub fn region<I: Tensors, O: Tensors, F: Fn(I) -> O>(&self, closure: F) -> Region<I, O, F> {
+    /// A block of ops of this device that is planned once for each set of input shapes and types,
+    /// and then run again and again: see [`Region`]. Nothing happens before the first call.
+    pub fn region<'a, I: Tensors, O: Tensors>(
+        &self,
+        closure: impl Fn(I) -> O + Send + Sync + 'a,
+    ) -> Region<'a, I, O> {
         Region {
             device: self.clone(),
-            closure,
+            closure: Box::new(closure),
             plans: Mutex::new(Vec::new()),
             traces: AtomicUsize::new(0),
-            types: PhantomData,
         }
     }
 }
 
-impl<I: Tensors, O: Tensors, F: Fn(I) -> O> Region<I, O, F> {
-    /// Queues the block on these inputs, and returns its outputs at once. Traces and plans first where no
-    /// call had such shapes and types; that takes about as long as calling the ops.
+impl<I: Tensors, O: Tensors> Region<'_, I, O> {
+    /// Queues the block on these inputs, and returns its outputs at once. Traces and plans first
+    /// where no call had such shapes and types; that takes about as long as calling the ops.
     ///
     /// # Errors
-    /// None of its own: an op that is refused, or fails, makes the outputs that are made from it failed values.
-    /// Inputs on another device make all of them such.
+    /// None of its own: an op that is refused, or fails, makes the outputs that are made from it
+    /// failed values. Inputs on another device make all of them such.
     ///
     /// # Panics
     /// Where the closure does.
@@ -343,7 +379,7 @@ fn position_or_push(list: &mut Vec<NodeLink>, node: NodeLink) -> usize {
     })
 }
 
-impl<I, O, F> fmt::Debug for Region<I, O, F> {
+impl<I, O> fmt::Debug for Region<'_, I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plans = lock(&self.plans).len();
         write!(f, "Region({}, {plans} plans)", self.device)

@@ -1,11 +1,13 @@
-//! What a region takes and gives: one tensor, or several in tuples, arrays and `Vec`s, nested as one likes.
+//! What a region takes and gives: one tensor, or several in tuples, arrays and `Vec`s, nested as
+//! one likes.
 
 use crate::tensor::future::TensorFuture;
 use std::collections::VecDeque;
 
 /// One or several tensors: what the closure of a [`Region`](super::Region) takes and gives.
 ///
-/// Implemented for [`TensorFuture`], and for arrays, `Vec`s and tuples of up to eight of what implements it.
+/// Implemented for [`TensorFuture`], and for arrays, `Vec`s and tuples of up to eight of what
+/// implements it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -25,7 +27,7 @@ use std::collections::VecDeque;
 /// A struct of one's own is taken apart, and put together, field by field in the same order:
 ///
 /// ```
-/// use futensor::{Flat, TensorFuture, Tensors};
+/// use futensor::{TensorFuture, region::{Flat, Tensors}};
 /// struct Cache { key: TensorFuture, values: Vec<TensorFuture> }
 /// impl Tensors for Cache {
 ///     fn into_flat(self, flat: &mut Flat) {

@@ -1,9 +1,10 @@
 //! Listening to a closure: ops that it asks for are noted instead of queued.
 //!
-//! `build` hands every new node to [`enqueue`]. While a region's closure is traced on this thread, an op of the
-//! region's device on a traced value, or on none at all, becomes part of the trace: its node is claimed from the
-//! start, so that nobody else takes it up, and fails when the trace ends, so that nobody waits for it for ever. Ops on
-//! values from outside alone run as ever: what they give is a constant to the region.
+//! `build` hands every new node to [`enqueue`]. While a region's closure is traced on this thread,
+//! an op of the region's device on a traced value, or on none at all, becomes part of the trace:
+//! its node is claimed from the start, so that nobody else takes it up, and fails when the trace
+//! ends, so that nobody waits for it for ever. Ops on values from outside alone run as ever: what
+//! they give is a constant to the region.
 
 #![allow(unsafe_code)]
 
@@ -201,7 +202,8 @@ impl Trace {
         let mut found: Vec<NodeLink> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         for node in &self.nodes {
-            // SAFETY: traced nodes are claimed by us, and their inputs stay until the trace is dropped.
+            // SAFETY: traced nodes are claimed by us, and their inputs stay until the trace is
+            // dropped.
             for input in unsafe { node.inputs() } {
                 if !is_traced(input) && seen.insert(input.address()) {
                     found.push(input.clone());

@@ -1,9 +1,9 @@
-//! A trace in Chrome's trace event format (the "JSON Object Format" of its specification): complete events
-//! for steps and awaits, flow events for waits across streams and for what ended a barrier, metadata for the lanes'
-//! names.
+//! A recording in Chrome's trace event format (the "JSON Object Format" of its specification):
+//! complete events for steps and awaits, flow events for waits across streams and for what ended a
+//! barrier, metadata for the lanes' names.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
-use crate::engine::record::{Ran, RecordedStep, Trace};
+use crate::engine::record::{Ran, RecordedStep, Recording};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -24,16 +24,16 @@ fn quoted(text: &str) -> String {
     out
 }
 
-pub(super) fn json(trace: &Trace) -> String {
-    let lanes = lanes(trace);
+pub(super) fn json(recording: &Recording) -> String {
+    let lanes = lanes(recording);
     // Skipped ops have a lane of their own, after all others.
     let skipped = lanes.len();
     let tid = |lane: Option<Lane>| lane.and_then(|l| lanes.binary_search(&l).ok()).unwrap_or(skipped);
     let mut events = vec![format!(
         r#"{{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}}"#,
-        quoted(&format!("device {}", trace.device))
+        quoted(&format!("device {}", recording.device))
     )];
-    let titles = lanes.iter().map(|l| l.title(trace)).chain([String::from("skipped")]);
+    let titles = lanes.iter().map(|l| l.title(recording)).chain([String::from("skipped")]);
     for (k, title) in titles.enumerate() {
         let title = quoted(&title);
         events
@@ -42,7 +42,7 @@ pub(super) fn json(trace: &Trace) -> String {
             r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_sort_index","args":{{"sort_index":{k}}}}}"#
         ));
     }
-    for step in &trace.steps {
+    for step in &recording.steps {
         let at = step.ops.last().map_or_else(String::new, |op| op.location.to_string());
         let shape = step.ops.last().map_or_else(String::new, |op| format!("{} {}", op.dtype, op.shape));
         let state = if step.ran == Ran::Skipped { "skipped" } else { "ran" };
@@ -57,7 +57,7 @@ pub(super) fn json(trace: &Trace) -> String {
             step.ops.len(),
         ));
     }
-    for a in &trace.awaits {
+    for a in &recording.awaits {
         events.push(format!(
             r#"{{"ph":"X","pid":1,"tid":{},"cat":"await","name":{},"ts":{:.3},"dur":{:.3},"args":{{"line":{},"queued":{},"ran_dry":{}}}}}"#,
             tid(Some(Lane::Task(a.task))),
@@ -80,13 +80,13 @@ pub(super) fn json(trace: &Trace) -> String {
             ));
         }
     };
-    for (from, to) in arrows(trace) {
-        let (from, to) = (&trace.steps[from], &trace.steps[to]);
+    for (from, to) in arrows(recording) {
+        let (from, to) = (&recording.steps[from], &recording.steps[to]);
         flow("wait", (tid(Lane::of(from)), leaves(from)), (tid(Lane::of(to)), micros(to.began)));
     }
     // From what ended a barrier to who awaited it.
-    for (a, step) in trace.awaits.iter().zip(barriers(trace)) {
-        if let Some(step) = step.map(|step| &trace.steps[step]) {
+    for (a, step) in recording.awaits.iter().zip(barriers(recording)) {
+        if let Some(step) = step.map(|step| &recording.steps[step]) {
             let last = a.ended.saturating_sub(Duration::from_nanos(1)).max(a.began);
             flow("barrier", (tid(Lane::of(step)), leaves(step)), (tid(Some(Lane::Task(a.task))), micros(last)));
         }

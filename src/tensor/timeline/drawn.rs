@@ -1,8 +1,9 @@
-//! What is drawn of a trace that is written by hand: two streams, two tasks, a stretch in which nothing runs.
+//! What is drawn of a recording that is written by hand: two streams, two tasks, a stretch in which
+//! nothing runs.
 
 use super::place;
 use crate::dtype::DType;
-use crate::engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Trace};
+use crate::engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Recording};
 use std::panic::Location;
 use std::time::Duration;
 
@@ -46,9 +47,9 @@ fn wait(task: usize, name: Option<&str>, op: Option<usize>, times: (u64, u64), r
     }
 }
 
-/// Stream 0: `exp` 0-100, `mul` 100-150, then `sum` 400-450; stream 1: `matmul` 160-250, for which it was told to wait
-/// for `exp`. `sum` reads `matmul`'s value. From 250 to 400 nothing runs.
-fn trace() -> Trace {
+/// Stream 0: `exp` 0-100, `mul` 100-150, then `sum` 400-450; stream 1: `matmul` 160-250, for which
+/// it was told to wait for `exp`. `sum` reads `matmul`'s value. From 250 to 400 nothing runs.
+fn recording() -> Recording {
     let mut product = step(2, "matmul", (1, 1), (160, 250));
     product.waits = vec![(0, 1)];
     // The same dependency twice is one arrow.
@@ -62,7 +63,7 @@ fn trace() -> Trace {
         wait(0, Some("reader"), None, (300, 460), true),
     ];
     let steps = vec![step(0, "exp", (0, 1), (0, 100)), step(1, "mul", (0, 2), (100, 150)), product, sum];
-    Trace { device: "by hand".into(), steps, awaits }
+    Recording { device: "by hand".into(), steps, awaits }
 }
 
 /// The elements of a class (titles have lines of their own), and what an attribute of one says.
@@ -86,7 +87,7 @@ fn times(element: &str) -> (f64, f64) {
 
 #[test]
 fn each_stream_and_each_awaiting_task_has_a_lane() {
-    let svg = trace().to_svg(1000);
+    let svg = recording().to_svg(1000);
     let titles: Vec<&str> = of(&svg, "lane")
         .iter()
         .map(|l| l.split("<title>").nth(1).unwrap().split('<').next().unwrap())
@@ -104,12 +105,12 @@ fn each_stream_and_each_awaiting_task_has_a_lane() {
 
 #[test]
 fn bars_have_the_callers_line_and_the_length_of_their_time() {
-    let trace = trace();
-    let svg = trace.to_svg(1000);
+    let recording = recording();
+    let svg = recording.to_svg(1000);
     let bars = of(&svg, "step");
     assert_eq!(bars.len(), 4);
     let pixels_per_us = number(bars[0], "width") / 100.0;
-    for (bar, step) in bars.iter().zip(&trace.steps) {
+    for (bar, step) in bars.iter().zip(&recording.steps) {
         let want = (step.began.as_micros() as f64, step.ended.as_micros() as f64);
         assert_eq!(times(bar), want);
         assert!((number(bar, "width") - (want.1 - want.0) * pixels_per_us).abs() < 0.02, "{bar}");
@@ -122,9 +123,9 @@ fn bars_have_the_callers_line_and_the_length_of_their_time() {
 
 #[test]
 fn gaps_are_drawn_where_a_stream_idles_and_where_the_whole_device_does() {
-    let trace = trace();
-    assert_eq!(trace.idle(), [(us(150), us(160)), (us(250), us(400))]);
-    let svg = trace.to_svg(1000);
+    let recording = recording();
+    assert_eq!(recording.idle(), [(us(150), us(160)), (us(250), us(400))]);
+    let svg = recording.to_svg(1000);
     let idle: Vec<_> = of(&svg, "idle").into_iter().map(times).collect();
     assert_eq!(idle, [(150.0, 160.0), (250.0, 400.0)]);
     let gaps: Vec<_> = of(&svg, "gap").into_iter().map(times).collect();
@@ -140,9 +141,9 @@ fn gaps_are_drawn_where_a_stream_idles_and_where_the_whole_device_does() {
 
 #[test]
 fn arrows_lead_from_what_was_needed_to_who_needed_it_on_another_stream() {
-    let trace = trace();
-    assert_eq!(super::arrows(&trace), [(0, 2), (2, 3)]);
-    let svg = trace.to_svg(1000);
+    let recording = recording();
+    assert_eq!(super::arrows(&recording), [(0, 2), (2, 3)]);
+    let svg = recording.to_svg(1000);
     let arrows = of(&svg, "arrow");
     assert_eq!(arrows.iter().copied().map(times).collect::<Vec<_>>(), [(100.0, 160.0), (250.0, 400.0)]);
     let rows = |arrow: &str| {
@@ -155,7 +156,7 @@ fn arrows_lead_from_what_was_needed_to_who_needed_it_on_another_stream() {
 
 #[test]
 fn a_barrier_is_marked_from_what_ended_it_to_who_awaited_it() {
-    let svg = trace().to_svg(1000);
+    let svg = recording().to_svg(1000);
     assert_eq!((of(&svg, "await dry").len(), of(&svg, "await").len()), (2, 1));
     let dry: Vec<_> = of(&svg, "barrier dry").into_iter().map(times).collect();
     // The product, and the await of the device as a whole, where it ended.
@@ -168,7 +169,7 @@ fn a_barrier_is_marked_from_what_ended_it_to_who_awaited_it() {
 #[test]
 fn nothing_is_drawn_outside_of_the_picture() {
     for width in [400, 1000, 3000] {
-        let svg = trace().to_svg(width);
+        let svg = recording().to_svg(width);
         let left = number(svg.lines().next().unwrap(), "data-left");
         for class in ["step", "await", "await dry", "gap", "idle"] {
             for element in of(&svg, class) {
@@ -178,13 +179,13 @@ fn nothing_is_drawn_outside_of_the_picture() {
         }
     }
     // Nothing at all is a picture too.
-    assert!(Trace::default().to_svg(800).trim_end().ends_with("</svg>"));
-    assert!(Trace::default().to_html().contains("</html>"));
+    assert!(Recording::default().to_svg(800).trim_end().ends_with("</svg>"));
+    assert!(Recording::default().to_html().contains("</html>"));
 }
 
 #[test]
 fn perfetto_gets_lanes_durations_and_flows() {
-    let json: serde_json::Value = serde_json::from_str(&trace().to_chrome_json()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&recording().to_chrome_json()).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let lane = |name: &str| {
         let named = events.iter().find(|e| e["name"] == "thread_name" && e["args"]["name"] == name);

@@ -1,21 +1,22 @@
-//! Pictures of a [`Trace`]: Chrome's (and Perfetto's) JSON, and a timeline as SVG or as a page of its own.
+//! Pictures of a [`Recording`]: Chrome's (and Perfetto's) JSON, and a timeline as SVG or as a page
+//! of its own.
 //!
-//! Lanes are the device's streams, the small steps that the engine or a poll ran on the spot, and one lane
-//! for each awaiting task. This file sorts a trace into lanes; `chrome` and `svg` write them down. Neither
-//! knows the engine: they see what was recorded, and only that.
+//! Lanes are the device's streams, the small steps that the engine or a poll ran on the spot, and
+//! one lane for each awaiting task. This file sorts a recording into lanes; `chrome` and `svg`
+//! write them down. Neither knows the engine: they see what was recorded, and only that.
 
 mod chrome;
 #[cfg(test)]
 mod drawn;
 mod svg;
 
-use crate::engine::record::{Ran, RecordedAwait, RecordedStep, Trace};
+use crate::engine::record::{Ran, RecordedAwait, RecordedStep, Recording};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::Location;
 use std::time::Duration;
 
-impl Trace {
-    /// The trace in Chrome's trace event format, which Perfetto and `chrome://tracing` open.
+impl Recording {
+    /// The recording in Chrome's trace event format, which Perfetto and `chrome://tracing` open.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -23,7 +24,7 @@ impl Trace {
     /// let device = Device::cpu_with(CpuOptions::default());
     /// let recording = device.record();
     /// (device.ones([300, 300]).exp() + 1.0).await?;
-    /// let json = recording.finish_trace().to_chrome_json();
+    /// let json = recording.finish().to_chrome_json();
     /// assert!(json.starts_with("{\"traceEvents\":[") && json.contains("exp"));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -31,14 +32,15 @@ impl Trace {
         chrome::json(self)
     }
 
-    /// The trace as a picture: a lane a stream and one for each awaiting task, idle stretches hatched, arrows
-    /// where a step needed what another stream made, dashed lines from what ended a barrier to who awaited it. `width`
-    /// in pixels.
+    /// The recording as a picture: a lane a stream and one for each awaiting task, idle stretches
+    /// hatched, arrows where a step needed what another stream made, dashed lines from what ended a
+    /// barrier to who awaited it. `width` in pixels.
     pub fn to_svg(&self, width: usize) -> String {
         svg::svg(self, width)
     }
 
-    /// The picture as a page that needs nothing else: the wheel zooms, dragging moves, pointing names.
+    /// The picture as a page that needs nothing else: the wheel zooms, dragging moves, pointing
+    /// names.
     pub fn to_html(&self) -> String {
         svg::page(self)
     }
@@ -79,23 +81,23 @@ impl Lane {
         }
     }
 
-    fn title(&self, trace: &Trace) -> String {
+    fn title(&self, recording: &Recording) -> String {
         match self {
             Lane::Stream(stream) => format!("stream {stream}"),
             Lane::TakeUp => "engine, small steps".into(),
             Lane::Poll => "polls, small steps".into(),
             Lane::Task(task) => {
-                let name = trace.awaits.iter().filter(|a| a.task == *task).find_map(|a| a.name.as_deref());
+                let name = recording.awaits.iter().filter(|a| a.task == *task).find_map(|a| a.name.as_deref());
                 name.map_or_else(|| format!("task {task}"), str::to_owned)
             }
         }
     }
 }
 
-/// The lanes of a trace, from the top.
-fn lanes(trace: &Trace) -> Vec<Lane> {
-    let steps = trace.steps.iter().filter_map(Lane::of);
-    let tasks = trace.awaits.iter().map(|a| Lane::Task(a.task));
+/// The lanes of a recording, from the top.
+fn lanes(recording: &Recording) -> Vec<Lane> {
+    let steps = recording.steps.iter().filter_map(Lane::of);
+    let tasks = recording.awaits.iter().map(|a| Lane::Task(a.task));
     steps.chain(tasks).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -119,25 +121,26 @@ fn await_title(a: &RecordedAwait) -> String {
     format!("{}  {}", a.what, place(a.site))
 }
 
-/// Pairs of steps, by index: the second needed the first, on another stream. On a GPU its stream was told to wait, unless
-/// an earlier wait implied this one; on the host the step was not made before what it reads was there.
-fn arrows(trace: &Trace) -> Vec<(usize, usize)> {
+/// Pairs of steps, by index: the second needed the first, on another stream. On a GPU its stream
+/// was told to wait, unless an earlier wait implied this one; on the host the step was not made
+/// before what it reads was there.
+fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
     let mut at: HashMap<(usize, u64), usize> = HashMap::new();
     let mut made_by: HashMap<usize, usize> = HashMap::new();
-    for (i, step) in trace.steps.iter().enumerate() {
+    for (i, step) in recording.steps.iter().enumerate() {
         made_by.extend(step.ops.iter().map(|op| (op.number, i)));
         if let Ran::Stream { stream, point } = step.ran {
             at.insert((stream, point), i);
         }
     }
     let mut arrows = Vec::new();
-    for (i, step) in trace.steps.iter().enumerate() {
+    for (i, step) in recording.steps.iter().enumerate() {
         let Ran::Stream { stream: own, .. } = step.ran else { continue };
         let waits = step.waits.iter().filter_map(|wait| at.get(wait)).copied();
         let read =
             step.ops.iter().flat_map(|op| &op.inputs).flatten().filter_map(|op| made_by.get(op)).copied();
         let elsewhere =
-            |from: &usize| matches!(trace.steps[*from].ran, Ran::Stream { stream, .. } if stream != own);
+            |from: &usize| matches!(recording.steps[*from].ran, Ran::Stream { stream, .. } if stream != own);
         let from: BTreeSet<usize> = waits.chain(read.filter(elsewhere)).collect();
         arrows.extend(from.into_iter().map(|from| (from, i)));
     }
@@ -145,11 +148,11 @@ fn arrows(trace: &Trace) -> Vec<(usize, usize)> {
 }
 
 /// The step whose end let each await go on, where its op was recorded.
-fn barriers(trace: &Trace) -> Vec<Option<usize>> {
-    let steps = trace.steps.iter().enumerate();
+fn barriers(recording: &Recording) -> Vec<Option<usize>> {
+    let steps = recording.steps.iter().enumerate();
     let made_by: HashMap<usize, usize> =
         steps.flat_map(|(i, step)| step.ops.iter().map(move |op| (op.number, i))).collect();
-    trace.awaits.iter().map(|a| made_by.get(&a.op?).copied()).collect()
+    recording.awaits.iter().map(|a| made_by.get(&a.op?).copied()).collect()
 }
 
 fn micros(d: Duration) -> f64 {
@@ -158,9 +161,10 @@ fn micros(d: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::{CpuOptions, Device, Trace, named};
+    use crate::recording::{Recording, named};
+    use crate::{CpuOptions, Device};
 
-    async fn trace() -> Trace {
+    async fn recording() -> Recording {
         let device = Device::cpu_with(CpuOptions::default().threads(2).streams(3).inline(false));
         let (a, b) = (device.randn([300, 300]), device.randn([300, 300]));
         device.waitall().await.unwrap();
@@ -168,49 +172,49 @@ mod tests {
         let joined = a.matmul(&a) + b.matmul(&b).exp();
         named("the <one> who waits", joined.sum_all().item::<f32>()).await.unwrap();
         (joined + 1.0).wait_to_read().await.unwrap();
-        recording.finish_trace()
+        recording.finish()
     }
 
     #[tokio::test]
     async fn chrome_json_is_json_and_names_lanes_ops_and_awaits() {
-        let trace = trace().await;
-        let json: serde_json::Value = serde_json::from_str(&trace.to_chrome_json()).unwrap();
+        let recording = recording().await;
+        let json: serde_json::Value = serde_json::from_str(&recording.to_chrome_json()).unwrap();
         let events = json["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
         let named =
             |name: &str| of("M").iter().any(|e| e["args"]["name"].as_str().is_some_and(|n| n.contains(name)));
         assert!(named("stream 0") && named("the <one> who waits"), "{json:#}");
         let spans = of("X");
-        assert_eq!(spans.len(), trace.steps.len() + trace.awaits.len());
+        assert_eq!(spans.len(), recording.steps.len() + recording.awaits.len());
         assert!(spans.iter().all(|e| e["dur"].as_f64().unwrap() >= 0.0 && e["args"]["line"].is_string()));
         assert!(spans.iter().filter(|e| e["name"].as_str().unwrap().contains("matmul")).count() >= 2);
         // Each flow has two ends.
         assert_eq!(of("s").len(), of("f").len());
-        assert!(of("s").len() >= super::arrows(&trace).len());
+        assert!(of("s").len() >= super::arrows(&recording).len());
     }
 
     #[tokio::test]
     async fn the_picture_has_each_lane_and_text_that_is_escaped() {
-        let trace = trace().await;
-        let svg = trace.to_svg(1200);
+        let recording = recording().await;
+        let svg = recording.to_svg(1200);
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
         assert!(svg.contains("the &lt;one&gt; who waits") && !svg.contains("<one>"));
-        for lane in super::lanes(&trace) {
-            let title = lane.title(&trace).replace('<', "&lt;").replace('>', "&gt;");
+        for lane in super::lanes(&recording) {
+            let title = lane.title(&recording).replace('<', "&lt;").replace('>', "&gt;");
             assert!(svg.contains(&title), "{title}");
         }
-        assert!(svg.matches("class=\"step\"").count() >= trace.steps.len());
-        assert!(trace.to_html().contains("<script>"));
+        assert!(svg.matches("class=\"step\"").count() >= recording.steps.len());
+        assert!(recording.to_html().contains("<script>"));
     }
 
     #[tokio::test]
     async fn awaits_are_recorded_with_their_line_and_the_op_that_ended_them() {
-        let trace = trace().await;
-        let read = trace.awaits.iter().find(|a| a.what == "item").expect("the read had to wait");
+        let recording = recording().await;
+        let read = recording.awaits.iter().find(|a| a.what == "item").expect("the read had to wait");
         assert!(read.site.file().ends_with("timeline/mod.rs"));
         assert!(read.ended >= read.began && read.queued > 0);
-        let ops: Vec<_> = trace.steps.iter().flat_map(|s| &s.ops).collect();
+        let ops: Vec<_> = recording.steps.iter().flat_map(|s| &s.ops).collect();
         assert_eq!(ops[read.op.expect("its op was recorded")].name, "sum");
-        assert!(trace.steps.iter().all(|s| s.ended >= s.began));
+        assert!(recording.steps.iter().all(|s| s.ended >= s.began));
     }
 }

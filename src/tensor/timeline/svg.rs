@@ -1,10 +1,10 @@
-//! A trace as a picture: SVG, alone or inside a page that zooms.
+//! A recording as a picture: SVG, alone or inside a page that zooms.
 //!
-//! Every element carries its times as attributes, so that the page's script (`page.js`) lays the same
-//! elements out anew at another scale; without a script the picture stands as it is.
+//! Every element carries its times as attributes, so that the page's script (`page.js`) lays the
+//! same elements out anew at another scale; without a script the picture stands as it is.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
-use crate::engine::record::Trace;
+use crate::engine::record::Recording;
 use std::fmt::Write;
 
 const TOP: f64 = 46.0;
@@ -94,15 +94,15 @@ impl Scale {
     }
 }
 
-pub(super) fn svg(trace: &Trace, width: usize) -> String {
-    let lanes = lanes(trace);
+pub(super) fn svg(recording: &Recording, width: usize) -> String {
+    let lanes = lanes(recording);
     let row = |lane: &Lane| lanes.binary_search(lane).ok().map(|k| TOP + k as f64 * ROW);
-    let times = trace.steps.iter().map(|s| (micros(s.began), micros(s.ended)));
-    let times = times.chain(trace.awaits.iter().map(|a| (micros(a.began), micros(a.ended))));
+    let times = recording.steps.iter().map(|s| (micros(s.began), micros(s.ended)));
+    let times = times.chain(recording.awaits.iter().map(|a| (micros(a.began), micros(a.ended))));
     let (from, to) = times.fold((f64::MAX, 0f64), |(from, to), (a, b)| (from.min(a), to.max(b)));
     let (from, to) = if from > to { (0.0, 1.0) } else { (from, to.max(from + 1e-3)) };
     let width = width.max(400) as f64;
-    let longest = lanes.iter().map(|lane| lane.title(trace).chars().count()).max().unwrap_or(0);
+    let longest = lanes.iter().map(|lane| lane.title(recording).chars().count()).max().unwrap_or(0);
     let left = (longest as f64 * 6.7 + 22.0).clamp(100.0, 240.0).round();
     let scale = Scale { left, from, pixels_per_us: (width - left - 12.0) / (to - from) };
     let height = TOP + lanes.len() as f64 * ROW + 30.0;
@@ -116,16 +116,16 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
 
-    let idle = trace.idle();
+    let idle = recording.idle();
     let idle_us: f64 = idle.iter().map(|(a, b)| micros(*b - *a)).sum();
     let _ = writeln!(
         out,
         "<text x=\"8\" y=\"15\">device {}: {} steps in {}, idle for {} of it; {} awaits that waited</text>",
-        escaped(&trace.device),
-        trace.steps.len(),
+        escaped(&recording.device),
+        recording.steps.len(),
         span(to - from),
         span(idle_us),
-        trace.awaits.len()
+        recording.awaits.len()
     );
 
     // The axis.
@@ -163,7 +163,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
     };
     for lane in lanes.iter().filter(|l| matches!(l, Lane::Stream(_))) {
         let y = row(lane).unwrap_or(TOP);
-        let mut own: Vec<_> = trace
+        let mut own: Vec<_> = recording
             .steps
             .iter()
             .filter(|s| Lane::of(s).as_ref() == Some(lane))
@@ -186,7 +186,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
     }
 
     for (k, lane) in lanes.iter().enumerate() {
-        let title = lane.title(trace);
+        let title = lane.title(recording);
         let y = TOP + k as f64 * ROW + 13.5;
         let _ = writeln!(
             out,
@@ -195,7 +195,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             escaped(&fitting(&title, left - 4.0))
         );
     }
-    for step in &trace.steps {
+    for step in &recording.steps {
         let Some(y) = Lane::of(step).and_then(|lane| row(&lane)) else { continue };
         let (a, b) = (micros(step.began), micros(step.ended));
         let label = step_title(step);
@@ -208,7 +208,7 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
         let fill = format!(" fill=\"{}\"", color(main));
         scale.bar(&mut out, ("step", &fill), (a, b), y, (&label, &title));
     }
-    for a in &trace.awaits {
+    for a in &recording.awaits {
         let Some(y) = row(&Lane::Task(a.task)) else { continue };
         let times = (micros(a.began), micros(a.ended));
         let label = await_title(a);
@@ -222,8 +222,8 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
         let class = if a.ran_dry { "await dry" } else { "await" };
         scale.bar(&mut out, (class, ""), times, y, (&label, &title));
     }
-    for (from, to) in arrows(trace) {
-        let (from, to) = (&trace.steps[from], &trace.steps[to]);
+    for (from, to) in arrows(recording) {
+        let (from, to) = (&recording.steps[from], &recording.steps[to]);
         let (Some(y1), Some(y2)) = (Lane::of(from).and_then(|l| row(&l)), Lane::of(to).and_then(|l| row(&l)))
         else {
             continue;
@@ -239,10 +239,10 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
             x2 - 14.0,
         );
     }
-    for (a, step) in trace.awaits.iter().zip(barriers(trace)) {
+    for (a, step) in recording.awaits.iter().zip(barriers(recording)) {
         let Some(y2) = row(&Lane::Task(a.task)) else { continue };
         // Of a whole device: from the lanes' top.
-        let step = step.map(|step| &trace.steps[step]);
+        let step = step.map(|step| &recording.steps[step]);
         let y1 = step.and_then(|s| row(&Lane::of(s)?)).map_or(TOP - 3.0, |y| y + BAR);
         let end = micros(a.ended);
         let begin = step.map_or(end, |s| micros(s.ended).min(end));
@@ -269,13 +269,13 @@ pub(super) fn svg(trace: &Trace, width: usize) -> String {
     out
 }
 
-pub(super) fn page(trace: &Trace) -> String {
+pub(super) fn page(recording: &Recording) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>futensor: {}</title>\n\
          <style>body{{margin:12px;background:#fff}}svg{{cursor:grab;user-select:none}}</style>\n{}\
          <script>\n{}</script></html>\n",
-        escaped(&trace.device),
-        svg(trace, 1500),
+        escaped(&recording.device),
+        svg(recording, 1500),
         include_str!("page.js"),
     )
 }

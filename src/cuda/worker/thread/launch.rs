@@ -28,7 +28,7 @@ impl Worker {
     pub(super) fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
         let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.has_all_memory();
         let mut doubts = Doubts::new();
-        self.gear.timing.arm(self.shared.port.tape.is_on())?;
+        self.gear.timing.arm(self.shared.port.recordings.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
         // SAFETY: the engine claimed the nodes for this step, and this thread runs it.
         let inputs = unsafe { inputs_of(&step.work) };
@@ -70,9 +70,9 @@ impl Worker {
         self.queues[lane].point = step.at.point;
         doubts.extend(doubt);
         self.note_results(&step, results, &doubts);
-        if self.shared.port.tape.is_on() {
+        if self.shared.port.recordings.is_on() {
             // SAFETY: this thread runs the step, and its nodes' inputs are still there.
-            unsafe { self.shared.port.tape.step(&step, None) };
+            unsafe { self.shared.port.recordings.step(&step, None) };
             // Its times follow when it is through.
         }
         let observed = step.nodes().any(|n| n.counts().handles > 0);

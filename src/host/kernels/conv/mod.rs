@@ -92,8 +92,8 @@ impl<T: Copy> Image<T> {
     }
 }
 
-/// Multiply-adds below which a further thread does not pay (`measure_cut_over`: products, 3 x 3 over 8
-/// channels, 1 Mi of them 141, 79, 93 us; one channel, whose rows are walked, 144 Ki of them 69, 59, 75).
+/// Multiply-adds below which a further thread does not pay (products, 3 x 3 over 8 channels, 1 Mi of them 141,
+/// 79, 93 us; one channel, whose rows are walked, 144 Ki of them 69, 59, 75).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 4 << 10 } else { 256 << 10 };
 
 /// Bytes of columns that lie in cache while they are multiplied.

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 /// Elements of any type, aligned, with guards that catch a write past the end.
 #[derive(Clone)]
-pub(super) struct Buffer {
+struct Buffer {
     dtype: DType,
     numel: usize,
     lines: Vec<Line>,
@@ -26,7 +26,7 @@ struct Line([u64; 8]);
 const GUARD: u64 = 0x5aa5_0ff0_1234_8001;
 
 impl Buffer {
-    pub fn new(dtype: DType, numel: usize) -> Buffer {
+    fn new(dtype: DType, numel: usize) -> Buffer {
         let lines = (numel * dtype.size()).div_ceil(64);
         Buffer { dtype, numel, lines: vec![Line([GUARD; 8]); lines + 1] }
     }
@@ -43,11 +43,11 @@ impl Buffer {
         // SAFETY: that many elements of this type were written.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.numel) }
     }
-    pub fn view<'a>(&'a self, shape: &'a [usize], strides: &'a [isize], offset: usize) -> View<'a> {
+    fn view<'a>(&'a self, shape: &'a [usize], strides: &'a [isize], offset: usize) -> View<'a> {
         let ptr = self.lines.as_ptr().cast::<u8>().wrapping_add(offset * self.dtype.size());
         View { ptr, dtype: self.dtype, shape, strides }
     }
-    pub fn view_mut<'a>(&'a mut self, shape: &'a [usize]) -> ViewMut<'a> {
+    fn view_mut<'a>(&'a mut self, shape: &'a [usize]) -> ViewMut<'a> {
         ViewMut { ptr: self.lines.as_mut_ptr().cast(), dtype: self.dtype, shape, life: PhantomData }
     }
     /// Equal bits, all NaN being equal: which NaN comes out of `a + b` is the machine's choice.
@@ -87,26 +87,11 @@ fn run_on(
 }
 
 /// A program of one instruction over inputs of the given types.
-pub(super) fn single(dtypes: &[DType], code: impl Fn(&[Arg]) -> Code, on: DType, dtype: DType) -> Program {
+fn single(dtypes: &[DType], code: impl Fn(&[Arg]) -> Code, on: DType, dtype: DType) -> Program {
     let mut program = Program::default();
     let args: Vec<Arg> =
         dtypes.iter().enumerate().map(|(k, &d)| Arg::Reg(program.push(Code::Input(k as u8), d, d))).collect();
     let r = program.push(code(&args), on, dtype);
-    program.outputs.push(r);
-    program
-}
-
-/// `relu((x * 2 + 1) * x - 0.5)`.
-pub(super) fn chain() -> Program {
-    let mut program = Program::default();
-    let scalar = |x| Arg::Scalar(Scalar::Float(x));
-    let x = Arg::Reg(program.push(Code::Input(0), F32, F32));
-    let mut binary = |op, a, b| Arg::Reg(program.push(Code::Binary(op, a, b), F32, F32));
-    let y = binary(BinaryOp::Mul, x, scalar(2.0));
-    let y = binary(BinaryOp::Add, y, scalar(1.0));
-    let y = binary(BinaryOp::Mul, y, x);
-    let y = binary(BinaryOp::Sub, y, scalar(0.5));
-    let r = program.push(Code::Unary(UnaryOp::Relu, y), F32, F32);
     program.outputs.push(r);
     program
 }
@@ -475,7 +460,7 @@ fn check<T: Element>(
     }
 }
 
-pub(super) fn takes(class: Class, dtype: DType) -> bool {
+fn takes(class: Class, dtype: DType) -> bool {
     match class {
         Class::float => dtype.is_float(),
         Class::number | Class::real => dtype != Bool,
@@ -484,7 +469,7 @@ pub(super) fn takes(class: Class, dtype: DType) -> bool {
     }
 }
 
-pub(super) fn result(class: Class, dtype: DType) -> DType {
+fn result(class: Class, dtype: DType) -> DType {
     if matches!(class, Class::test | Class::compare | Class::logic) { Bool } else { dtype }
 }
 

@@ -112,8 +112,8 @@ macro_rules! with_size {
 }
 use with_size;
 
-/// Elements below which a further thread does not pay, where they are moved in rows (`measure_cut_over`: two such parts of
-/// `index_select`, rows of 64, 27.3, 22.7, 29.8 us, of `tril`, rows of 256, 46.5, 25.4, 34.1).
+/// Elements below which a further thread does not pay, where they are moved in rows (two such
+/// parts of `index_select`, rows of 64, 27.3, 22.7, 29.8 us, of `tril`, rows of 256, 46.5, 25.4, 34.1).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 32 << 10 };
 /// The same where columns are added up side by side (64 rows: 43.5, 21.8, 33.3 us).
 const SUMMED: usize = LEAST / 2;

@@ -143,8 +143,9 @@ pub(crate) fn flops_per_ns() -> u64 {
     50
 }
 
-/// Multiply-adds below which a second thread costs more than it brings (`measure_cut_over`: two such parts of a product with
-/// a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row, by the reads below, 76, 29, 45).
+/// Multiply-adds below which a second thread costs more than it brings (two such parts of a product
+/// with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row, by the reads below, 76,
+/// 29, 45).
 const PART: usize = 1 << 20;
 
 /// Multiply-adds in the time in which an element comes from memory.

@@ -66,8 +66,8 @@ float! {
 /// Elements of a row that are computed before the memory is given something to do again.
 const PIECE: usize = 64;
 
-/// Elements below which a further thread does not pay (`measure_cut_over`: two such parts of rows of 1024 38.9, 20.0, 36.0 us,
-/// of rows of 64 89.8, 49.7, 85.1; `rms_norm` of the same 15.9, 7.8, 20.1 and 49.9, 28.4, 47.9).
+/// Elements below which a further thread does not pay (two such parts of rows of 1024 38.9, 20.0, 36.0 us, of rows
+/// of 64 89.8, 49.7, 85.1; `rms_norm` of the same 15.9, 7.8, 20.1 and 49.9, 28.4, 47.9).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 10 };
 
 /// `e^x / sum e^x` over one dimension, or its logarithm. A row without a finite largest element gives NaN.

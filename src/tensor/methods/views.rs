@@ -1,13 +1,12 @@
 //! Other looks at the same elements: nothing is copied, except by a reshape that mixes dimensions.
 
-use super::build::{self, At};
-use super::dims::{Dims, Index, Indices, resolve};
-use super::future::TensorFuture;
 use crate::graph::node::{Op, ViewOp};
 use crate::graph::operation::{Meta, Refusal};
-use crate::ops::cat::Cat;
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::{Dims, Index, Indices, resolve};
+use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
@@ -31,7 +30,9 @@ fn dim_of(x: &TensorFuture, dim: isize) -> Result<usize, Refusal> {
     x.shape().dim(dim).ok_or_else(|| build::dim_refusal(dim, x.shape()))
 }
 
-/// Views. Nothing waits and, but for some reshapes, nothing is copied: values are immutable, so a view
+/// # Shapes and views
+///
+/// Nothing waits and, but for some reshapes, nothing is copied: values are immutable, so a view
 /// shares its elements.
 impl TensorFuture {
     /// The same elements in row-major order in another shape; one size may be -1 and is worked out.
@@ -64,6 +65,34 @@ impl TensorFuture {
             Ok(wanted.iter().map(|&d| if d == -1 { numel / known } else { d as usize }).collect::<Shape>())
         };
         view("reshape", self, ViewOp::Reshape, rule(), Location::caller())
+    }
+
+    /// The dimensions from `start` to `end` (both included) as one.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([2, 3, 4, 5]);
+    /// assert_eq!(x.flatten(1, -1).dims(), [2, 60]);
+    /// ```
+    #[track_caller]
+    pub fn flatten(&self, start: isize, end: isize) -> TensorFuture {
+        let at: At = Location::caller();
+        let _within = build::within("flatten", at);
+        if build::is_row_of_one(self, start) && build::is_row_of_one(self, end) {
+            return self.reshape(1);
+        }
+        let dim = |d| self.shape().dim(d).ok_or_else(|| build::dim_refusal(d, self.shape()));
+        let ends = dim(start).and_then(|a| match dim(end)? {
+            b if a <= b => Ok((a, b)),
+            _ => Err(Refusal::argument(format!("dimension {start} comes after {end}"))),
+        });
+        match ends {
+            Err(refusal) => build::refused("flatten", self, refusal, at),
+            Ok((a, b)) => {
+                let one = Shape::from(&self.dims()[a..=b]).numel();
+                let shape = [&self.dims()[..a], &[one], &self.dims()[b + 1..]].concat();
+                self.reshape(&shape[..])
+            }
+        }
     }
 
     /// Two dimensions changed places.
@@ -148,8 +177,8 @@ impl TensorFuture {
         view("unsqueeze", self, ViewOp::Reshape, shape, Location::caller())
     }
 
-    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` names none, and takes out
-    /// nothing; see [`squeeze_all`](Self::squeeze_all).
+    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` names none,
+    /// and takes out nothing; see [`squeeze_all`](Self::squeeze_all).
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([1, 2, 1]);
@@ -178,7 +207,8 @@ impl TensorFuture {
         view("squeeze_all", self, ViewOp::Reshape, Ok(shape), Location::caller())
     }
 
-    /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a size.
+    /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a
+    /// size.
     #[track_caller]
     pub fn expand(&self, shape: impl Dims) -> TensorFuture {
         let wanted = shape.dims();
@@ -265,8 +295,9 @@ impl TensorFuture {
         x
     }
 
-    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple or a list of them for
-    /// the first dimensions. [`Index::step`] takes every nth; negative steps walk backwards, as Python's.
+    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple or a
+    /// list of them for the first dimensions. [`Index::step`] takes every nth; negative steps walk
+    /// backwards, as Python's.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -314,9 +345,9 @@ impl TensorFuture {
 
     /// A copy in which the part that `indices` name is `source` (which is broadcast to it).
     ///
-    /// Takes the old value by value: where this was its last handle, and no other op still reads it, the
-    /// elements are written in place and nothing else is copied, so that a key-value cache or a running
-    /// sum costs only what it changes.
+    /// Takes the old value by value: where this was its last handle, and no other op still reads
+    /// it, the elements are written in place and nothing else is copied, so that a key-value cache
+    /// or a running sum costs only what it changes.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -336,76 +367,12 @@ impl TensorFuture {
         asked.without((self, source))
     }
 
-    /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice its gradient.
+    /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice
+    /// its gradient.
     #[track_caller]
     pub(crate) fn among_zeros(&self, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
         let zeros = self.device().zeros_dtype(shape.clone(), self.dtype());
         let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| Some((start, len, step, true)));
         build::custom(Arc::new(op), &[&zeros, self], Location::caller())
     }
-}
-
-/// Tensors put one after the other along a dimension that they have. All other sizes agree; types are
-/// promoted to the common one.
-///
-/// ```
-/// # tokio_test::block_on(async {
-/// let device = futensor::Device::cpu();
-/// let x = futensor::cat(&[device.ones([1, 2]), device.zeros([2, 2])], 0);
-/// assert_eq!(x.to_vec::<f32>().await?, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-/// # Ok::<(), futensor::Error>(()) }).unwrap();
-/// ```
-///
-/// # Errors
-/// A shape error where other sizes differ; an argument error with no tensors at all (on [`Device::cpu`](crate::Device::cpu)).
-#[track_caller]
-pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
-    if tensors.is_empty() {
-        return build::of_nothing("cat", Location::caller());
-    }
-    joined(tensors.iter().map(|t| t.as_ref().clone()).collect(), dim, Location::caller())
-}
-
-/// Casts to the common type, then puts together.
-fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
-    let dtype = tensors.iter().map(|t| t.dtype()).reduce(|a, b| a.promote(b));
-    let cast = |t: TensorFuture| match dtype {
-        Some(dtype) if dtype != t.dtype() => {
-            let rule = || Ok(Meta { shape: t.shape().clone(), dtype });
-            build::apply(Op::Cast, &[&t], rule, at)
-        }
-        _ => t,
-    };
-    let tensors: Vec<TensorFuture> = tensors.into_iter().map(cast).collect();
-    let operands: Vec<&TensorFuture> = tensors.iter().collect();
-    build::custom(Arc::new(Cat { dim }), &operands, at)
-}
-
-/// Tensors of one shape put side by side along a new dimension.
-///
-/// ```
-/// let device = futensor::Device::cpu();
-/// let x = futensor::stack(&[device.ones([2]), device.zeros([2])], 0);
-/// assert_eq!(x.dims(), [2, 2]);
-/// ```
-///
-/// # Errors
-/// A shape error where they differ; an argument error with no tensors at all (on [`Device::cpu`](crate::Device::cpu)).
-#[track_caller]
-pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
-    let at = Location::caller();
-    let Some(first) = tensors.first().map(|t| t.as_ref()) else { return build::of_nothing("stack", at) };
-    let _within = build::within("stack", at);
-    if let Some(other) = tensors.iter().find(|t| t.as_ref().shape() != first.shape()) {
-        let text = format!("shapes differ: {} and {}", first.shape(), other.as_ref().shape());
-        return build::refused("stack", first, Refusal::shape(text), at);
-    }
-    if !(-(first.rank() as isize) - 1..=first.rank() as isize).contains(&dim) {
-        return build::refused("stack", first, build::dim_refusal(dim, first.shape()), at);
-    }
-    let mut rows = Vec::with_capacity(tensors.len());
-    for t in tensors {
-        rows.push(t.as_ref().unsqueeze(dim));
-    }
-    joined(rows, dim, at)
 }

@@ -1,15 +1,13 @@
-//! `pad` and `dropout`: values with something put around them or taken out.
+//! `pad`: values with something put around them.
 
-use super::build::{self, At};
-use super::dims::{Dims, Index, resolve};
-use super::future::TensorFuture;
-use super::generator::{Generator, draw};
-use super::region::trace::Dice;
 use crate::dtype::{DType, Scalar};
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::{Dims, Index, resolve};
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -51,10 +49,10 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
     Ok(out)
 }
 
-/// Padding and dropout. Nothing waits.
+/// Padding. Nothing waits.
 impl TensorFuture {
-    /// This with `value` around it: two counts, before and after, for the last dimension, then two for the
-    /// one before it, and so on, as PyTorch's `pad`. Negative counts take away.
+    /// This with `value` around it: two counts, before and after, for the last dimension, then two
+    /// for the one before it, and so on, as PyTorch's `pad`. Negative counts take away.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -78,7 +76,8 @@ impl TensorFuture {
         for &(d, [before, after]) in &pairs {
             let n = self.dims()[d] as isize;
             let (start, end) = ((-before).max(0), n - (-after).max(0));
-            // What is taken away on one side may be more than there is, and then comes from the padding.
+            // What is taken away on one side may be more than there is, and then comes from the
+            // padding.
             let (first, last) = (start.min(n), end.max(0).max(start.min(n)));
             x = x.narrow(d as isize, first as usize, (last - first) as usize);
             shape.dims_mut()[d] = (n + before + after) as usize;
@@ -146,47 +145,5 @@ impl TensorFuture {
             x = x.index_select(d as isize, &from);
         }
         x
-    }
-
-    /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et al. 2014,
-    /// JMLR 15). The numbers come from the device's generator; their positions are reserved at the call.
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// let x = futensor::Device::cpu().ones([1000]);
-    /// let y = x.dropout(0.5).to_vec::<f32>().await?;
-    /// assert!(y.iter().all(|&v| v == 0.0 || v == 2.0));
-    /// assert!((350..650).contains(&y.iter().filter(|&&v| v == 0.0).count()));
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    #[track_caller]
-    pub fn dropout(&self, p: f64) -> TensorFuture {
-        let at: At = Location::caller();
-        self.dropped(p, || {
-            draw(self.port(), &Dice::Device(self.port()), self.shape().clone(), DType::F32, false, at)
-        })
-    }
-
-    /// [`dropout`](Self::dropout) with numbers from a generator of one's own.
-    #[track_caller]
-    pub fn dropout_with(&self, p: f64, generator: &Generator) -> TensorFuture {
-        self.dropped(p, || generator.rand(&self.device(), self.shape()))
-    }
-
-    #[track_caller]
-    fn dropped(&self, p: f64, draw: impl FnOnce() -> TensorFuture) -> TensorFuture {
-        let refusal = if !(0.0..=1.0).contains(&p) {
-            Refusal::argument(format!("a probability of {p}"))
-        } else if !self.dtype().is_float() {
-            Refusal::dtype(format!("needs a floating point type, not {}", self.dtype()))
-        } else if p == 0.0 {
-            return self.clone();
-        } else {
-            let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
-            let _within = build::within("dropout", Location::caller());
-            let keep = draw().ge(p).to_dtype(self.dtype());
-            return keep * scale * self;
-        };
-        build::refused("dropout", self, refusal, Location::caller())
     }
 }

@@ -1,12 +1,12 @@
 //! Scaled dot-product attention.
 
-use super::build::{self, At};
-use super::future::TensorFuture;
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::ops::attention::{Attention, masked, scores, weights};
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ impl From<()> for AttentionOptions {
 }
 
 impl AttentionOptions {
-    /// Which keys each query sees: bool (true is seen), or numbers that are added to the scores. Broadcast to
-    /// `[..., queries, keys]`.
+    /// Which keys each query sees: bool (true is seen), or numbers that are added to the scores.
+    /// Broadcast to `[..., queries, keys]`.
     pub fn mask(mut self, mask: impl AsRef<TensorFuture>) -> AttentionOptions {
         self.mask = Some(mask.as_ref().clone());
         self
@@ -79,7 +79,8 @@ fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), R
 /// Bytes of scores from which on they do not stay in the caches: then blocks of them are worth it.
 const BLOCKED_FROM: usize = 4 << 20;
 
-/// The operands in one batch, where the scores are many and the device has a kernel that never has all of them.
+/// The operands in one batch, where the scores are many and the device has a kernel that never has
+/// all of them.
 fn blocked(
     q: &TensorFuture,
     k: &TensorFuture,
@@ -128,11 +129,12 @@ fn seeing(mask: &TensorFuture, blind: &TensorFuture) -> TensorFuture {
     }
 }
 
+/// Attention.
 impl TensorFuture {
-    /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find among keys
-    /// `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017, arXiv:1706.03762). A query that
-    /// sees no key finds zeros, as in PyTorch. On the CPU, scores that would not stay in the caches are never there
-    /// all at once.
+    /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find
+    /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
+    /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. On the CPU, scores
+    /// that would not stay in the caches are never there all at once.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -156,8 +158,8 @@ impl TensorFuture {
         blind.map_or(found.clone(), |blind| blind.where_cond(0.0, found))
     }
 
-    /// What the queries find, and where there is a mask, which of them `[..., queries or 1, 1]` see no key and are to
-    /// find zeros.
+    /// What the queries find, and where there is a mask, which of them `[..., queries or 1, 1]` see
+    /// no key and are to find zeros.
     #[track_caller]
     pub(crate) fn attended(
         &self,
@@ -181,7 +183,8 @@ impl TensorFuture {
             let op = Attention { scale, causal: options.causal };
             return (build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()), None);
         }
-        // What a mask hides from everybody is seen in the mask: the scores need not be looked through for it.
+        // What a mask hides from everybody is seen in the mask: the scores need not be looked
+        // through for it.
         let some = |mask: &&TensorFuture| mask.dims().last().is_some_and(|&keys| keys > 0);
         let blind = mask.as_ref().filter(|_| !options.causal).filter(some).map(blind);
         let weights = match (&mask, &blind) {
@@ -197,7 +200,8 @@ impl TensorFuture {
 mod tests {
     use crate::{AttentionOptions, Device, GradOptions, grad_with};
 
-    /// The same attention with and without the matrix of scores: values, and gradients of all operands.
+    /// The same attention with and without the matrix of scores: values, and gradients of all
+    /// operands.
     #[tokio::test]
     async fn long_sequences_have_the_values_and_gradients_of_short_ones() {
         let device = Device::cpu_with(Default::default());

@@ -1,11 +1,11 @@
 //! The largest and smallest where there may be nothing.
 
-use super::build;
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::dtype::{DType, Scalar};
 use crate::graph::operation::Refusal;
 use crate::op::{BinaryOp, ReduceOp};
+use crate::tensor::build;
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
 const MAX: (ReduceOp, BinaryOp) = (ReduceOp::Max, BinaryOp::Maximum);

@@ -1,4 +1,4 @@
-//! `Rows`: examples of one shape in host memory.
+//! `Examples`: examples of one shape in host memory.
 
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,28 +8,29 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Examples of one shape and type in host memory, one after the other. A handle: clones share the elements.
+/// Examples of one shape and type in host memory, one after the other. A handle: clones share the
+/// elements.
 #[derive(Clone, Debug)]
-pub struct Rows<T> {
+pub struct Examples<T> {
     data: Arc<[T]>,
     shape: Shape,
     each: usize,
 }
 
-impl<T: Element> Rows<T> {
+impl<T: Element> Examples<T> {
     /// Examples of a shape; `()` where each is one number.
     ///
     /// # Errors
     /// Where the elements are not a whole number of examples, or an example has no elements.
     #[track_caller]
-    pub fn new(data: Vec<T>, shape: impl Into<Shape>) -> Result<Rows<T>> {
+    pub fn new(data: Vec<T>, shape: impl Into<Shape>) -> Result<Examples<T>> {
         let shape = shape.into();
         let each = shape.numel();
         if each == 0 || !data.len().is_multiple_of(each) {
             let text = format!("{} elements are no whole number of {shape}", data.len());
-            return Err(Error::new(ErrorKind::Shape, "Rows::new", text, Location::caller()));
+            return Err(Error::new(ErrorKind::Shape, "Examples::new", text, Location::caller()));
         }
-        Ok(Rows { data: data.into(), shape, each })
+        Ok(Examples { data: data.into(), shape, each })
     }
 
     /// How many examples there are.
@@ -48,25 +49,26 @@ impl<T: Element> Rows<T> {
     /// Where there is no such example.
     ///
     /// ```
-    /// use futensor::data::Rows;
-    /// let rows = Rows::new(vec![1, 2, 3, 4, 5, 6], [2])?;
-    /// assert_eq!((rows.len(), rows.row(1)), (3, &[3, 4][..]));
-    /// assert!(Rows::new(vec![1, 2, 3], [2]).unwrap_err().is_shape());
+    /// use futensor::data::Examples;
+    /// let examples = Examples::new(vec![1, 2, 3, 4, 5, 6], [2])?;
+    /// assert_eq!((examples.len(), examples.example(1)), (3, &[3, 4][..]));
+    /// assert!(Examples::new(vec![1, 2, 3], [2]).unwrap_err().is_shape());
     /// # Ok::<(), futensor::Error>(())
     /// ```
-    pub fn row(&self, i: usize) -> &[T] {
+    pub fn example(&self, i: usize) -> &[T] {
         &self.data[i * self.each..(i + 1) * self.each]
     }
 
-    /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this call, which
-    /// is made on a loader's thread.
+    /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this
+    /// call, which is made on a loader's thread.
     ///
     /// # Panics
-    /// Where there is no such example; a [`Loader`](super::Loader) makes that an error of the batch.
+    /// Where there is no such example; a [`Loader`](super::Loader) makes that an error of the
+    /// batch.
     #[track_caller]
     pub fn pick(&self, at: &[usize], device: &Device) -> TensorFuture {
         let mut data = Vec::with_capacity(at.len() * self.each);
-        at.iter().for_each(|&i| data.extend_from_slice(self.row(i)));
+        at.iter().for_each(|&i| data.extend_from_slice(self.example(i)));
         let shape: Shape = std::iter::once(at.len()).chain(self.shape.iter().copied()).collect();
         device.from_vec(data, shape)
     }

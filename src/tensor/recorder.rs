@@ -1,11 +1,11 @@
-//! `Recording`: what a device ran, from now until one asks.
+//! `Recorder`: notes what a device runs, from now until one asks.
 
 use super::device::Device;
 use super::watch::Watcher;
 use crate::engine::port::Port;
-use crate::engine::record::{RecordedStep, Trace};
+use crate::engine::record::Recording;
 
-/// A recording of what a device runs, fuses and skips: the dependency graph as the engine saw it.
+/// Notes what a device runs, fuses and skips: the dependency graph as the engine saw it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -13,56 +13,54 @@ use crate::engine::record::{RecordedStep, Trace};
 /// let device = Device::cpu_with(CpuOptions::default());
 /// let (x, y) = (device.ones([1, 2]), device.ones([1, 2]));
 /// device.waitall().await?;
-/// let recording = device.record();
+/// let recorder = device.record();
 /// let z = &x * &y + 2.0;
 /// z.wait_to_read().await?;
-/// let steps = recording.finish();
-/// let ops: Vec<&str> = steps.iter().flat_map(|step| &step.ops).map(|op| op.name.as_str()).collect();
+/// let recording = recorder.finish();
+/// let ops = recording.steps.iter().flat_map(|step| &step.ops);
+/// let ops: Vec<&str> = ops.map(|op| op.name.as_str()).collect();
 /// assert_eq!(ops, ["mul", "add"]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
 /// Nothing waits for it: a step appears when it ends, so await what you want to see first. Keeps
-/// nothing alive. The first 65,536 steps are kept. Dropping it ends it. To see a GPU's steps in Nsight Systems beside
-/// what else the GPU does, ask for NVTX ranges: `CudaOptions::nvtx`, or `FUTENSOR_NVTX=1`.
+/// nothing alive. The first 65,536 steps are kept. Dropping it ends it. To see a GPU's steps in
+/// Nsight Systems beside what else the GPU does, ask for NVTX ranges: `CudaOptions::nvtx`, or
+/// `FUTENSOR_NVTX=1`.
 #[derive(Debug)]
-#[must_use = "a recording that is dropped at once has recorded nothing"]
-pub struct Recording {
+#[must_use = "a recorder that is dropped at once has recorded nothing"]
+pub struct Recorder {
     port: &'static Port,
     id: usize,
     _watcher: Watcher,
 }
 
 impl Device {
-    /// Records from now on which steps this device runs, fuses and skips, on which stream and for which
-    /// line of the program. While nobody records it costs one relaxed load a step.
-    pub fn record(&self) -> Recording {
-        Recording { port: self.port, id: self.port.tape.start(), _watcher: Watcher::new() }
+    /// Records from now on which steps this device runs, fuses and skips, on which stream and for
+    /// which line of the program. While nobody records it costs one relaxed load a step.
+    pub fn record(&self) -> Recorder {
+        Recorder { port: self.port, id: self.port.recordings.start(), _watcher: Watcher::new() }
     }
 }
 
-impl Recording {
-    /// Ends the recording: its steps, in the order in which they ended.
-    pub fn finish(self) -> Vec<RecordedStep> {
-        self.finish_trace().steps
-    }
-
-    /// Ends the recording: its steps, and the awaits that had to wait. See [`Trace`] for pictures of it.
-    pub fn finish_trace(self) -> Trace {
-        let (steps, awaits) = self.port.tape.stop(self.id);
-        Trace { device: self.port.name.clone(), steps, awaits }
+impl Recorder {
+    /// Ends the recording, and gives it: steps, and the awaits that had to wait.
+    pub fn finish(self) -> Recording {
+        let (steps, awaits) = self.port.recordings.stop(self.id);
+        Recording { device: self.port.name.clone(), steps, awaits }
     }
 }
 
-impl Drop for Recording {
+impl Drop for Recorder {
     fn drop(&mut self) {
-        self.port.tape.stop(self.id);
+        self.port.recordings.stop(self.id);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{CpuOptions, Device, Ran};
+    use crate::recording::Ran;
+    use crate::{CpuOptions, Device};
 
     #[tokio::test]
     async fn recording_names_what_was_fused_and_what_was_skipped() {
@@ -80,7 +78,7 @@ mod tests {
         y.await.unwrap();
         m.await.unwrap();
         device.waitall().await.unwrap();
-        let steps = recording.finish();
+        let steps = recording.finish().steps;
 
         let names = |i: usize| steps[i].ops.iter().map(|op| op.name.as_str()).collect::<Vec<_>>();
         let fused = (0..steps.len()).find(|&i| names(i).contains(&"relu")).unwrap();
@@ -89,7 +87,7 @@ mod tests {
         assert_eq!(ops.iter().map(|op| op.written).collect::<Vec<_>>(), [false, false, true]);
         assert_eq!(ops[0].inputs, [None]);
         assert_eq!(ops[1].inputs, [Some(ops[0].number)]);
-        assert!(ops.iter().all(|op| op.location.line() == line && op.location.file().ends_with("record.rs")));
+        assert!(ops.iter().all(|op| op.location.line() == line && op.location.file().ends_with("recorder.rs")));
         assert!(matches!(steps[fused].ran, Ran::Stream { point: 1.., .. }));
 
         let ops: Vec<_> = steps.iter().flat_map(|s| s.ops.iter().map(move |op| (op, s.ran))).collect();
@@ -109,12 +107,12 @@ mod tests {
         (&x + 1.0).await.unwrap();
         let inner = device.record();
         (&x + 2.0).await.unwrap();
-        assert_eq!(inner.finish().len(), 1);
+        assert_eq!(inner.finish().steps.len(), 1);
         (&x + 3.0).await.unwrap();
         drop(device.record());
-        let steps = outer.finish();
+        let steps = outer.finish().steps;
         assert_eq!(steps.iter().map(|s| s.ops[0].number).collect::<Vec<_>>(), [0, 1, 2]);
         (&x + 4.0).await.unwrap();
-        assert!(!device.port.tape.is_on());
+        assert!(!device.port.recordings.is_on());
     }
 }

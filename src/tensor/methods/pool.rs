@@ -1,12 +1,12 @@
 //! Pooling: its options and methods.
 
-use super::build::{self, At};
 use super::conv::{Sizes, each, sides};
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::pool::Divisor;
 use crate::ops::pool::{Pool, Pooled};
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use crate::window::{Window, places, triple};
 use smallvec::smallvec;
 use std::panic::Location;
@@ -46,15 +46,15 @@ impl PoolOptions {
         self
     }
 
-    /// What lies around the input on both sides: nothing for a maximum, zeros for a mean. Less than the window
-    /// reaches, so that each window meets the input.
+    /// What lies around the input on both sides: nothing for a maximum, zeros for a mean. Less than
+    /// the window reaches, so that each window meets the input.
     pub fn padding(mut self, padding: impl Dims) -> PoolOptions {
         self.padding = [padding.dims(), padding.dims()];
         self
     }
 
-    /// What lies before the input and after it, where the two differ: each one number, or one for each spatial
-    /// dimension.
+    /// What lies before the input and after it, where the two differ: each one number, or one for
+    /// each spatial dimension.
     ///
     /// ```
     /// use futensor::{Device, PoolOptions};
@@ -73,19 +73,22 @@ impl PoolOptions {
         self
     }
 
-    /// A last window that begins on the input counts even where it reaches beyond; PyTorch's `ceil_mode`.
+    /// A last window that begins on the input counts even where it reaches beyond; PyTorch's
+    /// `ceil_mode`.
     pub fn ceil(mut self, ceil: bool) -> PoolOptions {
         self.ceil = ceil;
         self
     }
 
-    /// Whether a mean counts the zeros of the padding (it does by default); PyTorch's `count_include_pad`.
+    /// Whether a mean counts the zeros of the padding (it does by default); PyTorch's
+    /// `count_include_pad`.
     pub fn count_padding(mut self, count: bool) -> PoolOptions {
         self.divisor = if count { Divisor::Padded } else { Divisor::Met };
         self
     }
 
-    /// The number that a mean's sum is divided by, whatever the window meets; PyTorch's `divisor_override`.
+    /// The number that a mean's sum is divided by, whatever the window meets; PyTorch's
+    /// `divisor_override`.
     pub fn divisor(mut self, divisor: usize) -> PoolOptions {
         self.divisor = Divisor::Fixed(divisor);
         self
@@ -118,7 +121,8 @@ impl PoolOptions {
                 let (padding, kernel) = (&padding[own..], &kernel[own..]);
                 Refusal::shape(format!("a window of {kernel:?} is larger than {last:?} padded by {padding:?}"))
             })?;
-            // Taps further apart than the input is long may pass over it: nothing is the largest of nothing.
+            // Taps further apart than the input is long may pass over it: nothing is the largest of
+            // nothing.
             let (by, before) = (dilation[a], padding[a][0]);
             let first = before.div_ceil(by) * by - before;
             let passes = |o: usize| (o * stride[a] + first) % by >= input[a];
@@ -172,8 +176,8 @@ fn mean(asked: Asked, x: &TensorFuture, options: PoolOptions) -> TensorFuture {
     pooled(asked, x, &options, Pooled::Mean(options.divisor), Location::caller())
 }
 
-/// Pooling of `[batch, channels, ..]`, or without the batch, over one, two or three dimensions that follow. Nothing
-/// waits.
+/// Pooling of `[batch, channels, ..]`, or without the batch, over one, two or three dimensions that
+/// follow. Nothing waits.
 impl TensorFuture {
     /// The largest element under a window over `[batch, channels, length]`; NaN if one is NaN.
     ///
@@ -188,7 +192,8 @@ impl TensorFuture {
         largest(Asked("max_pool1d", 1), self, options.into())
     }
 
-    /// The largest element under a window over `[batch, channels, height, width]`; NaN if one is NaN.
+    /// The largest element under a window over `[batch, channels, height, width]`; NaN if one is
+    /// NaN.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -202,7 +207,8 @@ impl TensorFuture {
         largest(Asked("max_pool2d", 2), self, options.into())
     }
 
-    /// The largest element under a window over `[batch, channels, depth, height, width]`; NaN if one is NaN.
+    /// The largest element under a window over `[batch, channels, depth, height, width]`; NaN if
+    /// one is NaN.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -221,8 +227,8 @@ impl TensorFuture {
         with_positions(Asked("max_pool1d", 1), self, options.into())
     }
 
-    /// [`max_pool2d`](Self::max_pool2d) and where the largest elements are: row times width plus column of
-    /// their plane, as int64.
+    /// [`max_pool2d`](Self::max_pool2d) and where the largest elements are: row times width plus
+    /// column of their plane, as int64.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -236,15 +242,15 @@ impl TensorFuture {
         with_positions(Asked("max_pool2d", 2), self, options.into())
     }
 
-    /// [`max_pool3d`](Self::max_pool3d) and where the largest elements are, counted row by row of their volume, as
-    /// int64.
+    /// [`max_pool3d`](Self::max_pool3d) and where the largest elements are, counted row by row of
+    /// their volume, as int64.
     #[track_caller]
     pub fn max_pool3d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
         with_positions(Asked("max_pool3d", 3), self, options.into())
     }
 
-    /// The mean under a window over `[batch, channels, length]`, the zeros of the padding included unless the options
-    /// say otherwise.
+    /// The mean under a window over `[batch, channels, length]`, the zeros of the padding included
+    /// unless the options say otherwise.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -257,8 +263,8 @@ impl TensorFuture {
         mean(Asked("avg_pool1d", 1), self, options.into())
     }
 
-    /// The mean under a window over `[batch, channels, height, width]`, the zeros of the padding included unless the
-    /// options say otherwise.
+    /// The mean under a window over `[batch, channels, height, width]`, the zeros of the padding
+    /// included unless the options say otherwise.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -271,8 +277,8 @@ impl TensorFuture {
         mean(Asked("avg_pool2d", 2), self, options.into())
     }
 
-    /// The mean under a window over `[batch, channels, depth, height, width]`, the zeros of the padding included unless
-    /// the options say otherwise.
+    /// The mean under a window over `[batch, channels, depth, height, width]`, the zeros of the
+    /// padding included unless the options say otherwise.
     ///
     /// ```
     /// # tokio_test::block_on(async {

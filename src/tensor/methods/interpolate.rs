@@ -1,15 +1,17 @@
-//! `interpolate`: a value seen at other places than its elements', one spatial dimension after the other.
+//! `interpolate`: a value seen at other places than its elements', one spatial dimension after the
+//! other.
 //!
-//! An axis is some elements picked for each place (one, two or four) and their weighted sum: ops that are there, so
-//! that gradients and devices need nothing of their own. Places and weights are made on the device.
+//! An axis is some elements picked for each place (one, two or four) and their weighted sum: ops
+//! that are there, so that gradients and devices need nothing of their own. Places and weights are
+//! made on the device.
 
-use super::build;
 use super::conv::{Sizes, each};
-use super::device::Device;
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::tensor::build;
+use crate::tensor::device::Device;
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
 
@@ -21,7 +23,8 @@ pub enum InterpolateMode {
     Nearest,
     /// The element whose middle is nearest; PyTorch's `nearest-exact`.
     NearestExact,
-    /// A weighted mean of two an axis: PyTorch's `linear`, `bilinear` and `trilinear`, by the dimensions there are.
+    /// A weighted mean of two an axis: PyTorch's `linear`, `bilinear` and `trilinear`, by the
+    /// dimensions there are.
     Linear,
     /// Cubic convolution of four an axis: PyTorch's `bicubic`.
     Cubic,
@@ -60,8 +63,8 @@ impl InterpolateOptions {
         InterpolateOptions::new(Target::Size(size.dims()))
     }
 
-    /// To so many times the size, rounded down. Places are found by this factor, not by the two sizes' ratio, as
-    /// PyTorch's `scale_factor` does.
+    /// To so many times the size, rounded down. Places are found by this factor, not by the two
+    /// sizes' ratio, as PyTorch's `scale_factor` does.
     pub fn scale(factor: f64) -> InterpolateOptions {
         InterpolateOptions::new(Target::Scale(smallvec![factor]))
     }
@@ -77,8 +80,8 @@ impl InterpolateOptions {
         self
     }
 
-    /// Whether the first and the last element keep their places, instead of the outer edges of the two; for linear
-    /// and cubic modes.
+    /// Whether the first and the last element keep their places, instead of the outer edges of the
+    /// two; for linear and cubic modes.
     pub fn align_corners(mut self, align: bool) -> InterpolateOptions {
         self.align_corners = align;
         self
@@ -158,8 +161,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// Each place times the distance. That is data, as sizes below are: a number would be part of the kernel, and a
-    /// GPU would compile one for each.
+    /// Each place times the distance. That is data, as sizes below are: a number would be part of
+    /// the kernel, and a GPU would compile one for each.
     #[track_caller]
     fn walked(&self, device: &Device, dtype: DType, first: f64) -> TensorFuture {
         let all = device.arange(0, self.output as i64, 1).to_dtype(dtype);
@@ -176,7 +179,8 @@ impl Axis {
         if self.align { self.walked(device, dtype, 0.0) } else { self.walked(device, dtype, 0.5) - 0.5 }
     }
 
-    /// The elements of `x` at these positions along the axis; those beyond its ends are the ones at them.
+    /// The elements of `x` at these positions along the axis; those beyond its ends are the ones at
+    /// them.
     #[track_caller]
     fn pick(&self, x: &TensorFuture, at: &TensorFuture) -> TensorFuture {
         let last = x.device().from_vec(vec![self.input as i64 - 1], [1]);
@@ -238,9 +242,9 @@ fn far(d: TensorFuture) -> TensorFuture {
 
 /// Sizes of images, and their like. Nothing waits.
 impl TensorFuture {
-    /// This `[batch, channels, ..]`, over the one, two or three dimensions that follow, at another size: PyTorch's
-    /// `interpolate`. The nearest element of any type; linear and cubic modes of floats, halves in float32 and rounded
-    /// once.
+    /// This `[batch, channels, ..]`, over the one, two or three dimensions that follow, at another
+    /// size: PyTorch's `interpolate`. The nearest element of any type; linear and cubic modes of
+    /// floats, halves in float32 and rounded once.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -255,8 +259,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A shape error where there are no dimensions behind batch and channels, or more than three, or nothing in them;
-    /// an argument error for sizes below 1, and for corners of the nearest; a type error for means of integers.
+    /// A shape error where there are no dimensions behind batch and channels, or more than three,
+    /// or nothing in them; an argument error for sizes below 1, and for corners of the nearest; a
+    /// type error for means of integers.
     #[track_caller]
     pub fn interpolate(&self, options: impl Into<InterpolateOptions>) -> TensorFuture {
         let options = options.into();
@@ -271,7 +276,8 @@ impl TensorFuture {
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
-            // Of the same size each element is at its own place; by a factor a little off 1 some modes move it.
+            // Of the same size each element is at its own place; by a factor a little off 1 some
+            // modes move it.
             let stays = matches!(options.mode, InterpolateMode::Nearest | InterpolateMode::Linear);
             if axis.input != axis.output || !stays && axis.scale != 1.0 {
                 x = axis.apply(&x, options.mode);

@@ -1,13 +1,13 @@
 //! Losses, composed of ops that fuse. Halves are computed in float32 and rounded once.
 
-use super::build::{self, At};
-use super::future::TensorFuture;
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::ops::classes::Classes;
 use crate::ops::nll::Nll;
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ pub enum Reduction {
     None,
 }
 
-/// Options of the losses, by PyTorch's names. Each loss takes a plain [`Reduction`] or `()` as well.
+/// Options of the losses, by PyTorch's names. Each loss takes a plain [`Reduction`] or `()` as
+/// well.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -74,8 +75,8 @@ impl LossOptions {
         self
     }
 
-    /// A weight for each class (`cross_entropy`, `nll_loss`), or one that is broadcast to the losses
-    /// (`bce_with_logits`).
+    /// A weight for each class (`cross_entropy`, `nll_loss`), or one that is broadcast to the
+    /// losses (`bce_with_logits`).
     pub fn weight(mut self, weight: impl AsRef<TensorFuture>) -> LossOptions {
         self.weight = Some(weight.as_ref().clone());
         self
@@ -179,7 +180,8 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
     Picked { loss: counts.where_cond(loss, 0.0), weight, counts }
 }
 
-/// The common case in one op: rows of classes without weights, reduced to one number, on a host device.
+/// The common case in one op: rows of classes without weights, reduced to one number, on a host
+/// device.
 #[track_caller]
 fn short(
     logs: &TensorFuture,
@@ -206,7 +208,9 @@ fn nll(logs: &TensorFuture, picked: &Picked, reduction: Reduction, dtype: DType)
     }
 }
 
-/// Losses. Their gradients, and their values in halves, are those of PyTorch. Nothing waits.
+/// # Losses
+///
+/// Their gradients, and their values in halves, are those of PyTorch. Nothing waits.
 impl TensorFuture {
     /// Mean squared difference.
     ///
@@ -232,7 +236,8 @@ impl TensorFuture {
 
     /// Cross entropy of these logits `[batch, classes, ...]` (or `[classes]`) with class numbers
     /// `[batch, ...]`, or with probabilities of this value's own shape: `log_softmax`, then
-    /// [`nll_loss`](Self::nll_loss). Class weights, an index to ignore and label smoothing are options.
+    /// [`nll_loss`](Self::nll_loss). Class weights, an index to ignore and label smoothing are
+    /// options.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -312,8 +317,8 @@ impl TensorFuture {
         Ok(reduced(&loss, options.reduction, self.dtype()))
     }
 
-    /// Negative log likelihood of these logarithms of probabilities `[batch, classes, ...]` (or `[classes]`)
-    /// at class numbers `[batch, ...]`.
+    /// Negative log likelihood of these logarithms of probabilities `[batch, classes, ...]` (or
+    /// `[classes]`) at class numbers `[batch, ...]`.
     #[track_caller]
     pub fn nll_loss(&self, target: impl AsRef<TensorFuture>, options: impl Into<LossOptions>) -> TensorFuture {
         let (target, options) = (target.as_ref(), options.into());
@@ -329,8 +334,8 @@ impl TensorFuture {
         nll(&logs, &pick(&logs, target, dim, &options), options.reduction, self.dtype())
     }
 
-    /// Binary cross entropy of the sigmoid of these logits with targets from 0 to 1, in a form that does not
-    /// overflow. A weight and a weight of the positive examples are options.
+    /// Binary cross entropy of the sigmoid of these logits with targets from 0 to 1, in a form that
+    /// does not overflow. A weight and a weight of the positive examples are options.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -356,8 +361,8 @@ impl TensorFuture {
         }
         let _within = build::within("bce_with_logits", Location::caller());
         let (x, t) = (wide(self), wide(target));
-        // -log sigmoid(x). At 0 the slope of the first term is 0, and the second's is a half because two
-        // tensors that are equal share it.
+        // -log sigmoid(x). At 0 the slope of the first term is 0, and the second's is a half
+        // because two tensors that are equal share it.
         let zero = self.device().zeros_dtype((), x.dtype());
         let mut soft = (-x.abs()).exp().log1p() + (-&x).maximum(zero);
         if let Some(weight) = &options.pos_weight {

@@ -1,16 +1,52 @@
-//! Products made of `matmul`: `bmm`, `addmm`.
+//! Products of matrices.
 
-use super::build::{self, At};
-use super::future::TensorFuture;
 use crate::dtype::Scalar;
 use crate::graph::operation::Refusal;
 use crate::ops::matmul::MatMul;
+use crate::ops::turned::Turned;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Products. Nothing waits.
+/// # Products
+///
+/// Nothing waits.
 impl TensorFuture {
-    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is [`matmul`](Self::matmul).
+    /// Matrix product, as PyTorch's `matmul`: the last two dimensions are multiplied, the others
+    /// are broadcast; a vector is a row on the left and a column on the right.
+    ///
+    /// Halves are accumulated in float32 and rounded once at the end. Both operands have the same
+    /// type.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let a = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// assert_eq!(a.matmul(&a).to_vec::<f32>().await?, [7.0, 10.0, 15.0, 22.0]);
+    /// assert!(a.matmul(&device.ones([3])).error().unwrap().is_shape());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "dot")]
+    #[track_caller]
+    pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::custom(Arc::new(MatMul), &[self, other.as_ref()], Location::caller())
+    }
+
+    /// [`matmul`](Self::matmul) with the last two dimensions of either operand changed.
+    #[track_caller]
+    pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
+        let at = Location::caller();
+        let _within = build::within("matmul", at);
+        if self.rank() == 2 && other.rank() == 2 && self.port().host && (a || b) {
+            return build::custom(Arc::new(Turned { a, b }), &[self, other], at);
+        }
+        let turned = |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
+        build::custom(Arc::new(MatMul), &[&turned(self, a), &turned(other, b)], at)
+    }
+
+    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is
+    /// [`matmul`](Self::matmul).
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -26,8 +62,8 @@ impl TensorFuture {
         }
     }
 
-    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without broadcasting;
-    /// for anything else there is [`matmul`](Self::matmul).
+    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without
+    /// broadcasting; for anything else there is [`matmul`](Self::matmul).
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -45,8 +81,8 @@ impl TensorFuture {
         }
     }
 
-    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices. Where `beta` is
-    /// 0 this value does not count, not even its NaN.
+    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices.
+    /// Where `beta` is 0 this value does not count, not even its NaN.
     ///
     /// ```
     /// # tokio_test::block_on(async {

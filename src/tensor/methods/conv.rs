@@ -1,11 +1,11 @@
 //! Convolutions: their options and methods.
 
-use super::build::{self, At};
-use super::dims::Dims;
-use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::ops::conv::{Conv, Role, Walk};
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
 use crate::window::triple;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
@@ -59,8 +59,8 @@ impl ConvOptions {
         self
     }
 
-    /// Zeros before the input and after it, where the two differ: each one number, or one for each spatial
-    /// dimension.
+    /// Zeros before the input and after it, where the two differ: each one number, or one for each
+    /// spatial dimension.
     ///
     /// ```
     /// use futensor::{ConvOptions, Device};
@@ -80,8 +80,8 @@ impl ConvOptions {
         self
     }
 
-    /// Rows and columns that a *transposed* convolution has more on one side: with a stride above 1 several
-    /// sizes lead to the same output, and this tells them apart.
+    /// Rows and columns that a *transposed* convolution has more on one side: with a stride above 1
+    /// several sizes lead to the same output, and this tells them apart.
     pub fn output_padding(mut self, padding: impl Dims) -> ConvOptions {
         self.output_padding = padding.dims();
         self
@@ -126,8 +126,8 @@ impl ConvOptions {
     }
 }
 
-/// One number for all of so many dimensions, or one each, of at least `least`: as depth, height and width, of which
-/// those that are not there have `neutral`.
+/// One number for all of so many dimensions, or one each, of at least `least`: as depth, height and
+/// width, of which those that are not there have `neutral`.
 pub(super) fn each(
     what: &str,
     given: &[isize],
@@ -255,11 +255,15 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
     Ok(Role::Input(size))
 }
 
-/// Convolutions, in PyTorch's sense: cross-correlations of `[batch, channels, ..]` (or without the batch), over one,
-/// two or three dimensions that follow, with a weight `[out, channels / groups, ..]`. Floating point only, all operands of one
-/// type; halves are accumulated in float32. Nothing waits.
+/// # Convolution, pooling
+///
+/// Convolutions, in PyTorch's sense: cross-correlations of `[batch, channels, ..]` (or without the
+/// batch), over one, two or three dimensions that follow, with a weight `[out, channels / groups,
+/// ..]`. Floating point only, all operands of one type; halves are accumulated in float32. Nothing
+/// waits.
 impl TensorFuture {
-    /// Convolution over one dimension: `[batch, channels, length]` with `[out, channels / groups, length]`.
+    /// Convolution over one dimension: `[batch, channels, length]` with `[out, channels / groups,
+    /// length]`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -304,8 +308,8 @@ impl TensorFuture {
         convolve(asked, self, weight.as_ref(), bias, &options.into())
     }
 
-    /// Convolution over three dimensions: `[batch, channels, depth, height, width]` with `[out, channels / groups,
-    /// depth, height, width]`.
+    /// Convolution over three dimensions: `[batch, channels, depth, height, width]` with `[out,
+    /// channels / groups, depth, height, width]`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -340,8 +344,8 @@ impl TensorFuture {
         convolve(asked, self, weight.as_ref(), bias, &options.into())
     }
 
-    /// Transposed convolution over two dimensions, with a weight `[channels, out / groups, height, width]`: what
-    /// flows back through [`conv2d`](Self::conv2d).
+    /// Transposed convolution over two dimensions, with a weight `[channels, out / groups, height,
+    /// width]`: what flows back through [`conv2d`](Self::conv2d).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -363,7 +367,8 @@ impl TensorFuture {
         convolve(asked, self, weight.as_ref(), bias, &options.into())
     }
 
-    /// Transposed convolution over three dimensions, with a weight `[channels, out / groups, depth, height, width]`.
+    /// Transposed convolution over three dimensions, with a weight `[channels, out / groups, depth,
+    /// height, width]`.
     ///
     /// ```
     /// use futensor::{ConvOptions, Device};

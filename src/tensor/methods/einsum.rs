@@ -1,10 +1,10 @@
 //! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
 
-use super::build::{self, At};
-use super::dims::Index;
-use super::future::TensorFuture;
 use crate::graph::operation::Refusal;
 use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Index;
+use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::panic::Location;
 
@@ -15,10 +15,10 @@ type Labels = SmallVec<[Label; 6]>;
 /// Names above those of letters are the ellipsis's.
 const ELLIPSIS: Label = 0x8000_0000;
 
-/// Sums of products, by names of dimensions: `"ij,jk->ik"` is a matrix product. What is named twice on the
-/// left is multiplied, what is missing on the right is summed up, `ii` is a diagonal, `...` stands for any
-/// dimensions, which are broadcast. Without `->` the names that come once are left, in alphabetical
-/// order. As PyTorch's `einsum`, from left to right.
+/// Sums of products, by names of dimensions: `"ij,jk->ik"` is a matrix product. What is named twice
+/// on the left is multiplied, what is missing on the right is summed up, `ii` is a diagonal, `...`
+/// stands for any dimensions, which are broadcast. Without `->` the names that come once are left,
+/// in alphabetical order. As PyTorch's `einsum`, from left to right.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -188,7 +188,8 @@ impl Named {
         Named { x: self.x.sum(&gone[..]).to_dtype(dtype), labels }
     }
 
-    /// The dimensions in groups, each of which becomes one; a name that this value lacks has size 1.
+    /// The dimensions in groups, each of which becomes one; a name that this value lacks has size
+    /// 1.
     #[track_caller]
     fn grouped(&self, groups: [&[Label]; 3], sizes: &[(Label, usize)]) -> TensorFuture {
         let order: Vec<isize> = groups.iter().flat_map(|g| g.iter()).map(|&l| self.at(l) as isize).collect();

@@ -1,8 +1,8 @@
 //! Results in the order of their completion: [`completed`].
 
-use super::future::{Tensor, TensorFuture};
 use crate::error::Result;
 use crate::sync::lock_plain as lock;
+use crate::tensor::future::{Tensor, TensorFuture};
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -47,7 +47,7 @@ pub struct Completed {
 /// # tokio_test::block_on(async {
 /// use futures::StreamExt;
 /// let device = futensor::Device::cpu();
-/// let mut results = futensor::completed((0..4).map(|i| device.ones([1000]) * i));
+/// let mut results = futensor::serve::completed((0..4).map(|i| device.ones([1000]) * i));
 /// let mut seen = Vec::new();
 /// while let Some((number, result)) = results.next().await {
 ///     result?;

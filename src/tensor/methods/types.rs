@@ -1,0 +1,35 @@
+//! Element types.
+
+use crate::dtype::DType;
+use crate::graph::node::Op;
+use crate::graph::operation::Meta;
+use crate::tensor::build;
+use crate::tensor::future::TensorFuture;
+use std::panic::Location;
+
+/// # Types and devices
+impl TensorFuture {
+    /// The same values in another element type; itself where it has that type already. Floats
+    /// become integers by truncation: int32 and int64 saturate, uint8 keeps the lowest eight bits
+    /// of what int64 has, as narrower integers do of wider ones (PyTorch's `c10::convert` goes
+    /// through int64 as well). Anything becomes bool by `!= 0`.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{DType, Device};
+    /// let x = Device::cpu().from_vec(vec![1.9f32, -0.5], [2]);
+    /// assert_eq!(x.to_dtype(DType::I32).to_vec::<i32>().await?, [1, 0]);
+    /// let y = Device::cpu().from_vec(vec![-1.0f32, 258.0], [2]);
+    /// assert_eq!(y.to_dtype(DType::U8).to_vec::<u8>().await?, [255, 2]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias("to", "float", "half", "cast"))]
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) -> TensorFuture {
+        if dtype == self.dtype() {
+            return self.clone();
+        }
+        let rule = || Ok(Meta { shape: self.shape().clone(), dtype });
+        build::apply(Op::Cast, &[self], rule, Location::caller())
+    }
+}
