@@ -101,11 +101,6 @@ const UNSAFE: &[&str] = &[
     "view.rs",
 ];
 
-/// Longer than one sitting, with a reason.
-const LONG: &[&str] = &[
-    // Tests, one case after the other.
-    "host/kernels/elementwise/tests.rs",
-];
 const LINES_MAX: usize = 600;
 
 struct Source {
@@ -652,7 +647,7 @@ fn files_are_read_in_one_sitting() {
     let mut wrong = Vec::new();
     for source in &sources() {
         let lines = source.text.lines().count();
-        if lines > LINES_MAX && !LONG.contains(&&source.path[..]) {
+        if lines > LINES_MAX {
             wrong.push(format!("src/{}: {lines} lines", source.path));
         }
     }

@@ -1,13 +1,11 @@
 //! Running products along a dimension.
 
 use super::check::checked;
-use super::check::dim_of;
-use crate::dtype::DType;
+use super::cumsum::{running, running_ns};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::{Backward, TensorFuture};
 
-/// Of floats in their type, of anything else in int64.
 pub(crate) struct CumProd {
     pub dim: isize,
 }
@@ -17,13 +15,10 @@ impl Operation for CumProd {
         "cumprod"
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
-        let Meta { shape, dtype } = inputs[0];
-        dim_of(shape, self.dim)?;
-        let dtype = if dtype.is_float() { *dtype } else { DType::I64 };
-        Ok(Meta { shape: shape.clone(), dtype })
+        running(inputs[0], self.dim)
     }
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
-        200u64.saturating_add(output.shape.numel() as u64)
+        running_ns(output)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         Needs::inputs(&[0]).and_output()

@@ -10,18 +10,26 @@ pub(crate) struct CumSum {
     pub dim: isize,
 }
 
+/// Of floats in their type, of anything else in int64.
+pub(super) fn running(x: &Meta, dim: isize) -> Result<Meta, Refusal> {
+    dim_of(&x.shape, dim)?;
+    let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
+    Ok(Meta { shape: x.shape.clone(), dtype })
+}
+
+pub(super) fn running_ns(output: &Meta) -> u64 {
+    200u64.saturating_add(output.shape.numel() as u64)
+}
+
 impl Operation for CumSum {
     fn name(&self) -> &str {
         "cumsum"
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
-        let Meta { shape, dtype } = inputs[0];
-        dim_of(shape, self.dim)?;
-        let dtype = if dtype.is_float() { *dtype } else { DType::I64 };
-        Ok(Meta { shape: shape.clone(), dtype })
+        running(inputs[0], self.dim)
     }
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
-        200u64.saturating_add(output.shape.numel() as u64)
+        running_ns(output)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         Needs::NOTHING

@@ -21,6 +21,14 @@ pub(super) fn sorting_ns(x: &Meta) -> u64 {
     n.saturating_mul(4 * (1 + n.max(1).ilog2() as u64)).saturating_add(200)
 }
 
+/// The gradient of elements that an op has put in another order: back to where each came from.
+pub(super) fn give_back(call: &mut Backward<'_>, dim: isize, positions: impl Operation) {
+    call.give(0, |call| {
+        let positions = crate::own(positions, &[call.input(0)]);
+        call.zeros(0).scatter_add(dim, positions, call.upstream())
+    });
+}
+
 impl Operation for Sort {
     fn name(&self) -> &str {
         if self.positions { "argsort" } else { "sort" }
@@ -37,11 +45,7 @@ impl Operation for Sort {
         Needs::inputs(&[0])
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        call.give(0, |call| {
-            // Back to where each came from.
-            let positions = crate::own(Sort { positions: true, ..*self }, &[call.input(0)]);
-            call.zeros(0).scatter_add(self.dim, positions, call.upstream())
-        });
+        give_back(call, self.dim, Sort { positions: true, ..*self });
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

@@ -1,7 +1,7 @@
 //! `topk`: the largest or smallest along a dimension in order, or their positions.
 
 use super::check::{checked, dim_of};
-use super::sort::sorting_ns;
+use super::sort::{give_back, sorting_ns};
 use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -37,10 +37,7 @@ impl Operation for TopK {
         Needs::inputs(&[0])
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        call.give(0, |call| {
-            let positions = crate::own(TopK { positions: true, ..*self }, &[call.input(0)]);
-            call.zeros(0).scatter_add(self.dim, positions, call.upstream())
-        });
+        give_back(call, self.dim, TopK { positions: true, ..*self });
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

@@ -31,3 +31,17 @@ load! {
     i32 in i32: |x| x, |x| x;
     u8 in u8: |x| x, |x| x;
 }
+
+/// Calls a kernel that is generic over an element and what it is computed in, for a float type.
+macro_rules! by_float {
+    ($dtype:expr, $($f:ident)::+($($arg:expr),*)) => {
+        match $dtype {
+            $crate::dtype::DType::F32 => $($f)::+::<f32, f32>($($arg),*),
+            $crate::dtype::DType::F64 => $($f)::+::<f64, f64>($($arg),*),
+            $crate::dtype::DType::F16 => $($f)::+::<::half::f16, f32>($($arg),*),
+            $crate::dtype::DType::BF16 => $($f)::+::<::half::bf16, f32>($($arg),*),
+            other => unreachable!("{} of {other}", stringify!($($f)::+)),
+        }
+    };
+}
+pub(super) use by_float;

@@ -5,14 +5,13 @@
 //! the input. A plane is worked on by one thread, a row of outputs at a time.
 
 use super::isa::vectorize;
-use super::load::Load;
+use super::load::{Load, by_float};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::Wide;
 use super::softmax::Float;
 use super::window::{Window, offset, triple};
 use crate::dtype::DType;
 use crate::view::{Parallel, View, ViewMut};
-use half::{bf16, f16};
 
 /// Elements below which a further thread does not pay (`measure_cut_over`: two such parts, the
 /// largest of 2 x 2 in planes of 32 x 32: 57.5, 32.4, 35.1 us).
@@ -41,17 +40,13 @@ fn each_plane<T>(planes: &Planes<T>, work: usize, par: &dyn Parallel, f: &(dyn F
     });
 }
 
-macro_rules! by_type {
+macro_rules! by_number {
     ($dtype:expr, $f:ident($($arg:expr),*)) => {
         match $dtype {
-            DType::F32 => $f::<f32, f32>($($arg),*),
-            DType::F64 => $f::<f64, f64>($($arg),*),
-            DType::F16 => $f::<f16, f32>($($arg),*),
-            DType::BF16 => $f::<bf16, f32>($($arg),*),
             DType::I32 => $f::<i32, i64>($($arg),*),
             DType::I64 => $f::<i64, i64>($($arg),*),
             DType::U8 => $f::<u8, i64>($($arg),*),
-            DType::Bool => unreachable!("pooling of bool"),
+            float => by_float!(float, $f($($arg),*)),
         }
     };
 }
@@ -79,7 +74,7 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
         });
     }
     if out.numel() > 0 {
-        by_type!(x.dtype, of(window, x, out, par));
+        by_number!(x.dtype, of(window, x, out, par));
     }
 }
 
@@ -111,7 +106,7 @@ pub(crate) fn max_positions(window: &Window, x: View<'_>, out: &ViewMut<'_>, par
         });
     }
     if out.numel() > 0 {
-        by_type!(x.dtype, of(window, x, out, par));
+        by_number!(x.dtype, of(window, x, out, par));
     }
 }
 
@@ -153,18 +148,6 @@ impl Divisor {
     fn all<W: Float>(self, window: &Window) -> Vec<W> {
         (0..window.places()).map(|i| W::of(self.of(window, i))).collect()
     }
-}
-
-macro_rules! by_float {
-    ($dtype:expr, $f:ident($($arg:expr),*)) => {
-        match $dtype {
-            DType::F32 => $f::<f32, f32>($($arg),*),
-            DType::F64 => $f::<f64, f64>($($arg),*),
-            DType::F16 => $f::<f16, f32>($($arg),*),
-            DType::BF16 => $f::<bf16, f32>($($arg),*),
-            other => unreachable!("means of {other}"),
-        }
-    };
 }
 
 /// The mean under each window.

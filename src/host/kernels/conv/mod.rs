@@ -14,13 +14,11 @@ mod products;
 #[cfg(test)]
 mod tests;
 
-use super::load::Load;
+use super::load::{Load, by_float};
 use super::nest::{Nest, Shared};
 use super::window::{Row, Window, offset, triple};
 use super::{matmul, softmax};
-use crate::dtype::DType;
 use crate::view::{Parallel, View, ViewMut};
-use half::{bf16, f16};
 use std::borrow::Cow;
 use std::ops::Deref;
 
@@ -147,18 +145,6 @@ unsafe fn store<T: Load<W>, W: Copy>(row: &[W], to: *mut T) {
     row.iter().enumerate().for_each(|(i, &x)| unsafe { to.add(i).write(T::store(x)) });
 }
 
-macro_rules! by_type {
-    ($dtype:expr, $f:ident($($arg:expr),*)) => {
-        match $dtype {
-            DType::F32 => $f::<f32, f32>($($arg),*),
-            DType::F64 => $f::<f64, f64>($($arg),*),
-            DType::F16 => $f::<f16, f32>($($arg),*),
-            DType::BF16 => $f::<bf16, f32>($($arg),*),
-            other => unreachable!("convolution of {other}"),
-        }
-    };
-}
-
 /// `out[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
 pub(crate) fn forward(
     geo: &Geometry,
@@ -168,24 +154,8 @@ pub(crate) fn forward(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    fn of<T: Load<W>, W: Real>(
-        geo: &Geometry,
-        x: View<'_>,
-        w: View<'_>,
-        bias: Option<View<'_>>,
-        out: &ViewMut<'_>,
-        par: &dyn Parallel,
-    ) {
-        let weights = row_major::<T, W>(&w);
-        let bias = biases::<T, W>(bias, geo.groups * geo.channels[1]);
-        let (x, to) = (Image::<T>::new(&x), Shared::<T>::new(out.ptr));
-        match geo.is_direct() {
-            true => direct::forward(geo, x, &weights, &bias, to, par),
-            false => products::forward(geo, x, &weights, &bias, to, par),
-        }
-    }
     if out.numel() > 0 {
-        by_type!(x.dtype, of(geo, x, w, bias, out, par));
+        by_float!(x.dtype, by_weights(geo, true, x, w, bias, out, par));
     }
 }
 
@@ -199,24 +169,29 @@ pub(crate) fn to_input(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    fn of<T: Load<W>, W: Real>(
-        geo: &Geometry,
-        dy: View<'_>,
-        w: View<'_>,
-        bias: Option<View<'_>>,
-        out: &ViewMut<'_>,
-        par: &dyn Parallel,
-    ) {
-        let weights = row_major::<T, W>(&w);
-        let bias = biases::<T, W>(bias, geo.groups * geo.channels[0]);
-        let (dy, to) = (Image::<T>::new(&dy), Shared::<T>::new(out.ptr));
-        match geo.is_direct() {
-            true => direct::to_input(geo, dy, &weights, &bias, to, par),
-            false => products::to_input(geo, dy, &weights, &bias, to, par),
-        }
-    }
     if out.numel() > 0 {
-        by_type!(dy.dtype, of(geo, dy, w, bias, out, par));
+        by_float!(dy.dtype, by_weights(geo, false, dy, w, bias, out, par));
+    }
+}
+
+/// Either of them.
+fn by_weights<T: Load<W>, W: Real>(
+    geo: &Geometry,
+    forward: bool,
+    x: View<'_>,
+    w: View<'_>,
+    bias: Option<View<'_>>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let weights = row_major::<T, W>(&w);
+    let bias = biases::<T, W>(bias, geo.groups * geo.channels[forward as usize]);
+    let (x, to) = (Image::<T>::new(&x), Shared::<T>::new(out.ptr));
+    match (geo.is_direct(), forward) {
+        (true, true) => direct::forward(geo, x, &weights, &bias, to, par),
+        (true, false) => direct::to_input(geo, x, &weights, &bias, to, par),
+        (false, true) => products::forward(geo, x, &weights, &bias, to, par),
+        (false, false) => products::to_input(geo, x, &weights, &bias, to, par),
     }
 }
 
@@ -236,6 +211,6 @@ pub(crate) fn to_weight(geo: &Geometry, dy: View<'_>, x: View<'_>, out: &ViewMut
         }
     }
     if out.numel() > 0 {
-        by_type!(dy.dtype, of(geo, dy, x, out, par));
+        by_float!(dy.dtype, of(geo, dy, x, out, par));
     }
 }

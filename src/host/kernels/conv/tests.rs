@@ -4,6 +4,7 @@ use super::super::testing::*;
 use super::*;
 use crate::dtype::Element;
 use crate::view::Serial;
+use half::{bf16, f16};
 
 fn geometry(rng: &mut Rng, turn: usize) -> Geometry {
     let groups = 1 + rng.below(3);

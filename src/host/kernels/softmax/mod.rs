@@ -11,7 +11,7 @@ mod tests;
 pub(crate) use norm::{layer_norm, rms_norm};
 
 use super::isa::{Levelled, at_level};
-use super::load::Load;
+use super::load::{Load, by_float};
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block, fold_row};
@@ -72,13 +72,7 @@ const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 1
 
 /// `e^x / sum e^x` over one dimension, or its logarithm. A row without a finite largest element gives NaN.
 pub(crate) fn softmax(input: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
-    match input.dtype {
-        DType::F32 => softmax_of::<f32, f32>(input, dim, log, out, par),
-        DType::F64 => softmax_of::<f64, f64>(input, dim, log, out, par),
-        DType::F16 => softmax_of::<half::f16, f32>(input, dim, log, out, par),
-        DType::BF16 => softmax_of::<half::bf16, f32>(input, dim, log, out, par),
-        other => unreachable!("softmax of {other}"),
-    }
+    by_float!(input.dtype, softmax_of(input, dim, log, out, par));
 }
 
 fn softmax_of<T: Load<W>, W: Float>(x: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
@@ -342,11 +336,5 @@ pub(crate) fn logsumexp(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dy
     if out.numel() == 0 {
         return;
     }
-    match input.dtype {
-        DType::F32 => columns::logsumexp::<f32, f32>(input, dim, out, par),
-        DType::F64 => columns::logsumexp::<f64, f64>(input, dim, out, par),
-        DType::F16 => columns::logsumexp::<half::f16, f32>(input, dim, out, par),
-        DType::BF16 => columns::logsumexp::<half::bf16, f32>(input, dim, out, par),
-        other => unreachable!("logsumexp of {other}"),
-    }
+    by_float!(input.dtype, columns::logsumexp(input, dim, out, par));
 }

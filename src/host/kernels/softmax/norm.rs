@@ -2,12 +2,12 @@
 //! arXiv:1910.07467) over trailing dimensions.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::Load;
+use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_row};
 use super::super::simd::Simd;
 use super::{Float, LEAST, in_order};
-use crate::dtype::{DType, with_dtype};
+use crate::dtype::with_dtype;
 use crate::view::{Parallel, View, ViewMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -47,13 +47,7 @@ fn norm(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    match x.dtype {
-        DType::F32 => norm_of::<f32, f32>(x, trailing, affine, eps, centred, out, par),
-        DType::F64 => norm_of::<f64, f64>(x, trailing, affine, eps, centred, out, par),
-        DType::F16 => norm_of::<half::f16, f32>(x, trailing, affine, eps, centred, out, par),
-        DType::BF16 => norm_of::<half::bf16, f32>(x, trailing, affine, eps, centred, out, par),
-        other => unreachable!("norm of {other}"),
-    }
+    by_float!(x.dtype, norm_of(x, trailing, affine, eps, centred, out, par));
 }
 
 fn norm_of<T: Load<W>, W: Float>(

@@ -1,0 +1,156 @@
+//! Random programs: fused and cut they give the bits that their instructions give one by one.
+
+use super::*;
+
+/// A program that type-checks, of up to `most` instructions after its inputs.
+fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
+    let mut program = Program::default();
+    for (k, &d) in inputs.iter().enumerate() {
+        program.push(Code::Input(k as u8), d, d);
+    }
+    while program.instrs.len() < (inputs.len() + most).min(INSTRS_MAX) {
+        let any = rng.below(program.instrs.len().max(1)) as Reg;
+        let have = |d: DType, rng: &mut Seeded| {
+            let of: Vec<Reg> = (0..program.instrs.len() as Reg).filter(|&r| program.dtype(r) == d).collect();
+            (!of.is_empty()).then(|| rng.pick(&of))
+        };
+        let dtype = if program.instrs.is_empty() { F32 } else { program.dtype(any) };
+        let scalar = |rng: &mut Seeded| match dtype {
+            d if d.is_float() => Arg::Scalar(Scalar::Float(rng.pick(&[2.0, -0.5, 0.0, 1.0, 0.1]))),
+            Bool => Arg::Scalar(Scalar::Bool(rng.below(2) == 0)),
+            _ => Arg::Scalar(Scalar::Int(rng.pick(&[2, -1, 0, 3]))),
+        };
+        let a = Arg::Reg(any);
+        match rng.below(12) {
+            _ if program.instrs.is_empty() => program.push(Code::Fill(Scalar::Float(0.3)), F32, F32),
+            0..4 => {
+                let op = rng.pick(UnaryOp::ALL);
+                if !takes(op.class(), dtype) {
+                    continue;
+                }
+                program.push(Code::Unary(op, a), dtype, result(op.class(), dtype))
+            }
+            4..8 => {
+                let op = rng.pick(BinaryOp::ALL);
+                if !takes(op.class(), dtype) {
+                    continue;
+                }
+                let b = match rng.below(3) {
+                    0 => scalar(rng),
+                    _ => Arg::Reg(have(dtype, rng).unwrap()),
+                };
+                let (a, b) = if rng.below(2) == 0 { (a, b) } else { (b, a) };
+                program.push(Code::Binary(op, a, b), dtype, result(op.class(), dtype))
+            }
+            8 => {
+                let Some(c) = have(Bool, rng) else { continue };
+                let b = if rng.below(2) == 0 { scalar(rng) } else { Arg::Reg(have(dtype, rng).unwrap()) };
+                let (a, b) = if rng.below(2) == 0 { (a, b) } else { (b, a) };
+                program.push(Code::Where(Arg::Reg(c), a, b), dtype, dtype)
+            }
+            9 => program.push(Code::Cast(a), dtype, rng.pick(&DType::ALL)),
+            10 => {
+                let to = rng.pick(&DType::ALL);
+                let code = if rng.below(2) == 0 {
+                    Code::Fill(Scalar::Int(rng.below(9) as i64))
+                } else {
+                    Code::Arange { start: Scalar::Int(-4), step: Scalar::Int(3) }
+                };
+                program.push(code, to, to)
+            }
+            _ => {
+                let to = rng.pick(&[F32, F64, F16, BF16]);
+                let (seed, offset) = (rng.next(), 4 * (rng.next() / 8));
+                let code = if rng.below(2) == 0 {
+                    Code::Uniform { seed, offset }
+                } else {
+                    Code::Normal { seed, offset }
+                };
+                program.push(code, to, to)
+            }
+        };
+    }
+    for r in 0..program.instrs.len() {
+        if r + 1 == program.instrs.len() || (rng.below(4) == 0 && program.outputs.len() + 2 < OUTPUTS_MAX) {
+            program.outputs.push(r as Reg);
+        }
+    }
+    program
+}
+
+/// Runs each instruction on its own, every result in memory.
+fn unfused(level: Level, program: &Program, shape: &[usize], inputs: &[View<'_>]) -> Vec<Buffer> {
+    let strides = contiguous_strides(shape);
+    let mut values: Vec<Buffer> = Vec::new();
+    for (i, instr) in program.instrs.iter().enumerate() {
+        let mut one = Program::default();
+        let mut reads: Vec<View<'_>> = Vec::new();
+        let mut read = |arg: Arg, one: &mut Program| match arg {
+            Arg::Reg(r) => {
+                reads.push(values[r as usize].view(shape, &strides, 0));
+                let dtype = program.dtype(r);
+                Arg::Reg(one.push(Code::Input(reads.len() as u8 - 1), dtype, dtype))
+            }
+            scalar => scalar,
+        };
+        let code = match instr.code {
+            Code::Unary(op, a) => Code::Unary(op, read(a, &mut one)),
+            Code::Cast(a) => Code::Cast(read(a, &mut one)),
+            Code::Binary(op, a, b) => Code::Binary(op, read(a, &mut one), read(b, &mut one)),
+            Code::Where(a, b, c) => Code::Where(read(a, &mut one), read(b, &mut one), read(c, &mut one)),
+            Code::Input(k) => {
+                reads.push(inputs[k as usize]);
+                Code::Input(0)
+            }
+            other => other,
+        };
+        one.instrs.push(Instr { code, ..*instr });
+        one.outputs.push(one.instrs.len() as Reg - 1);
+        let value = run_on(level, &one, shape, &reads, &[]).remove(0);
+        assert_eq!(values.len(), i);
+        values.push(value);
+    }
+    program.outputs.iter().map(|&r| values[r as usize].clone()).collect()
+}
+
+#[test]
+fn fused_cut_and_single_instructions_give_the_same_bits() {
+    for level in Level::available() {
+        for seed in 0..400 {
+            let mut rng = Seeded(seed);
+            let shape = random_shape(&mut rng);
+            let dtypes: Vec<DType> = (0..rng.below(5)).map(|_| rng.pick(&DType::ALL)).collect();
+            let inputs: Vec<Input> = dtypes.iter().map(|&d| random_input(&mut rng, d, &shape)).collect();
+            let views: Vec<View<'_>> =
+                inputs.iter().map(|i| i.buffer.view(&shape, &i.strides, i.offset)).collect();
+            let most = 1 + rng.below(if seed % 10 == 0 { INSTRS_MAX } else { 12 });
+            let program = random_program(&mut rng, &dtypes, most);
+            let numel: usize = shape.iter().product();
+            let mut cuts: Vec<usize> = (0..rng.below(5)).map(|_| rng.below(numel + 1)).collect();
+            cuts.sort();
+
+            let expected = unfused(level, &program, &shape, &views);
+            let whole = run_on(level, &program, &shape, &views, &[]);
+            let cut = run_on(level, &program, &shape, &views, &cuts);
+            for k in 0..expected.len() {
+                let same = whole[k].same(&expected[k]) && cut[k].same(&expected[k]);
+                assert!(
+                    same,
+                    "seed {seed}, {level:?}, output {k}, shape {shape:?}, cuts {cuts:?}: {program:?}"
+                );
+            }
+            // Into memory that begins in the middle.
+            let from = rng.below(numel + 1);
+            let mut parts: Vec<Buffer> = expected.iter().map(|b| Buffer::new(b.dtype, numel - from)).collect();
+            let mut pointers: Vec<*mut u8> = parts.iter_mut().map(|b| b.lines.as_mut_ptr().cast()).collect();
+            if level == super::level() {
+                // SAFETY: each part has room for the rest of the positions.
+                unsafe { run_into(&program, &shape, &views, from..numel, &mut pointers) };
+                for (part, whole) in parts.iter().zip(&expected) {
+                    let rest = with_dtype!(whole.dtype, T => Buffer::of(&whole.get::<T>()[from..]));
+                    assert!(part.same(&rest), "seed {seed}, from {from}: {program:?}");
+                }
+            }
+        }
+    }
+}
