@@ -1,7 +1,7 @@
 //! Attention with several heads.
 
 use super::init::uniform;
-use super::linear::Linear;
+use super::linear::{Linear, linear};
 use super::module::{Mode, Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
@@ -164,7 +164,7 @@ impl MultiheadAttention {
         };
         let rows = x.reshape([batch.saturating_mul(places), self.width]);
         let (weight, bias) = (&self.in_proj_weight, &self.in_proj_bias);
-        let all = product(&rows, &weight.value(), bias.as_ref().map(Parameter::value).as_ref());
+        let all = linear(&rows, &weight.value(), bias.as_ref().map(Parameter::value).as_ref());
         if all.error().is_some() {
             return all;
         }
@@ -200,7 +200,7 @@ impl MultiheadAttention {
             };
             let own = |all: &TensorFuture| all.narrow(0, part * self.width, self.width);
             let rows = x.reshape([batch.saturating_mul(places), self.width]);
-            let made = product(&rows, &own(&weight), bias.as_ref().map(own).as_ref());
+            let made = linear(&rows, &own(&weight), bias.as_ref().map(own).as_ref());
             if made.error().is_some() {
                 return made;
             }
@@ -251,16 +251,6 @@ impl MultiheadAttention {
 /// How many there are; of an empty value with dimensions that no product holds, too many for a reshape to take.
 fn product_of(dims: &[usize]) -> usize {
     dims.iter().fold(1, |n, &d| n.saturating_mul(d))
-}
-
-/// `x weight^T + bias`.
-#[track_caller]
-fn product(x: &TensorFuture, weight: &TensorFuture, bias: Option<&TensorFuture>) -> TensorFuture {
-    let y = x.matmul_turned(false, weight, true);
-    match bias {
-        Some(bias) => y + bias,
-        None => y,
-    }
 }
 
 impl Module for MultiheadAttention {
