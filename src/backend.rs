@@ -1,8 +1,9 @@
 //! The seam: what the engine asks of a device.
 //!
-//! Steps, groups and blocks are run by code that is written once, over [`Backend`] (`engine/fused`, `engine/run`): it
-//! says who fails with whom, whose memory is written over, and what is made of it. A device says where elements are,
-//! makes room, and runs kernels. `host/` and `cuda/` implement it. Nothing here knows when or why a step runs.
+//! Steps, groups and blocks are run by code that is written once, over [`Backend`] (`engine/fused`,
+//! `engine/run`): it says who fails with whom, whose memory is written over, and what is made of
+//! it. A device says where elements are, makes room, and runs kernels. `host/` and `cuda/`
+//! implement it. Nothing here knows when or why a step runs.
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
@@ -19,8 +20,8 @@ use std::sync::Arc;
 /// A value that a step reads, or the error that is there instead.
 pub(crate) type Operand<'v> = Result<&'v Value, &'v Error>;
 
-/// What a step comes to: a result for each member that is written out, in the order asked for, and one more for the
-/// reduction at its end.
+/// What a step comes to: a result for each member that is written out, in the order asked for, and
+/// one more for the reduction at its end.
 pub(crate) type Results = SmallVec<[Result<Value, Error>; 2]>;
 
 /// A device's memory and kernels, for the time of a step.
@@ -65,8 +66,8 @@ pub(crate) trait Backend: Sized {
     /// Has a sink take a value of `of`; `node` is the sink's.
     fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Self::Trouble>;
 
-    /// Runs an op of a few elements straight to where its value is read, and leaves it to be published; false where it
-    /// is not as simple as that.
+    /// Runs an op of a few elements straight to where its value is read, and leaves it to be
+    /// published; false where it is not as simple as that.
     ///
     /// # Safety
     /// The caller holds the right to write the node (phase Writing).
@@ -85,7 +86,8 @@ pub(crate) trait Backend: Sized {
     fn kept(kept: &Self::Kept) -> Operand<'_>;
 }
 
-/// A device whose kernels have run when a call returns: nothing is tried again, and nothing is in doubt.
+/// A device whose kernels have run when a call returns: nothing is tried again, and nothing is in
+/// doubt.
 pub(crate) trait Immediate: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy {}
 
 impl<B: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy> Immediate for B {}
@@ -124,7 +126,8 @@ pub(crate) struct Call<'a, B: Backend> {
     pub node: &'a Node,
     pub reads: &'a [Read<'a, B::At>],
     pub place: &'a mut B::Place,
-    /// The place is the memory of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names.
+    /// The place is the memory of the input that [`Operation::reuses`](crate::custom::Operation::reuses)
+    /// names.
     pub in_place: bool,
 }
 

@@ -146,7 +146,9 @@ fn sources() -> Vec<Source> {
     };
     let mut all: Vec<Source> = found.into_iter().map(read).collect();
     let tests: BTreeSet<String> = all.iter().flat_map(test_files).collect();
-    all.iter_mut().for_each(|source| source.is_test = tests.contains(&source.path));
+    // With what stands in a folder of theirs.
+    let beside = |path: &str| tests.iter().any(|of| path.starts_with(&of.replace(".rs", "/")));
+    all.iter_mut().for_each(|s| s.is_test = tests.contains(&s.path) || beside(&s.path));
     all
 }
 

@@ -1,6 +1,8 @@
-//! The desk: what a device's lock guards, and how what came in is looked at, a bounded number of nodes at a time.
+//! The desk: what a device's lock guards, and how what came in is looked at, a bounded number of
+//! nodes at a time.
 //!
-//! Whoever attends to a device's intake calls it, and has the machine's steps run. Knows neither threads nor streams.
+//! Whoever attends to a device's intake calls it, and has the machine's steps run. Knows neither
+//! threads nor streams.
 
 use super::intake::Batch;
 use super::machine::{Limits, Look, Machine};
@@ -37,8 +39,8 @@ impl Desk {
         self.batch.is_empty()
     }
 
-    /// Looks at what somebody awaits, and at up to `looks` nodes in their turn; false where there is nothing to look
-    /// at.
+    /// Looks at what somebody awaits, and at up to `looks` nodes in their turn; false where there
+    /// is nothing to look at.
     pub fn conduct(
         &mut self,
         port: &Port,

@@ -1,5 +1,5 @@
-//! Runs a group on whatever device: finds what it reads, takes over or makes room for what it writes, and says which
-//! members fail with a failed input, and which do not.
+//! Runs a group on whatever device: finds what it reads, takes over or makes room for what it
+//! writes, and says which members fail with a failed input, and which do not.
 //!
 //! Called with the group of a step, of a region or of a small op. Knows neither books nor threads.
 
@@ -16,8 +16,9 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Runs a group's `program`. `written` names members; `end` is a reduction of one of them, or of the member that it has
-/// as its input. `spare` says of an operand that nobody else will read how many owners its buffer then has.
+/// Runs a group's `program`. `written` names members; `end` is a reduction of one of them, or of
+/// the member that it has as its input. `spare` says of an operand that nobody else will read how
+/// many owners its buffer then has.
 pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
     group: &Group<N>,
     mut program: Cow<'_, Program>,
@@ -136,8 +137,8 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
     Ok(results)
 }
 
-/// The buffer of an operand that a node's result may be written over: nobody else reads it, and it lies exactly as the
-/// result will.
+/// The buffer of an operand that a node's result may be written over: nobody else reads it, and it
+/// lies exactly as the result will.
 pub(super) fn spare_buffer<'v>(
     value: &'v Value,
     from: &Node,

@@ -1,8 +1,8 @@
-//! Runs work on whatever device, a node, a group or a planned block; and, where values are there when that returns,
-//! whole steps.
+//! Runs work on whatever device, a node, a group or a planned block; and, where values are there
+//! when that returns, whole steps.
 //!
-//! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels. Says who reads what
-//! last; knows neither books nor threads.
+//! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels.
+//! Says who reads what last; knows neither books nor threads.
 
 #![allow(unsafe_code)]
 
@@ -25,14 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// Runs work. Its operands are those of the group, then those of the head or of the one node, `inputs` of which say what
-/// they are and no more. `program` is what is to be run in place of the group's; for `spare` see [`group`].
+/// Runs work. Its operands are those of the group, then those of the head or of the one node,
+/// `inputs` of which say what they are and no more. `program` is what is to be run in place of the
+/// group's; for `spare` see [`group`]. Compiled once a device, whoever calls.
 pub(crate) fn work<'v, B: Backend>(
     work: &Work,
     inputs: &[NodeLink],
-    operand: impl Fn(usize) -> Operand<'v>,
-    spare: impl Fn(usize) -> Option<usize>,
-    program: impl FnOnce(&Program) -> Cow<'_, Program>,
+    operand: &dyn Fn(usize) -> Operand<'v>,
+    spare: &dyn Fn(usize) -> Option<usize>,
+    program: &dyn Fn(&Program) -> Cow<'_, Program>,
     backend: &mut B,
 ) -> Result<Results, B::Stop> {
     let (fused, written, end) = match work {
@@ -44,10 +45,12 @@ pub(crate) fn work<'v, B: Backend>(
         return group(fused, program, written, end, operand, spare, backend);
     };
     let (at, first) = (*at as usize, fused.inputs.len());
-    let value = node(head, inputs, |k| operand(first + k), |k| spare(first + k), backend)?;
-    let of_head = |k: usize| if k == at { value.as_ref() } else { operand(k) };
-    let spare_head = |k: usize| if k == at { Some(1) } else { spare(k) };
-    group(fused, program, written, end, of_head, spare_head, backend)
+    let of_head: &dyn Fn(usize) -> Operand<'v> = &|k| operand(first + k);
+    let spare_head: &dyn Fn(usize) -> Option<usize> = &|k| spare(first + k);
+    let value = node(head, inputs, of_head, spare_head, backend)?;
+    let operand: &dyn Fn(usize) -> _ = &|k| if k == at { value.as_ref() } else { operand(k) };
+    let spare: &dyn Fn(usize) -> Option<usize> = &|k| if k == at { Some(1) } else { spare(k) };
+    group(fused, program, written, end, operand, spare, backend)
 }
 
 /// Runs an op that is not elementwise. The inputs say what they are and no more.
@@ -68,8 +71,9 @@ fn node<'v, B: Backend>(
     }
 }
 
-/// The value of an op for which no kernel runs, on whatever device: a constant, a gate, another look at the same
-/// elements. (A reshape that mixes dimensions needs a copy, and is an op like others.)
+/// The value of an op for which no kernel runs, on whatever device: a constant, a gate, another
+/// look at the same elements. (A reshape that mixes dimensions needs a copy, and is an op like
+/// others.)
 pub(crate) fn without_kernel<'v>(
     node: &Node,
     inputs: &[NodeLink],
@@ -120,7 +124,8 @@ fn compute<'v, B: Backend>(
     Ok(B::value(place))
 }
 
-/// Runs a step of a block. `given` are the block's own operands, and `spare` says what is known of them.
+/// Runs a step of a block. `given` are the block's own operands, and `spare` says what is known of
+/// them.
 pub(crate) fn step_of_block<'v, B: Backend>(
     block: &Block,
     step: &PlanStep,
@@ -139,7 +144,7 @@ where
         let last = step.ends.contains(&slot);
         last.then(|| progress.value(slot, block).map_or_else(&spare, |_| Some(1))).flatten()
     };
-    work(&step.work, &step.inputs, operand, spare, |program| block.program(step, program), backend)
+    work(&step.work, &step.inputs, &operand, &spare, &|program| block.program(step, program), backend)
 }
 
 /// What the head of a step's work, or its one node, is made from.
@@ -188,8 +193,8 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     results
 }
 
-/// Runs a block: the value of its one output, or word that its parts can take theirs. Its steps run one after the other,
-/// with nothing planned on the way; each has all threads to itself.
+/// Runs a block: the value of its one output, or word that its parts can take theirs. Its steps run
+/// one after the other, with nothing planned on the way; each has all threads to itself.
 fn run_block(
     node: &Node,
     block: &Block,
@@ -221,7 +226,7 @@ pub(crate) fn run(step: &Step, port: &Port, mut backend: impl Immediate) {
                 let (input, held) = fused.operand(inputs, k);
                 is_read_by(input, held).then_some(1)
             };
-            let Ok(results) = work(fused, inputs, operand, spare, |p| Cow::Borrowed(p), &mut backend);
+            let Ok(results) = work(fused, inputs, &operand, &spare, &|p| Cow::Borrowed(p), &mut backend);
             results
         }
     };

@@ -1,14 +1,15 @@
 //! What an elementwise op costs, roughly: the one table.
 //!
-//! A node asks when it is made (what is small, what a poll may run, how long a step is held back), a program when it is
-//! cut up among threads. Measured on one machine (Xeon, AVX-512, 2 GHz, arrays of 2048 elements);
-//! elsewhere only the proportions hold.
+//! A node asks when it is made (what is small, what a poll may run, how long a step is held back),
+//! a program when it is cut up among threads. Measured on one machine (Xeon, AVX-512, 2 GHz,
+//! arrays of 2048 elements); elsewhere only the proportions hold.
 
 use super::program::{Code, Program};
 use crate::dtype::DType;
 use crate::op::{BinaryOp, UnaryOp};
 
-/// Picoseconds to move a byte in the caches, where it is nearly hidden behind computing, and from memory.
+/// Picoseconds to move a byte in the caches, where it is nearly hidden behind computing, and from
+/// memory.
 pub(crate) const BYTE_PS: u64 = 10;
 const FAR_BYTE_PS: u64 = 100;
 

@@ -1,4 +1,5 @@
-//! What one step computes, whoever planned it: the engine as it takes ops up, a region at once, or a poll.
+//! What one step computes, whoever planned it: the engine as it takes ops up, a region at once, or
+//! a poll.
 
 use super::fuse::Group;
 use super::node::{Inputs, NodeLink};
@@ -49,8 +50,8 @@ impl Work {
         }
     }
 
-    /// Operand `k`: those of the group come first, then these `inputs` of its head or of its one node. And the links to
-    /// it that there are for the sake of this work alone.
+    /// Operand `k`: those of the group come first, then these `inputs` of its head or of its one
+    /// node. And the links to it that there are for the sake of this work alone.
     pub fn operand<'a>(&'a self, inputs: &'a [NodeLink], k: usize) -> (&'a NodeLink, u32) {
         let mut k = k;
         if let Work::Group { group, .. } = self {

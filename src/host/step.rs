@@ -1,7 +1,7 @@
 //! A step on host memory: where its values are, and which kernel computes it.
 //!
-//! The CPU device and the simulated one share this; so does a poll that runs a small step itself. Who fails with whom
-//! and who reads what last is the engine's part.
+//! The CPU device and the simulated one share this; so does a poll that runs a small step itself.
+//! Who fails with whom and who reads what last is the engine's part.
 
 #![allow(unsafe_code)]
 
@@ -107,7 +107,8 @@ impl Backend for Host<'_> {
         })
     }
 
-    /// Each element is computed once: what the reduction reads, and whatever else is written, on the way.
+    /// Each element is computed once: what the reduction reads, and whatever else is written, on
+    /// the way.
     fn fused(&mut self, fused: Fused<'_, Self>) -> Result<(), Trouble> {
         let Fused { program, shape, reads, places, end } = fused;
         let views: SmallVec<[View<'_>; 4]> = reads.iter().map(view).collect();
@@ -195,8 +196,8 @@ struct Output<'a> {
     view: ViewMut<'a>,
 }
 
-/// Reduces a register of a program as it is computed, tile by tile, and writes `out` on the way. What is reduced is
-/// only written as a whole where it is among these.
+/// Reduces a register of a program as it is computed, tile by tile, and writes `out` on the way.
+/// What is reduced is only written as a whole where it is among these.
 fn run_reduction_of(
     program: &Program,
     end: End<'_, Place>,
@@ -215,8 +216,9 @@ fn run_reduction_of(
         let at = |view: &ViewMut<'_>| view.ptr.wrapping_add(range.start * view.dtype.size());
         let mut places: SmallVec<[*mut u8; 4]> = SmallVec::from_slice(&[to]);
         places.extend(out.iter().filter(|o| o.reg != reg).map(|o| at(&o.view)));
-        // SAFETY: the reduction hands in memory of its own for exactly these elements, and reads an element
-        // from one part only (`argmax` some of them twice), so no other thread writes there.
+        // SAFETY: the reduction hands in memory of its own for exactly these elements, and reads an
+        // element from one part only (`argmax` some of them twice), so no other thread writes
+        // there.
         unsafe { elementwise::run_into(&program, shape, views, range.clone(), &mut places) };
         if let Some(Output { view, .. }) = out.iter().find(|o| o.reg == reg) {
             // SAFETY: as above; the tile was just computed.
@@ -233,10 +235,11 @@ fn run_reduction_of(
     }
 }
 
-/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory to where the value is read,
-/// and leaves it to be published; false where it is not as simple as that. This is what most small eager ops are, and
-/// half of their cost would be the views and the program around them. Nothing here is handed on but in registers: what was
-/// just stored by words, and is loaded whole, waits until every store before it is in the cache.
+/// Runs one elementwise op with a result of a few bytes, straight from its operands' memory to
+/// where the value is read, and leaves it to be published; false where it is not as simple as that.
+/// This is what most small eager ops are, and half of their cost would be the views and the program
+/// around them. Nothing here is handed on but in registers: what was just stored by words, and is
+/// loaded whole, waits until every store before it is in the cache.
 ///
 /// # Safety
 /// The caller holds the right to write the node.
@@ -256,8 +259,9 @@ unsafe fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
         if input.numel() == 1 {
             return Lone::same(value.first(on));
         }
-        // A constant is one element, repeated by strides of 0. It is written out here, since there is no loop
-        // over two lone elements, and the way through a program costs ten times as much (5,000 instructions).
+        // A constant is one element, repeated by strides of 0. It is written out here, since there
+        // is no loop over two lone elements, and the way through a program costs ten times as much
+        // (5,000 instructions).
         let constant = value.placed.as_ref().is_some_and(|p| p.strides.iter().all(|&s| s == 0));
         if constant && n * on.size() <= INLINE_BYTES {
             let from = value.first(on);
@@ -296,8 +300,8 @@ unsafe fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
     }
     let fill = |value: &mut Result<Value, Error>| {
         let Ok(Value { storage: Storage::Inline(words), .. }) = value else { return false };
-        // SAFETY: operands are complete values of n elements, or of one; the result has room for n. The
-        // kernels of the table do not panic.
+        // SAFETY: operands are complete values of n elements, or of one; the result has room for n.
+        // The kernels of the table do not panic.
         unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) }
     };
     // SAFETY: the caller's promise.

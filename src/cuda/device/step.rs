@@ -1,8 +1,8 @@
-//! A step on a lane: where its values are, what its kernels are launched with, and what is left to be settled when the
-//! lane has reached it. The GPU's counterpart of `host/step`.
+//! A step on a lane: where its values are, what its kernels are launched with, and what is left to
+//! be settled when the lane has reached it. The GPU's counterpart of `host/step`.
 //!
-//! Called on the device's thread. What is returned are promises: the elements are there when the lane has reached the
-//! flight.
+//! Called on the device's thread. What is returned are promises: the elements are there when the
+//! lane has reached the flight.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +31,8 @@ use std::sync::Arc;
 /// An operand of a step.
 pub(crate) struct Operand {
     pub value: Result<Value, Error>,
-    /// The step may write over it: nobody else will read it, and so many owners of its buffer are known.
+    /// The step may write over it: nobody else will read it, and so many owners of its buffer are
+    /// known.
     pub spare: Option<usize>,
 }
 
@@ -43,7 +44,8 @@ pub(crate) struct Queued {
     pub landing: Option<Landing>,
 }
 
-/// Host memory that a sink is given: staging that the flight fills, or a value that lay on the host all along.
+/// Host memory that a sink is given: staging that the flight fills, or a value that lay on the host
+/// all along.
 pub(crate) struct Landing {
     staging: Option<PinnedBlock>,
     value: Option<Value>,
@@ -251,7 +253,8 @@ impl Gear {
     /// Queues a step on operands that may only be queued themselves.
     ///
     /// # Errors
-    /// What ends the device; an operand that is on its way; and, but for the last try, memory that cannot be had now.
+    /// What ends the device; an operand that is on its way; and, but for the last try, memory that
+    /// cannot be had now.
     pub fn work(
         &mut self,
         lane: usize,
@@ -262,7 +265,7 @@ impl Gear {
     ) -> Result<Queued, Trouble> {
         self.queue(lane, work, last_try, |launch| {
             let operand = |k: usize| operands[k].value.as_ref();
-            run::work(work, inputs, operand, |k| operands[k].spare, |p| Cow::Borrowed(p), launch)
+            run::work(work, inputs, &operand, &|k| operands[k].spare, &|p| Cow::Borrowed(p), launch)
         })
     }
 
@@ -296,7 +299,8 @@ impl Gear {
     }
 }
 
-/// The host value in which the elements lie as they do in this one, where they are not on the device.
+/// The host value in which the elements lie as they do in this one, where they are not on the
+/// device.
 fn on_host(value: &Value) -> Option<Value> {
     match &value.storage {
         Storage::Inline(_) => Some(value.clone()),
