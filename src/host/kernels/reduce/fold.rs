@@ -28,6 +28,11 @@ pub(in super::super) trait Fold: 'static {
     fn lift(x: Self::In) -> Self::Acc;
     /// The result of two neighbours, `a` before `b`.
     fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// The same where many are joined side by side.
+    #[inline(always)]
+    fn beside(a: Self::Acc, b: Self::Acc) -> Self::Acc {
+        Self::join(a, b)
+    }
     /// What is written: for a mean, the sum over the count.
     fn end(acc: Self::Acc, mean: Option<usize>) -> Self::Out;
     /// Whether it is computed in whole numbers.
@@ -193,23 +198,32 @@ pub(in super::super) trait Raw: Bits + Ord {
     const NONE: Self;
     const ALL: Self;
     fn or(self, other: Self) -> Self;
+    /// The same, or what is zero where that is.
+    fn either(self, other: Self) -> Self;
     /// Without the sign: -0 is zero too.
     fn magnitude(self) -> Self;
 }
 macro_rules! raw {
-    ($($t:ident)*) => {$(
+    ($($t:ident $either:expr;)*) => {$(
         impl Raw for $t {
             const NONE: $t = 0;
             const ALL: $t = $t::MAX;
             #[inline(always)] fn or(self, other: $t) -> $t { self | other }
+            #[inline(always)] fn either(self, other: $t) -> $t { ($either)(self, other) }
             #[inline(always)] fn magnitude(self) -> $t { self << 1 }
         }
     )*};
 }
-raw! { u8 u16 u32 u64 }
+raw! {
+    // Unions of bytes side by side the compiler regroups until no vector is left: four times as slow.
+    u8 Ord::max;
+    u16 |a, b| a | b;
+    u32 |a, b| a | b;
+    u64 |a, b| a | b;
+}
 
 macro_rules! tests {
-    ($($(#[$doc:meta])* $Name:ident: $start:expr, $join:expr;)*) => {$(
+    ($($(#[$doc:meta])* $Name:ident: $start:expr, $join:expr, $beside:expr;)*) => {$(
         $(#[$doc])*
         pub(in super::super) struct $Name<T, const FLOAT: bool>(PhantomData<T>);
         impl<T: Raw + 'static, const FLOAT: bool> Fold for $Name<T, FLOAT> {
@@ -220,15 +234,16 @@ macro_rules! tests {
             #[inline(always)] fn start() -> T { $start }
             #[inline(always)] fn lift(x: T) -> T { if FLOAT { x.magnitude() } else { x } }
             #[inline(always)] fn join(a: T, b: T) -> T { ($join)(a, b) }
+            #[inline(always)] fn beside(a: T, b: T) -> T { ($beside)(a, b) }
             #[inline(always)] fn end(acc: T, _: Option<usize>) -> u8 { (acc != T::NONE) as u8 }
         }
     )*};
 }
 tests! {
     /// Whether any element is not zero: the union of their bits.
-    Any: T::NONE, T::or;
+    Any: T::NONE, T::or, T::either;
     /// Whether no element is zero: the smallest of them as whole numbers.
-    All: T::ALL, T::min;
+    All: T::ALL, T::min, T::min;
 }
 
 /// The value of one block, or of a shorter last one.
