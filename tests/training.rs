@@ -630,6 +630,24 @@ fn a_gradient_or_a_parameter_that_does_not_fit_is_refused_and_changes_nothing() 
 }
 
 #[test]
+fn a_plain_step_that_has_memory_for_a_part_of_it_changes_nothing() {
+    const N: usize = 1 << 18;
+    // Two values and two gradients of 1 MiB, which others hold; and room for one of the new values.
+    let device = Device::cpu_with(CpuOptions::default().bytes_max(11 << 19));
+    let value = |x: f64| block_on(device.arange(0.0, N as f64, 1.0) * 0.0 + x).unwrap();
+    let (p, q) = (Parameter::new(value(1.0)), Parameter::new(value(2.0)));
+    let gradients = [value(0.5).into_future_value(), value(0.5).into_future_value()];
+    let mut sgd = optim::Sgd::new(vec![p.clone(), q.clone()], 1.0);
+    assert!(block_on(sgd.step(&gradients)).unwrap_err().is_out_of_memory());
+    for (p, was) in [(&p, 1.0), (&q, 2.0)] {
+        assert_eq!(block_on(p.value().i(7).item::<f32>()).unwrap(), was);
+    }
+    let [one, _] = gradients;
+    block_on(sgd.step_some(&[Some(one), None])).unwrap();
+    assert_eq!(block_on(p.value().i(7).item::<f32>()).unwrap(), 0.5);
+}
+
+#[test]
 fn an_update_keeps_no_value_in_the_place_of_another_kind() {
     let (home, away) = (Device::cpu(), Device::cpu_with(CpuOptions::default().threads(1)));
     let w = Parameter::new(home.ones([4]));

@@ -62,7 +62,7 @@ fn node<'v, B: Backend>(
     backend: &mut B,
 ) -> Result<Result<Value, Error>, B::Stop> {
     if let Some(error) = (0..inputs.len()).find_map(|i| operand(i).err()) {
-        return Ok(node.instead().ok_or_else(|| error.clone()));
+        return Ok(node.instead(inputs.len(), operand).ok_or_else(|| error.clone()));
     }
     let value = |i: usize| operand(i).unwrap_or_else(|_| unreachable!("a failed operand was sorted out"));
     match compute(node, inputs, value, spare, backend) {

@@ -93,6 +93,17 @@ pub(crate) struct Reduction {
     pub dims: SmallVec<[bool; 8]>,
 }
 
+/// What a gate is where an input has failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Otherwise {
+    /// It fails as well.
+    Fails,
+    /// This number, in every element.
+    Number(Scalar),
+    /// Its second input's elements, where one after those two has failed.
+    Second,
+}
+
 /// How a node's value is made from its inputs.
 #[derive(Clone)]
 pub(crate) enum Op {
@@ -125,9 +136,8 @@ pub(crate) enum Op {
     Block(Arc<dyn Planned>),
     /// An output of a block that has several; its one input is the block.
     Part(Arc<dyn Any + Send + Sync>),
-    /// Its first input's elements, once all inputs are there. Where one has failed, it fails as well, or, with a number
-    /// here, is that number in every element: what a failure must not spoil is chosen by it.
-    Gate(Option<Scalar>),
+    /// Its first input's elements, once all inputs are there: what a failure must not spoil is chosen by it.
+    Gate(Otherwise),
     /// A point in the queue that `waitall` waits for.
     Marker,
     /// The value was handed in.
@@ -400,10 +410,15 @@ impl Node {
         Value::placed(Storage::Inline(words), &Layout { shape: self.shape.clone(), strides, offset: 0 })
     }
 
-    /// The value of a node of which an input has failed, where it has one all the same.
-    pub fn instead(&self) -> Option<Value> {
+    /// The value of a node of which one of so many inputs has failed, where it has one all the same.
+    pub fn instead<'v>(
+        &self,
+        inputs: usize,
+        input: impl Fn(usize) -> Result<&'v Value, &'v Error>,
+    ) -> Option<Value> {
         match self.op {
-            Op::Gate(Some(number)) => Some(self.constant(number)),
+            Op::Gate(Otherwise::Number(number)) => Some(self.constant(number)),
+            Op::Gate(Otherwise::Second) if (2..inputs).any(|i| input(i).is_err()) => input(1).ok().cloned(),
             _ => None,
         }
     }

@@ -142,6 +142,12 @@ impl Optimizer for Sgd {
         if let Some(error) = self.error() {
             return update::refused(&self.parameters, error, at);
         }
+        let (lr, mu, damp, decay) = (self.lr, self.momentum, self.dampening, self.weight_decay);
+        let decayed = |g, p: &TensorFuture| if decay == 0.0 { g } else { g + p * decay };
+        if mu == 0.0 {
+            let new = |p: &TensorFuture, g| p - decayed(g, p) * lr;
+            return update::replaced("Sgd", &self.parameters, gradients, at, new);
+        }
         let kept = self.velocities.iter().map(|velocity| Some(&velocity.as_ref()?.value));
         let update = update::fits("Sgd", &self.parameters, kept, at)
             .and_then(|()| Update::new("Sgd", &self.parameters, gradients));
@@ -149,37 +155,26 @@ impl Optimizer for Sgd {
             Ok(update) => update,
             Err(refused) => return refused,
         };
-        let (lr, mu, damp) = (self.lr, self.momentum, self.dampening);
         for ((parameter, gradient), velocity) in self.parameters.iter().zip(gradients).zip(&mut self.velocities)
         {
             let Some(gradient) = gradient else { continue };
             let (p, g) = (parameter.value().stop_gradient(), update.gradient(gradient));
-            let (p, g) = if self.weight_decay == 0.0 {
-                (p, g)
-            } else {
-                let p = update.old(p);
-                let g = g + &p * self.weight_decay;
-                (p, g)
+            let p = if decay == 0.0 { p } else { update.old(p) };
+            let g = decayed(g, &p);
+            let one = |number: f64| p.device().full_dtype((), number, p.dtype());
+            let Velocity { value, share } = velocity.take().unwrap_or_else(|| Velocity {
+                value: p.device().zeros_dtype(p.shape(), p.dtype()),
+                share: None,
+            });
+            let value = update.kept(value, &p);
+            let all = share.map(|share| update.kept(share, &p)).or_else(|| (damp != 0.0).then(|| one(1.0)));
+            let new = match &all {
+                None => &value * mu + &g,
+                Some(share) => &value * mu + &g * share,
             };
-            let step = if mu == 0.0 {
-                g
-            } else {
-                let one = |number: f64| p.device().full_dtype((), number, p.dtype());
-                let Velocity { value, share } = velocity.take().unwrap_or_else(|| Velocity {
-                    value: p.device().zeros_dtype(p.shape(), p.dtype()),
-                    share: None,
-                });
-                let value = update.kept(value, &p);
-                let all = share.map(|share| update.kept(share, &p)).or_else(|| (damp != 0.0).then(|| one(1.0)));
-                let new = match &all {
-                    None => &value * mu + &g,
-                    Some(share) => &value * mu + &g * share,
-                };
-                let step = if self.nesterov { g + &new * mu } else { new.clone() };
-                let share = all.map(|all| update.keep(one(1.0 - damp), all));
-                *velocity = Some(Velocity { value: update.keep(new, value), share });
-                step
-            };
+            let step = if self.nesterov { g + &new * mu } else { new.clone() };
+            let share = all.map(|all| update.keep(one(1.0 - damp), all));
+            *velocity = Some(Velocity { value: update.keep(new, value), share });
             parameter.set(update.keep(&p - step * lr, p));
         }
         update.step()

@@ -49,6 +49,24 @@ impl Step {
         Step(build::failed(device.port, Meta::new((), DType::Bool), error, at))
     }
 
+    /// The step that is taken where all of these values are there; and their devices, without repetition.
+    fn of<'a>(values: impl Iterator<Item = &'a TensorFuture>, at: At) -> (Step, Vec<Device>) {
+        let mut devices: Vec<(Device, Vec<TensorFuture>)> = Vec::new();
+        for value in values {
+            let device = value.device();
+            match devices.iter_mut().find(|(d, _)| *d == device) {
+                Some((_, all)) => all.push(value.stop_gradient()),
+                None => devices.push((device, vec![value.stop_gradient()])),
+            }
+        }
+        let home = devices[0].0.clone();
+        let there =
+            |(device, all): &(Device, Vec<TensorFuture>)| build::all_there(all, device, at).to_device(&home);
+        let each: Vec<TensorFuture> = devices.iter().map(there).collect();
+        let all = if let [one] = &each[..] { one.clone() } else { build::all_there(&each, &home, at) };
+        (Step(all), devices.into_iter().map(|(device, _)| device).collect())
+    }
+
     /// Why the step was not taken, where that is known by now. Looks, and waits for nothing.
     pub fn error(&self) -> Option<Error> {
         self.0.error()
@@ -158,22 +176,10 @@ impl Update {
     ) -> Result<Update, Step> {
         let at = build::seen(Location::caller());
         check(name, parameters, gradients, at).map_err(|error| refused(parameters, error, at))?;
-        let mut devices: Vec<(Device, Vec<TensorFuture>)> = Vec::new();
-        for gradient in gradients.iter().flatten() {
-            let device = gradient.device();
-            match devices.iter_mut().find(|(d, _)| *d == device) {
-                Some((_, all)) => all.push(gradient.stop_gradient()),
-                None => devices.push((device, vec![gradient.stop_gradient()])),
-            }
-        }
-        let home = devices[0].0.clone();
-        let there =
-            |(device, all): &(Device, Vec<TensorFuture>)| build::all_there(all, device, at).to_device(&home);
-        let each: Vec<TensorFuture> = devices.iter().map(there).collect();
-        let all = if let [one] = &each[..] { one.clone() } else { build::all_there(&each, &home, at) };
-        let whole = build::gate_or(false, &all, &[], at);
-        let whole = devices.iter().map(|(device, _)| whole.to_device(device)).collect();
-        Ok(Update { whole, step: Step(all), at })
+        let (step, devices) = Step::of(gradients.iter().flatten(), at);
+        let whole = build::gate_or(false, &step.0, &[], at);
+        let whole = devices.iter().map(|device| whole.to_device(device)).collect();
+        Ok(Update { whole, step, at })
     }
 
     /// Whether all gradients are there, where this value is.
@@ -221,6 +227,32 @@ impl Update {
     pub fn step(self) -> Step {
         self.step
     }
+}
+
+/// A step that needs of each parameter its value and its gradient alone: `new` of them takes the value's place. It is
+/// computed at once, fused with the gradient and in its memory, and chosen when all are there, which touches no element;
+/// so a step is not taken either where `new` fails. An optimizer that keeps more would need second copies of it all:
+/// for those there is [`Update`].
+pub(super) fn replaced(
+    name: &str,
+    parameters: &[Parameter],
+    gradients: &[Option<TensorFuture>],
+    at: At,
+    new: impl Fn(&TensorFuture, TensorFuture) -> TensorFuture,
+) -> Step {
+    if let Err(error) = check(name, parameters, gradients, at) {
+        return refused(parameters, error, at);
+    }
+    let stepped = parameters.iter().zip(gradients).filter_map(|(parameter, gradient)| {
+        let old = parameter.value().stop_gradient();
+        Some((parameter, new(&old, gradient.as_ref()?.stop_gradient()), old))
+    });
+    let stepped: Vec<(&Parameter, TensorFuture, TensorFuture)> = stepped.collect();
+    let (step, _) = Step::of(stepped.iter().map(|(_, new, _)| new), at);
+    for (parameter, new, old) in &stepped {
+        parameter.set(build::gate_else(new, old, &step.0.to_device(&old.device()), at));
+    }
+    step
 }
 
 /// A step of these parameters that is not taken.

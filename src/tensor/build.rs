@@ -10,7 +10,7 @@ use crate::dtype::{DType, Scalar};
 use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
-use crate::graph::node::{Inputs, Node, Op};
+use crate::graph::node::{Inputs, Node, Op, Otherwise};
 use crate::graph::operation::{Meta, Operation, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
@@ -293,7 +293,7 @@ pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, le
 /// `x`, once all of `after` is there: it fails with the first of them that does. All are on one device.
 pub(crate) fn gate(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
     let operands: SmallVec<[&TensorFuture; 8]> = std::iter::once(x).chain(after).collect();
-    apply(Op::Gate(None), &operands, || Ok(x.node.meta()), at)
+    apply(Op::Gate(Otherwise::Fails), &operands, || Ok(x.node.meta()), at)
 }
 
 /// [`gate`], but that it never fails: where an operand does, it is `number` in every element.
@@ -303,11 +303,22 @@ pub(crate) fn gate_or(
     after: &[&TensorFuture],
     at: At,
 ) -> TensorFuture {
-    let (at, Meta { shape, dtype }) = (seen(at), x.node.meta());
+    let operands: SmallVec<[&TensorFuture; 4]> = std::iter::once(x).chain(after.iter().copied()).collect();
+    gate_otherwise(Otherwise::Number(number.into()), &operands, at)
+}
+
+/// `new`, but `old`, of the same shape and type, where `after` has failed. No element is touched.
+pub(crate) fn gate_else(new: &TensorFuture, old: &TensorFuture, after: &TensorFuture, at: At) -> TensorFuture {
+    gate_otherwise(Otherwise::Second, &[new, old, after], at)
+}
+
+fn gate_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> TensorFuture {
+    let (at, port) = (seen(at), operands[0].port());
+    let Meta { shape, dtype } = operands[0].node.meta();
     // Not by `apply`: an operand that has failed by now is what this op is for.
-    let inputs = std::iter::once(&x).chain(after).map(|x| x.node.link()).collect();
-    let node = Node::new(Op::Gate(Some(number.into())), inputs, shape, dtype, x.port(), at);
-    TensorFuture::new(enqueue(x.port(), node))
+    let inputs = operands.iter().map(|x| x.node.link()).collect();
+    let node = Node::new(Op::Gate(otherwise), inputs, shape, dtype, port, at);
+    TensorFuture::new(enqueue(port, node))
 }
 
 /// A 0-d value that is there once all of these are, on their device, and fails with the first that does.

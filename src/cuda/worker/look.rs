@@ -31,7 +31,10 @@ impl Shared {
         let there = inputs.iter().all(|input| input.completion.state().is_complete());
         let result = match inputs.iter().find_map(|input| input.error()) {
             _ if !there => None,
-            Some(error) => Some(node.instead().ok_or_else(|| error.clone())),
+            Some(error) => {
+                let of = |i: usize| inputs[i].error().map_or_else(|| Ok(known(&inputs[i])), Err);
+                Some(node.instead(inputs.len(), of).ok_or_else(|| error.clone()))
+            }
             None => without_kernel(node, inputs, |i| known(&inputs[i])).map(Ok),
         };
         let Some(result) = result else {

@@ -16,7 +16,7 @@ use crate::cuda::worker::flight::{Flight, put};
 use crate::engine::run::inputs_of;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::{Inputs, NodeLink, Op, free, readers};
+use crate::graph::node::{Inputs, NodeLink, Op, Otherwise, free, readers};
 use crate::graph::work::Work;
 use crate::sync::lock;
 use smallvec::SmallVec;
@@ -43,7 +43,7 @@ impl Worker {
                     .map(|(input, held)| self.operand(input, held, &mut doubts))
                     .collect();
                 // It tells what failed from what did not, so it waits until nothing is in doubt.
-                let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Gate(Some(_))));
+                let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Gate(Otherwise::Number(_) | Otherwise::Second)));
                 match waits && !doubts.is_empty() {
                     true => Err(Trouble::Later),
                     false => self.gear.work(lane, work, inputs, &operands, last_try),
