@@ -23,7 +23,7 @@
 //!   [`TensorFuture::i`]. Random numbers for each task: [`Generator`].
 //! - Reads: [`TensorFuture::to_vec`], [`TensorFuture::item`], [`TensorFuture::display`].
 //! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]. The module
-//!   [`barrier`] says where a program waits, and holds code that is to wait for nothing to it.
+//!   [`barrier`] reports where a program waits, and can make any wait inside a task an error.
 //! - Backpressure: [`Device::ready`] for one producer, [`Device::admit`] and [`Device::try_admit`]
 //!   for many.
 //! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`],

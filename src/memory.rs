@@ -1,4 +1,4 @@
-//! Host memory for values: size classes, kept warm.
+//! A device's account of its memory, a GPU's too, and host memory for values: size classes, kept warm.
 //!
 //! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
 //! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class, the last freed is

@@ -2,8 +2,9 @@
 //!
 //! A push means "please look at this node": it is new, its last handle is gone, somebody waits for
 //! it, or its source has something. Callers push without waiting; the engine takes everything at
-//! once and turns it round piece by piece, since it reads the oldest first. [`Attendance`] answers the question whether anybody will: a push
-//! that finds nobody attending appoints a parked worker and has to wake it. Knows nothing of nodes.
+//! once and turns it round piece by piece, since it reads the oldest first. [`Attendance`] says
+//! whether anybody will look: a push that finds nobody attending appoints a parked worker and has to
+//! wake it. Knows nothing of nodes.
 
 #![allow(unsafe_code)]
 

@@ -137,7 +137,7 @@ pub(crate) struct Machine {
     ended: bool,
 }
 
-/// What the driver has to do about a node that it asked the machine to look at.
+/// What the desk has to do about a node that it asked the machine to look at.
 pub(crate) enum Look {
     Settled,
     /// New and wanted: run it if it is small, else enter it.

@@ -1,4 +1,5 @@
-//! When and where: the state machine, the way in, limits.
+//! When and where: the port and the way in, the desk and the machine, small ops, limits, sources,
+//! recordings; and how a step is run on any device.
 
 pub(crate) mod desk;
 pub(crate) mod events;

@@ -62,7 +62,7 @@ pub(crate) trait Driver: Send + Sync {
         // Values are immutable: host devices share their elements.
         Some(value.clone())
     }
-    /// For tests and for devices with more to say.
+    /// For tests, and to reach what only one kind of device has (a GPU's hardware name, say).
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
 }

@@ -214,7 +214,7 @@ pub(crate) trait CudaQueue {
     fn copy(&mut self, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal>;
     /// Zeroes memory of the step's own. What goes wrong fails the step, whatever the op answers.
     fn zero(&mut self, ptr: u64, bytes: usize);
-    /// Work in the crate's own terms, which only its ops and its backend know.
+    /// Work in the crate's own terms, which only its ops and `cuda/` know.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn work(
         &mut self,

@@ -29,7 +29,7 @@ pub(crate) trait Home: Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// A value that some future brings, polled by the engine.
+/// A value that some future brings, polled by a device's threads for sources.
 pub(crate) trait Source: Send + Sync {
     /// Polls it, unless another thread does just now; that one then sees to it that it is asked again.
     fn poll(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<Value, Error>>;
@@ -40,7 +40,7 @@ pub(crate) trait Source: Send + Sync {
 
 /// Something that takes a value away (a read): its own node never has elements.
 pub(crate) trait Sink: Send + Sync {
-    /// Runs on the engine with the operand in host memory.
+    /// Called with the operand in host memory, by whoever runs or publishes the step.
     fn take(&self, view: crate::view::View<'_>, parallel: &dyn crate::view::Parallel) -> Result<(), Error>;
     fn name(&self) -> &'static str;
 }
@@ -266,7 +266,7 @@ pub(crate) struct Node {
     pub next: AtomicPtr<Inner<Node>>,
     pub home: &'static dyn Home,
     pub at: &'static Location<'static>,
-    /// The engine's note: where it stands in its books. Only the engine's thread reads or writes it.
+    /// The engine's note: where it stands in its books. Only who holds the device's desk reads or writes it.
     pub entry: AtomicU32,
     /// Estimated time on one thread of a CPU, in nanoseconds.
     pub cost_ns: u32,

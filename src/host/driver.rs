@@ -2,7 +2,7 @@
 //!
 //! Each worker takes the lock, tells the machine what happened, runs small steps where they stand, and
 //! leaves with a step of its own; with none, it helps with another worker's large step; with nothing
-//! at all it stays awake for a moment and then sleeps. Only workers take the lock: callers and polls
+//! at all it stays awake for a moment and then sleeps. Only workers (and the watchdog, to end the device) take the lock: callers and polls
 //! never do. One worker at a time attends to the intake; one that leaves for a long step appoints
 //! another if there is more to do. Threads start with the first op and run at a lower priority than
 //! the executor's, so that a heartbeat beside them is not late.

@@ -2,7 +2,7 @@
 //! chooses, on a clock that only the simulation moves.
 //!
 //! Streams are queues of which one runs at a time; values lie in host memory and are really computed.
-//! Faults come on demand. A seed replays: nothing here asks the machine that it runs on for anything.
+//! Faults come on demand. A seed replays: nothing here asks the computer for the time or for random numbers.
 //! Tests drive it by hand, or leave it to a thread of its own.
 
 use crate::backend::Results;

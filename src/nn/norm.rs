@@ -205,7 +205,7 @@ impl BatchNorm {
         BatchNorm { eps, ..self }
     }
 
-    /// With another weight of a batch in the running averages.
+    /// With another `momentum`: the weight of a new batch in the running averages.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -87,7 +87,7 @@ impl TransformerEncoderLayer {
         }
     }
 
-    /// With each norm before what it is otherwise after (Xiong et al. 2020, arXiv:2002.04745).
+    /// With each norm before its block instead of after it (PyTorch's `norm_first`) (Xiong et al. 2020, arXiv:2002.04745).
     ///
     /// ```
     /// # tokio_test::block_on(async {

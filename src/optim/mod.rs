@@ -26,7 +26,7 @@ use crate::tensor::future::TensorFuture;
 use crate::tensor::gradient::some_gradients;
 use std::panic::Location;
 
-/// What replaces parameters by better ones.
+/// Replaces a model's parameters, step by step, by what lowers the loss.
 ///
 /// ```
 /// # tokio_test::block_on(async {

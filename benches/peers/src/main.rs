@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release -- [--only CASE,...] [--quick] [--threads N] [--nice N] [--peers FILE]... [--json FILE] [--write FILE]
 //! cargo run --release --no-default-features --features candle,burn-ndarray -- --json FILE
-//! python3 ../peers.py --json FILE
+//! python3 peers.py --json FILE
 //! ```
 //!
 //! Method: one process, one case after the other. In a case each engine is warmed up until a sample is long enough,

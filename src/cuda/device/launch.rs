@@ -1,6 +1,6 @@
 //! From a fused program or an op to kernels on a stream.
 //!
-//! The CUDA driver's one way to kernels: a [`Launcher`] a device, made and used on the device's
+//! The device's one way to kernels: a [`Launcher`] a device, made and used on the device's
 //! thread with the context current. Plans come from `cuda/kernels` (which kernels, which arguments,
 //! which grid), functions from the module store, products of matrices from cuBLAS; here they meet
 //! addresses and a stream. Nothing waits: memory for intermediate results is asked of the step

@@ -1,10 +1,10 @@
 //! CUDA: what a device's thread does to a GPU.
 //!
-//! The engine's CUDA driver (`cuda/worker`) owns the threads and decides when; this folder knows how. The seam
-//! between its two halves stands in this file: memory, streams and copies make [`DeviceView`]s and a [`Site`];
-//! [`launch`] turns a program or an op on such views into kernels on a stream.
+//! The device's thread and its reapers (`cuda/worker`) decide when; this folder knows how. What its two
+//! halves say to each other stands in this file: memory, streams and copies make [`DeviceView`]s and a
+//! [`Site`]; [`launch`] turns a program or an op on such views into kernels on a stream.
 //!
-//! What the driver asks of the launching half (`launch::Launcher`, one a device, made and used on its thread):
+//! What `gear` and `step` ask of the launching half (`launch::Launcher`, one a device, made and used on its thread):
 //!
 //! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no panic if missing;
 //! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`, inputs broadcast to

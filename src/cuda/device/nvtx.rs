@@ -1,6 +1,6 @@
 //! Ranges for NVIDIA's profilers: around what the device's thread queues for a step, named by its ops and the caller's line.
 //!
-//! The engine's CUDA driver opens one around each step, where it was asked to. NVTX has no library that would have to be
+//! The device's thread opens one around each step, where it was asked to. NVTX has no library that would have to be
 //! there: a profiler names its own in `NVTX_INJECTION64_PATH` (Nsight Systems does, with `--trace=nvtx`), and what
 //! wants to be seen loads that one and hands it a table of places, into which it writes its functions (the ABI of NVIDIA's
 //! NVTX 3, `nvtxDetail/nvtxTypes.h` and `nvtxInit.h`). So nothing is linked and nothing looked for where no profiler is, and

@@ -1,7 +1,7 @@
 //! The CUDA side of the ops: which plans of `cuda/kernels` each of them is.
 //!
 //! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
-//! memory first. Pure description: plans are handed over with addresses, and the backend launches them.
+//! memory first. Pure description: plans are handed over with addresses, and `cuda/device` launches them.
 
 mod conv;
 mod cumsum;

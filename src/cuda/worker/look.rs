@@ -1,4 +1,4 @@
-//! What came in: asking the machine about nodes, polling sources, and settling what needs no GPU.
+//! What came in, as this device's desk looks at it: what needs no GPU is settled on the spot.
 //!
 //! The device's thread calls it; after the end, so does the watchdog. It calls nothing of CUDA.
 

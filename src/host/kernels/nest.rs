@@ -129,8 +129,9 @@ pub(super) fn slice_of(n: usize, parts: usize, i: usize) -> Range<usize> {
     start..start + base + (i < more) as usize
 }
 
-/// How many parts `n` units of work make, when fewer than `least` units are not worth a thread (some 20 us: `measure`
-/// shows it for each kernel). A few for each thread, so that one that starts late does not leave the others waiting.
+/// How many parts `n` units of work make, when fewer than `least` units are not worth a thread (some 20 us: the
+/// bench `hand_over` shows it, and each kernel's own figures stand at its constant). A few for each thread, so that
+/// one that starts late does not leave the others waiting.
 pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
     let threads = par.threads();
     if threads <= 1 || n < 2 * least.max(1) {

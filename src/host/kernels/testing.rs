@@ -190,7 +190,7 @@ pub(super) fn random_shape(rng: &mut Rng, rank: usize, most: usize) -> Vec<usize
     (0..rank).map(|_| if rng.below(20) == 0 { 0 } else { 1 + rng.below(most) }).collect()
 }
 
-/// Every dtype with a drawing of small numbers, for `for_dtypes!`.
+/// Every dtype with a drawing of small numbers, drawn at random.
 pub(super) fn small<T: Element>(rng: &mut Rng) -> T {
     match T::DTYPE {
         DType::Bool => T::from_i64(rng.below(2) as i64),

@@ -98,7 +98,7 @@ impl TensorFuture {
         custom(Arc::new(ScatterAdd { dim }), &operands, at)
     }
 
-    /// This with `source`'s elements joined to what is at `index` along `dim`, in the order of the
+    /// This with `source`'s elements combined (sum, product, maximum…, as `ScatterMode` says) with what is at `index` along `dim`, in the order of the
     /// indices. PyTorch's `scatter_reduce` with `include_self`.
     ///
     /// ```

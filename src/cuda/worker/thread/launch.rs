@@ -1,6 +1,6 @@
 //! One step on its lane: its operands as they are now, its launches, what it made, and what it lets go of.
 //!
-//! Called by the worker in turn for each lane. Nothing here waits; what cannot be queued yet is given back.
+//! Called by the device's thread for each lane in turn. Nothing here waits; what cannot be queued yet is given back.
 
 #![allow(unsafe_code)]
 
