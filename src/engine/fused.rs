@@ -103,7 +103,7 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
             }
         }
     }
-    let mut reduced = None;
+    let (mut reduced, last) = (None, end.map(|(node, _)| node));
     if let Some((node, member)) = end {
         let reg = group.members[member as usize].1;
         reduced = Some(match error_of(&errors, reg) {
@@ -126,7 +126,7 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
     if end.is_some() || !places.is_empty() && shape.numel() > 0 {
         let fused = Fused { program: &program, shape, reads: &reads, places: &mut places, end };
         if let Err(trouble) = backend.fused(fused) {
-            failed = Some(backend.blame(trouble, first)?);
+            failed = Some(backend.blame(trouble, last.unwrap_or(first))?);
         }
     }
     let value = |place: B::Place| failed.clone().map_or_else(|| Ok(B::value(place)), Err);

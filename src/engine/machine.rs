@@ -23,7 +23,7 @@ use super::pressure::Pressure;
 use super::step::{At, Step};
 use crate::completion::{AWAITED, DETACHED, ENTERED, LOOKED_AT, Phase, QUEUED, State};
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{NodeLink, Op, free};
+use crate::graph::node::{Node, NodeLink, Op, free};
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -125,6 +125,8 @@ pub(crate) struct Machine {
     /// Held entries, and the earliest of their deadlines.
     held: Vec<(u32, u32)>,
     held_until: u64,
+    /// Address of the node whose turn it is. Somebody may ask for another look at it meanwhile.
+    turn: usize,
     epochs: VecDeque<Epoch>,
     first_epoch: u64,
     in_flight: usize,
@@ -174,6 +176,15 @@ impl Entry {
     }
 }
 
+/// While a node is looked at that a step may be reading; ends also where the engine panics.
+struct LookedAt<'a>(&'a Node);
+
+impl Drop for LookedAt<'_> {
+    fn drop(&mut self) {
+        self.0.completion.clear(LOOKED_AT);
+    }
+}
+
 impl Machine {
     pub fn new(port: &'static Port, limits: Limits) -> Machine {
         Machine {
@@ -186,6 +197,7 @@ impl Machine {
             queue: VecDeque::new(),
             held: Vec::new(),
             held_until: u64::MAX,
+            turn: 0,
             epochs: VecDeque::from([Epoch::default()]),
             first_epoch: 0,
             in_flight: 0,
@@ -240,6 +252,7 @@ impl Machine {
     /// A node came out of the intake.
     pub fn look(&mut self, node: NodeLink, now: u64) -> Look {
         self.now = now;
+        self.turn = node.address();
         let entry = node.entry();
         let is_new = if entry.is_none() && node.completion.state().phase() == Phase::Pending {
             let state = node.completion.clear(QUEUED);
@@ -247,9 +260,8 @@ impl Machine {
         } else {
             // A step may be reading it: this link is no reader, and is not to keep it from being written over.
             let state = node.completion.exchange(QUEUED, LOOKED_AT);
-            let is_new = self.look_at(&node, entry, state);
-            node.completion.clear(LOOKED_AT);
-            is_new
+            let _looked_at = LookedAt(&node);
+            self.look_at(&node, entry, state)
         };
         if is_new { Look::New(node) } else { Look::Settled }
     }
@@ -322,6 +334,7 @@ impl Machine {
 
     /// A node that somebody awaits has not had its turn in the intake, where it stays until then.
     pub fn look_early(&mut self, node: NodeLink) -> Look {
+        self.turn = 0;
         let state = node.completion.state();
         let wanted = node.counts().handles > 0 || state.has(DETACHED);
         let is_new = state.has(QUEUED) && state.phase() == Phase::Pending && node.entry().is_none();

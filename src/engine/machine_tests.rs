@@ -131,6 +131,24 @@ fn what_the_engine_looks_at_has_no_reader_in_it() {
 }
 
 #[test]
+fn what_is_asked_for_again_as_it_is_looked_at_is_in_the_waitall_after_it() {
+    let port = port();
+    let mut machine = host_machine(port);
+    let handle = large(port, &[], 1000);
+    let came = port.intake.take().next().expect("it was pushed");
+    let waitall = port.enqueue_marker(Location::caller());
+    let Look::New(node) = machine.look(came, 0) else { panic!("it is new and wanted") };
+    // Somebody awaits it just now: it is in the intake once more, behind the `waitall`.
+    port.look(handle.link());
+    machine.enter(node, 0, &mut |_| false);
+    look_at(&mut machine, port, 0);
+    assert!(!waitall.completion.state().is_complete(), "it has not run");
+    let step = machine.next(0).expect("it is to run");
+    run(&mut machine, step, 0);
+    assert!(waitall.completion.state().is_complete());
+}
+
+#[test]
 fn a_free_thread_takes_over_the_chain_of_a_busy_one() {
     let port = port();
     let mut machine = host_machine(port);

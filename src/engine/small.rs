@@ -238,10 +238,14 @@ impl<B: Immediate> Bench<B> {
                 unsafe { member.completion.unclaim() };
             }
         }
+        // Before others can have the node: a link that is made later could be told from a reader's no more.
+        let link = self.look_again.then(|| held.link());
         // SAFETY: claimed by us.
         let before = unsafe { node.completion.unclaim() };
-        if self.look_again && !before.has(QUEUED) {
-            self.port.look(held.link());
+        if let Some(link) = link
+            && !before.has(QUEUED)
+        {
+            self.port.look(link);
         }
     }
 

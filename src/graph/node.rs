@@ -459,7 +459,7 @@ impl Drop for Node {
 }
 
 /// A node's owners but for the engine's links that only ask for another look, or give it. Never fewer than may come to
-/// read it.
+/// read it. (Whoever asks for a look has a handle, or had the link that it pushes before the value could be there.)
 pub(crate) fn readers(link: &NodeLink) -> Counts {
     // First the counts: each flag goes before its link does.
     let counts = link.counts();

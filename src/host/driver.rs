@@ -138,6 +138,7 @@ impl Driver for CpuDriver {
                 }
             })
         });
+        let shared = shared.clone();
         let mut list = lock(&self.threads.list);
         list.clear();
         self.threads.running.store(self.manner.threads, SeqCst);
@@ -153,6 +154,7 @@ impl Driver for CpuDriver {
                 }
             }
         }
+        drop((list, slot));
         if self.threads.running.load(SeqCst) == 0 {
             port.end(ErrorKind::DeviceLost, "no compute thread could be started");
             shared.refuse_all();

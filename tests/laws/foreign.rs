@@ -157,6 +157,9 @@ impl Operation for AddOne {
     fn reuses(&self) -> Option<usize> {
         Some(0)
     }
+    fn takes_epilogue(&self) -> bool {
+        true
+    }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let x = run.inputs()[0];
         // The input is known, and its elements are not here.
@@ -268,6 +271,18 @@ fn an_input_that_is_read_twice_is_not_changed_in_place(kind: Kind) {
         let z = region.call(device.zeros([5000]) + 0.0);
         assert_eq!(block_on(z.to_vec::<f32>()).unwrap(), [1.0; 5000]);
         assert!(!told.recv().unwrap(), "the same memory was read and written");
+    }
+    // Once by the op, and once by what is fused behind it.
+    let (tell, told) = mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let region = device.region(move |x: TensorFuture| {
+        let y = x.sin().cumsum(0);
+        custom(AddOne(tell.lock().unwrap().clone()), &[&y]) + y
+    });
+    for _ in 0..3 {
+        let z = region.call(device.zeros([5000]) + 0.0);
+        assert_eq!(block_on(z.to_vec::<f32>()).unwrap(), [1.0; 5000]);
+        assert!(!told.recv().unwrap(), "what is fused behind it reads what was there");
     }
 }
 

@@ -28,7 +28,7 @@ impl Machine {
             self.entries.len() as u32 - 1
         });
         node.set_entry(Some(e));
-        let had_its_turn = !node.completion.state().has(QUEUED);
+        let had_its_turn = self.turn == node.address() || !node.completion.state().has(QUEUED);
         self.entries[e as usize] = Some(Entry {
             node,
             stage,
