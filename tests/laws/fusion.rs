@@ -251,6 +251,14 @@ fn generators_and_casts_and_choices_are_in_the_step_of_what_follows(kind: Kind) 
     assert!(steps.iter().any(both), "{steps:?}");
     let y: Vec<f32> = block_on(y.to_vec()).unwrap();
     assert!(y.iter().enumerate().all(|(i, &v)| v == 2.0 * i as f32 + 1.0));
+    // One value as two types: the smallest whole number that float32 has not.
+    let odd = block_on(device.from_vec(vec![16_777_217i32; 90_000], [90_000])).unwrap();
+    let (single, double) = (device.rand([90_000]) * 0.0, device.rand([90_000]).to_dtype(DType::F64) * 0.0);
+    block_on(&single).unwrap();
+    block_on(&double).unwrap();
+    let (y, steps) = recorded(kind, &device, || (&odd + &single).to_dtype(DType::F64) - (&odd + &double));
+    assert!(kind == Kind::CpuImpatient || steps.len() == 1, "{steps:?}");
+    assert_eq!(block_on(y.to_vec::<f64>()).unwrap(), vec![-1.0; 90_000]);
 }
 
 fn a_value_that_is_held_and_reduced_is_the_same_as_apart(kind: Kind) {

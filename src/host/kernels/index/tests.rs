@@ -295,6 +295,16 @@ fn sorting_is_stable_and_nan_is_largest() {
 }
 
 #[test]
+fn running_sums_of_float32_are_carried_in_doubles() {
+    let mut x = vec![1.0f32; 65];
+    x[0] = 1e8;
+    let x = Value::new(&[65], x);
+    let sums = filled::<f32>(&[65], |out| cumsum(x.view(), 0, out, &Serial));
+    // Float32 has every eighth number there: one at a time would be lost.
+    assert_eq!((sums[8], sums[64]), (100_000_008.0, 100_000_064.0));
+}
+
+#[test]
 fn running_sums_and_products_agree_with_a_plain_loop() {
     let mut rng = Rng::new(57);
     for _ in 0..100 {
