@@ -222,6 +222,16 @@ impl TensorFuture {
     }
 
     /// [`max_pool1d`](Self::max_pool1d) and where the largest elements are in their line, as int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0, f32::NAN, 3.0, 2.0], [1, 4]);
+    /// let (largest, at) = x.max_pool1d_with_positions(2);
+    /// let largest = largest.to_vec::<f32>().await?;
+    /// assert!(largest[0].is_nan() && x.max_pool1d(2).to_vec::<f32>().await?[0].is_nan());
+    /// assert_eq!((largest[1], at.to_vec::<i64>().await?), (3.0, vec![1, 2]));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     #[track_caller]
     pub fn max_pool1d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
         with_positions(Asked("max_pool1d", 1), self, options.into())
