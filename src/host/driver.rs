@@ -332,17 +332,7 @@ impl Shared {
     /// A step, and word to the others of how many there are besides.
     fn take(&self, books: &mut Books, now: u64) -> Option<Step> {
         while let Some(step) = books.desk.machine.next(now) {
-            if step.is_without_kernel() {
-                // It takes less than to hand it to another thread, which would have to wake.
-                run::run(
-                    &step,
-                    self.port,
-                    Host { memory: &self.memory, parallel: &Serial, inline_values: true },
-                );
-                books.desk.machine.finished(step, now);
-            } else {
-                books.steps.push_back(step);
-            }
+            books.steps.push_back(step);
         }
         let step = books.steps.pop_front();
         self.runnable.store(books.steps.len(), SeqCst);
