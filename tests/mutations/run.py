@@ -54,6 +54,8 @@ def place(mutation, root):
 
 
 def main():
+    if {"--help", "-h"} & set(sys.argv):
+        return print(__doc__)
     words = [a for a in sys.argv[1:] if not a.startswith("--")]
     chosen = [m for m in mutations() if not words or any(w in m["name"] for w in words)]
     if "--check" in sys.argv:
