@@ -1,10 +1,11 @@
-//! Question: what does it cost to queue a small op and await it, against what tokio asks for a task?
+//! Question: what does it cost to queue a small op and await it, against what tokio asks for a
+//! task?
 //!
 //! Method: 1,000 times `(&x + i).await` on a `[1, 2]`, one after the other, on a current_thread
-//! runtime, are one iteration; a time is one op's share, its drop included. With inline polling, and
-//! without it, and with a read back to the host. Peers of the same run on the same runtime: spawning
-//! and awaiting an empty task, and the same with `spawn_blocking`, which is how a blocking library is
-//! called from a server.
+//! runtime, are one iteration; a time is one op's share, its drop included. With inline polling,
+//! and without it, and with a read back to the host. Peers of the same run on the same runtime:
+//! spawning and awaiting an empty task, and the same with `spawn_blocking`, which is how a blocking
+//! library is called from a server.
 //!
 //! `cargo bench -p futensor-benches --bench await_cost`
 

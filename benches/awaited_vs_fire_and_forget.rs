@@ -1,10 +1,10 @@
 //! Question: what does a barrier an op cost, against one barrier at the end?
 //!
-//! Method: 10,000 ops `y = x + i` on a `[1, 2]` are one iteration; a time is one op's share. Awaited
-//! each, where the poll may run the op; awaited each with inline polling off, so that every await is a
-//! hop to a thread of the device and back; and detached with one `waitall`. All handles are held and
-//! dropped after the clock has stopped. The counters have to say that every op ran, and all values
-//! are checked once per sample. Peer: the hop.
+//! Method: 10,000 ops `y = x + i` on a `[1, 2]` are one iteration; a time is one op's share.
+//! Awaited each, where the poll may run the op; awaited each with inline polling off, so that every
+//! await is a hop to a thread of the device and back; and detached with one `waitall`. All handles
+//! are held and dropped after the clock has stopped. The counters have to say that every op ran,
+//! and all values are checked once per sample. Peer: the hop.
 //!
 //! `cargo bench -p futensor-benches --bench awaited_vs_fire_and_forget`
 

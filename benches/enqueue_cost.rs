@@ -1,14 +1,14 @@
 //! Question: what does the caller pay to queue one small op?
 //!
 //! Method: 10,000 ops `y = x + i` on a `[1, 2]` are one iteration; only the calls are timed, into a
-//! vector with room for them. The device works meanwhile, as it would. `waitall`, the check that all
-//! have run, the check of the values (once per sample) and the drops come after the clock has
+//! vector with room for them. The device works meanwhile, as it would. `waitall`, the check that
+//! all have run, the check of the values (once per sample) and the drops come after the clock has
 //! stopped. Also an op of two operands and a chain in which each op takes the one before. Peers:
 //! spawning an empty tokio task, and sending a boxed 100-byte message into an unbounded channel.
 //!
-//! Then 1, 2 and 8 tasks of a multi_thread runtime do so at once, each its own 10,000 ops on its own `x`: a time is
-//! the wall clock from the moment all may begin until the last call has returned, over all ops. Peer: as many tasks
-//! that send into one channel.
+//! Then 1, 2 and 8 tasks of a multi_thread runtime do so at once, each its own 10,000 ops on its
+//! own `x`: a time is the wall clock from the moment all may begin until the last call has
+//! returned, over all ops. Peer: as many tasks that send into one channel.
 //!
 //! `cargo bench -p futensor-benches --bench enqueue_cost`
 
@@ -82,7 +82,8 @@ fn send(iterations: u64) -> Duration {
     time
 }
 
-/// A task each begins with its work when all may; how long until all have done it, and what they made.
+/// A task each begins with its work when all may; how long until all have done it, and what they
+/// made.
 fn at_once<T: Send + 'static>(
     runtime: &tokio::runtime::Runtime,
     work: impl Iterator<Item = impl FnOnce() -> T + Send + 'static>,

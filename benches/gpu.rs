@@ -2,8 +2,8 @@
 //!
 //!     cargo bench -p futensor-benches --bench gpu                # says so where there is no GPU
 //!
-//! Each row is the median of several samples after a warm-up; values are awaited or detached as its name says, every
-//! op has operands of its own, and what was computed is checked.
+//! Each row is the median of several samples after a warm-up; values are awaited or detached as its
+//! name says, every op has operands of its own, and what was computed is checked.
 
 use futensor::cuda::CudaOptions;
 use futensor::{DType, Device, TensorFuture};
@@ -103,7 +103,8 @@ fn copies(device: &Device, n: usize) {
     row("device to host, into a vector", 4.0 * n as f64 / down / 1e9, "GB/s");
 }
 
-/// A block of 100 steps, each a sum along a dimension and what is made with it, so that no step can be a part of another.
+/// A block of 100 steps, each a sum along a dimension and what is made with it, so that no step can
+/// be a part of another.
 fn steps(x: TensorFuture) -> TensorFuture {
     (0..50).fold(x, |x, _| {
         let mean = x.sum_keepdim([1]) * (1.0 / 64.0);
@@ -111,8 +112,9 @@ fn steps(x: TensorFuture) -> TensorFuture {
     })
 }
 
-/// 100 steps as one graph, as launches in a row, and op by op: what the host pays for asking, a call among many that
-/// nobody waits for in between (the slower one of host and GPU), one that is awaited, and the GPU's own time for one.
+/// 100 steps as one graph, as launches in a row, and op by op: what the host pays for asking, a
+/// call among many that nobody waits for in between (the slower one of host and GPU), one that is
+/// awaited, and the GPU's own time for one.
 fn region(quick: bool) {
     let rows = if quick { 64 } else { 1024 };
     let calls = if quick { 3 } else { 50 };

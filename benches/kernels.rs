@@ -1,12 +1,13 @@
 //! Question: how near to its ceiling is each kernel that is bound by memory, or by one function?
 //!
 //! Method: warm operands, one step awaited at a time, its result dropped before the next begins, so
-//! that memory is used again. Between any two runs of a kernel its ceilings are run, on as many threads
-//! and over as many bytes: the median of each stands in the same line, with the ratio of the two, so that
-//! what the neighbours of a machine do falls on both. Ceilings: `copy` is the better of a plain and a
-//! non-temporal copy of what the kernel reads and writes, each on as many threads as the device has;
-//! `read` reads as many bytes; `L1` is the same function over a row that stays in the first cache, summed
-//! there (so it has the sum's cost on top, and writes nothing). Values are compared with plain Rust once.
+//! that memory is used again. Between any two runs of a kernel its ceilings are run, on as many
+//! threads and over as many bytes: the median of each stands in the same line, with the ratio of
+//! the two, so that what the neighbours of a machine do falls on both. Ceilings: `copy` is the
+//! better of a plain and a non-temporal copy of what the kernel reads and writes, each on as many
+//! threads as the device has; `read` reads as many bytes; `L1` is the same function over a row that
+//! stays in the first cache, summed there (so it has the sum's cost on top, and writes nothing).
+//! Values are compared with plain Rust once.
 //!
 //! `cargo bench -p futensor-benches --bench kernels`, `-- softmax` for some rows
 
@@ -158,7 +159,8 @@ fn median(times: &mut [f64]) -> f64 {
 }
 
 impl Bench<'_, '_> {
-    /// One row: a step of `elements`, against a ceiling, and against the same function in the first cache.
+    /// One row: a step of `elements`, against a ceiling, and against the same function in the first
+    /// cache.
     fn row(
         &mut self,
         name: &str,

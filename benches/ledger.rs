@@ -1,7 +1,8 @@
 //! What the benches share: criterion measures, the ledger keeps what it measured and prints ratios.
 //!
-//! Every sample goes through [`Ledger::bench`], so that all rows of a run can be set side by side at
-//! its end: a ratio of two rows of one run says more than either alone on a machine that is shared.
+//! Every sample goes through [`Ledger::bench`], so that all rows of a run can be set side by side
+//! at its end: a ratio of two rows of one run says more than either alone on a machine that is
+//! shared.
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
@@ -30,7 +31,8 @@ pub fn run(name: &str, body: impl FnOnce(&mut BenchmarkGroup<'_, WallTime>, &mut
 }
 
 impl Ledger {
-    /// Measures `sample`, which does its `ops` ops as often as it is told and gives the time it took.
+    /// Measures `sample`, which does its `ops` ops as often as it is told and gives the time it
+    /// took.
     pub fn bench(
         &mut self,
         group: &mut BenchmarkGroup<'_, WallTime>,

@@ -1,11 +1,11 @@
 //! Question: do two independent chains overlap, whatever the order in which they are queued?
 //!
 //! Method: each chain is 500 products of `[64, 64]`, too small to be split over threads. Alone: one
-//! chain queued and awaited, then the other; that is the peer. Together: the second queued after the
-//! first, one `waitall`. Interleaved: queued alternately. The same with chains of 10 products of
-//! `[512, 512]`, which use every core each, so that together can hardly be less. A factor of the
-//! identity keeps values exact, and they are checked. On two cores the first ratios should be near a
-//! half.
+//! chain queued and awaited, then the other; that is the peer. Together: the second queued after
+//! the first, one `waitall`. Interleaved: queued alternately. The same with chains of 10 products
+//! of `[512, 512]`, which use every core each, so that together can hardly be less. A factor of the
+//! identity keeps values exact, and they are checked. On two cores the first ratios should be near
+//! a half.
 //!
 //! `cargo bench -p futensor-benches --bench overlap`
 

@@ -1,11 +1,13 @@
-//! Question: what does a matrix product cost beside the `gemm` crate, called directly with as many threads?
+//! Question: what does a matrix product cost beside the `gemm` crate, called directly with as many
+//! threads?
 //!
-//! Method: products of f32 `[n, n]` for n from 64 to 4096, queued one after the other behind `ready()` on a device of
-//! one thread and joined at the end, beside direct calls of `gemm` on one thread. The same with the second operand
-//! transposed, which each side brings into its own order (`gemm` as it packs it; the device turns up to 4 MiB of it first,
-//! or packs one that stays), and on a device of as many threads as there are cores. Then
-//! `[16, 384] x [384, 1536]` against a weight that stays, as a served model has it: f32, f16 and bf16, each beside
-//! `gemm` in f32. Values are checked before the clock starts.
+//! Method: products of f32 `[n, n]` for n from 64 to 4096, queued one after the other behind
+//! `ready()` on a device of one thread and joined at the end, beside direct calls of `gemm` on one
+//! thread. The same with the second operand transposed, which each side brings into its own order
+//! (`gemm` as it packs it; the device turns up to 4 MiB of it first, or packs one that stays), and
+//! on a device of as many threads as there are cores. Then `[16, 384] x [384, 1536]` against a
+//! weight that stays, as a served model has it: f32, f16 and bf16, each beside `gemm` in f32.
+//! Values are checked before the clock starts.
 //!
 //! `cargo bench -p futensor-benches --bench products`
 

@@ -1,9 +1,10 @@
 //! Question: what does a training step cost beside the matrix products that are in it?
 //!
-//! Method: an MLP 784-256-10 at batch 256 with cross entropy and SGD: forward, gradients, update. `STEPS` steps are
-//! queued behind `ready()` and joined at the end; a time is one step's share. Beside it the same with the loss
-//! awaited in each step, the same written out by hand without a tape, and its five products alone. The loss is
-//! checked after the clock has stopped: it has to have fallen, and by the same amount in all three.
+//! Method: an MLP 784-256-10 at batch 256 with cross entropy and SGD: forward, gradients, update.
+//! `STEPS` steps are queued behind `ready()` and joined at the end; a time is one step's share.
+//! Beside it the same with the loss awaited in each step, the same written out by hand without a
+//! tape, and its five products alone. The loss is checked after the clock has stopped: it has to
+//! have fallen, and by the same amount in all three.
 //!
 //! `cargo bench -p futensor-benches --bench train_step`
 

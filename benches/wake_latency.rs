@@ -1,12 +1,12 @@
-//! Question: how long from a call until the device begins, and from the op's end until the task that
-//! awaits it goes on?
+//! Question: how long from a call until the device begins, and from the op's end until the task
+//! that awaits it goes on?
 //!
 //! Method: an op of ours notes when it begins and when it ends; it says nothing of its cost, so no
-//! poll runs it. Begin is timed from the call, on a device that is asleep (nothing for 2 ms, past its
-//! linger of 100 us), within the linger (right after an op), and behind an op that keeps the only
-//! thread busy for 200 us (from that op's end). Back is timed from the op's end to the task, in the
-//! same three cases, and the op lasts 200 us in the third, so that the task has surely gone to sleep.
-//! Peer: the same two ways between this thread and a plain parked one.
+//! poll runs it. Begin is timed from the call, on a device that is asleep (nothing for 2 ms, past
+//! its linger of 100 us), within the linger (right after an op), and behind an op that keeps the
+//! only thread busy for 200 us (from that op's end). Back is timed from the op's end to the task,
+//! in the same three cases, and the op lasts 200 us in the third, so that the task has surely gone
+//! to sleep. Peer: the same two ways between this thread and a plain parked one.
 //!
 //! `cargo bench -p futensor-benches --bench wake_latency`
 

@@ -1,8 +1,8 @@
 //! Run with `cargo run --example custom_op`; its tests with `cargo test --example custom_op`.
 //!
 //! Two ops from outside the crate: a reversal that is two closures, and a Fourier transform that
-//! implements [`Operation`], with a CUDA kernel beside its CPU one. They queue, fail and are awaited like
-//! the crate's own.
+//! implements [`Operation`], with a CUDA kernel beside its CPU one. They queue, fail and are
+//! awaited like the crate's own.
 
 use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom, custom_fn};
@@ -20,8 +20,8 @@ fn reversed(x: &TensorFuture) -> TensorFuture {
     })
 }
 
-/// The discrete Fourier transform of a complex vector, `[n, 2]` of float32 (real and imaginary part),
-/// by halving (Cooley and Tukey 1965); `n` is a power of two.
+/// The discrete Fourier transform of a complex vector, `[n, 2]` of float32 (real and imaginary
+/// part), by halving (Cooley and Tukey 1965); `n` is a power of two.
 struct Fourier;
 
 impl Operation for Fourier {
@@ -61,8 +61,8 @@ impl Operation for Fourier {
             CudaArg::Address(out.address()),
             CudaArg::I32(n as i32),
         ];
-        // SAFETY: the arguments are the kernel's parameters; it reads x inside its shape, which has n rows,
-        // and writes the n rows of the output.
+        // SAFETY: the arguments are the kernel's parameters; it reads x inside its shape, which has
+        // n rows, and writes the n rows of the output.
         unsafe { run.launch(FOURIER, CudaGrid::cover(n, 128), &args) }
     }
 

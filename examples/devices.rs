@@ -1,10 +1,10 @@
-//! The chapter "GPUs" of *Dive into Deep Learning* (Zhang et al., <https://d2l.ai>) in this API: devices, where tensors
-//! live, copies between devices, networks on a device.
+//! The chapter "GPUs" of *Dive into Deep Learning* (Zhang et al., <https://d2l.ai>) in this API:
+//! devices, where tensors live, copies between devices, networks on a device.
 //!
 //!     cargo run --release --example devices -- --size 4000
 //!
-//! `--size N` is the side of the matrices of the last part, 10,000 by default (three of them, 1.2 GB). Where there is
-//! no GPU its place is taken by a second CPU device, as `try_gpu` does.
+//! `--size N` is the side of the matrices of the last part, 10,000 by default (three of them, 1.2
+//! GB). Where there is no GPU its place is taken by a second CPU device, as `try_gpu` does.
 
 use futensor::nn::{self, Module};
 use futensor::optim::Sgd;

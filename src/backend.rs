@@ -126,8 +126,8 @@ pub(crate) struct Call<'a, B: Backend> {
     pub node: &'a Node,
     pub reads: &'a [Read<'a, B::At>],
     pub place: &'a mut B::Place,
-    /// The place is the memory of the input that [`Operation::reuses`](crate::custom::Operation::reuses)
-    /// names.
+    /// The place is the memory of the input that
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names.
     pub in_place: bool,
 }
 

@@ -1,11 +1,12 @@
 //! Memory for counted values: blocks of one size, which threads keep and pass on.
 //!
-//! A node is made by the thread that calls an op, and let go by another, or by the same one long after.
-//! The general allocator pays for both: what comes from another thread goes back under a lock, and the
-//! memory of ten thousand nodes dropped together is given to the system and touched anew, page by page, by
-//! the next ten thousand. So freed blocks stay with the thread that freed them, up to two batches; further
-//! batches go to a shelf that all threads share, up to a limit; what is beyond goes back to the allocator.
-//! Called by [`counted`](crate::counted) alone. Knows nothing of what lies in a block.
+//! A node is made by the thread that calls an op, and let go by another, or by the same one long
+//! after. The general allocator pays for both: what comes from another thread goes back under a
+//! lock, and the memory of ten thousand nodes dropped together is given to the system and touched
+//! anew, page by page, by the next ten thousand. So freed blocks stay with the thread that freed
+//! them, up to two batches; further batches go to a shelf that all threads share, up to a limit;
+//! what is beyond goes back to the allocator. Called by [`counted`](crate::counted) alone. Knows
+//! nothing of what lies in a block.
 
 #![allow(unsafe_code)]
 
@@ -83,14 +84,15 @@ pub(crate) fn take() -> NonNull<u8> {
     }
 }
 
-/// Asks for the lines of a block that will be written soon: another core has them, as a rule, and the caller's next atomic
-/// instruction waits for all that it has stored before.
+/// Asks for the lines of a block that will be written soon: another core has them, as a rule, and
+/// the caller's next atomic instruction waits for all that it has stored before.
 #[inline(always)]
 fn ask_for(block: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in 0..LINES {
         let line = block.wrapping_add(line * ALIGN);
-        // SAFETY: a hint, of which a processor that does not know it makes nothing, whatever the address is.
+        // SAFETY: a hint, of which a processor that does not know it makes nothing, whatever the
+        // address is.
         unsafe { std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]

@@ -35,15 +35,16 @@ pub(crate) const QUEUED: u32 = 8;
 pub(crate) const DETACHED: u32 = 16;
 /// Somebody has waited for it: it is not to be held back. Never cleared.
 pub(crate) const AWAITED: u32 = 32;
-/// The engine has it in its books: a poll may no longer claim it. Set and cleared by the engine, under its lock.
+/// The engine has it in its books: a poll may no longer claim it. Set and cleared by the engine,
+/// under its lock.
 pub(crate) const ENTERED: u32 = 64;
 /// Somebody has been on the list of waiters: the end looks there. Never cleared.
 const WAITERS: u32 = 128;
-/// It stands for a value while a region's closure is traced: it is claimed from the start and never computed. Set before
-/// anybody else has it.
+/// It stands for a value while a region's closure is traced: it is claimed from the start and never
+/// computed. Set before anybody else has it.
 pub(crate) const TRACED: u32 = 256;
-/// The engine looks at it just now, by the link that lay in the intake. Only who took it from there sets it and clears it,
-/// before the link goes.
+/// The engine looks at it just now, by the link that lay in the intake. Only who took it from there
+/// sets it and clears it, before the link goes.
 pub(crate) const LOOKED_AT: u32 = 512;
 
 fn phase_of(state: u32) -> Phase {
@@ -80,8 +81,8 @@ pub(crate) struct Completion<T> {
     waiters: Mutex<Waiters>,
 }
 
-/// The wakers, each at a place that is its owner's until it is given back: to leave costs the same however many wait. The
-/// list is taken once, at the end; what leaves after that finds nothing.
+/// The wakers, each at a place that is its owner's until it is given back: to leave costs the same
+/// however many wait. The list is taken once, at the end; what leaves after that finds nothing.
 struct Waiters {
     places: Vec<Place>,
     /// The first free place, from which a chain leads through the others.
@@ -158,7 +159,8 @@ impl<T> Completion<T> {
         }
     }
 
-    /// Sets a flag of a value that nobody else has yet: at no cost, where [`set`](Self::set) is a locked access.
+    /// Sets a flag of a value that nobody else has yet: at no cost, where [`set`](Self::set) is a
+    /// locked access.
     #[inline]
     pub fn mark(&mut self, flag: u32) {
         // Relaxed: handing the value on is what makes it seen.
@@ -259,7 +261,8 @@ impl<T> Completion<T> {
         self.leave(if failed { Phase::Failed } else { Phase::Done });
     }
 
-    /// Puts a value where it will be read, once [`publish`](Self::publish) says so, and lends it to be filled in.
+    /// Puts a value where it will be read, once [`publish`](Self::publish) says so, and lends it to
+    /// be filled in.
     ///
     /// # Safety
     /// The caller holds the right to write (phase Writing), and keeps it.
@@ -288,8 +291,8 @@ impl<T> Completion<T> {
         self.leave(Phase::Fused);
     }
 
-    /// Writes an error and wakes everybody. `note` is told the flags that the value ends with; where one is set while it
-    /// looks, it is told again.
+    /// Writes an error and wakes everybody. `note` is told the flags that the value ends with;
+    /// where one is set while it looks, it is told again.
     ///
     /// # Safety
     /// As [`unclaim`](Self::unclaim).
@@ -334,8 +337,9 @@ impl<T> Completion<T> {
         let fresh = waker.clone();
         let mut waiters = lock(&self.waiters);
         let replaced = waiters.put(id, fresh);
-        // Under the lock: either the writer sees the flag and takes the list after us, or we see the end. As late as can
-        // be: a writer that sees the flag waits for the lock, and allocating under it made one in ten awaits sleep.
+        // Under the lock: either the writer sees the flag and takes the list after us, or we see
+        // the end. As late as can be: a writer that sees the flag waits for the lock, and
+        // allocating under it made one in ten awaits sleep.
         let before = State(self.state.fetch_or(WAITERS, Ordering::AcqRel));
         let ours = before.is_complete().then(|| id.take().and_then(|id| waiters.leave(id)));
         let left = (replaced, ours);
@@ -446,7 +450,8 @@ mod loom_tests {
             let thread = loom::thread::spawn(move || unsafe { writer.write(7, false) });
             let bell = std::sync::Arc::new(Bell(Notify::new(), AtomicBool::new(false)));
             if !value.register(&mut None, &Waker::from(bell.clone())) {
-                // Whoever was not told sleeps until it is woken: one that never is is a deadlock, which loom sees.
+                // Whoever was not told sleeps until it is woken: one that never is is a deadlock,
+                // which loom sees.
                 while !bell.1.load(Ordering::SeqCst) {
                     bell.0.wait();
                 }
@@ -473,7 +478,8 @@ mod loom_tests {
             let value = Arc::new(Completion::<u32>::pending(0));
             let other = value.clone();
             let thread = loom::thread::spawn(move || try_and_give_back(&other));
-            // Whoever has the claim has the cell: loom sees two accesses of which none comes before the other.
+            // Whoever has the claim has the cell: loom sees two accesses of which none comes before
+            // the other.
             try_and_give_back(&value);
             thread.join().unwrap();
         });

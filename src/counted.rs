@@ -1,10 +1,11 @@
 //! A counted box with two kinds of owner: handles, which observe, and links, which only keep alive.
 //!
 //! A node of the graph is observed while a user holds a [`Handle`] on it; the queue, the engine's
-//! books and the values made from it hold [`Link`]s. Both counts live in one word, so that "no handle
-//! is left, and so many links" is read at once: handles can come only from handles, so once they are
-//! gone they are gone for good. Dropping the last handle turns it into a link and hands that to
-//! [`Observed::unobserved`], which decides where the memory is freed. Knows nothing of tensors.
+//! books and the values made from it hold [`Link`]s. Both counts live in one word, so that "no
+//! handle is left, and so many links" is read at once: handles can come only from handles, so once
+//! they are gone they are gone for good. Dropping the last handle turns it into a link and hands
+//! that to [`Observed::unobserved`], which decides where the memory is freed. Knows nothing of
+//! tensors.
 
 #![allow(unsafe_code)]
 
@@ -23,8 +24,8 @@ pub(crate) trait Observed: Sized {
 const LINK: u64 = 1 << 32;
 const HANDLES: u64 = LINK - 1;
 
-/// The counts come first. Whoever makes ops of a value counts it up and its readers look at the value, on
-/// another core: a value that is worth it keeps what they look at out of the first line.
+/// The counts come first. Whoever makes ops of a value counts it up and its readers look at the
+/// value, on another core: a value that is worth it keeps what they look at out of the first line.
 #[repr(C)]
 pub(crate) struct Inner<T> {
     counts: AtomicU64,
@@ -140,8 +141,8 @@ impl<T: Observed> Drop for Handle<T> {
         loop {
             let last = now & HANDLES == 1;
             let next = if last { now - 1 + LINK } else { now - 1 };
-            // Release: what this owner did comes before the drop; Acquire where it was the last handle,
-            // since `unobserved` reads what others did.
+            // Release: what this owner did comes before the drop; Acquire where it was the last
+            // handle, since `unobserved` reads what others did.
             match counts.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if last => return T::unobserved(Link(self.0, PhantomData)),
                 Ok(_) => return,
@@ -218,8 +219,8 @@ impl<T> Drop for Link<T> {
     }
 }
 
-/// A count that others have given theirs back to by a `Release`, with what they did before that. (`Arc` counts down so,
-/// and is read `Relaxed`.)
+/// A count that others have given theirs back to by a `Release`, with what they did before that.
+/// (`Arc` counts down so, and is read `Relaxed`.)
 pub(crate) fn seen_after(count: impl FnOnce() -> usize) -> usize {
     let count = count();
     fence(Ordering::Acquire);
@@ -308,7 +309,8 @@ mod loom_tests {
     use crate::sync::UnsafeCell;
     use loom::sync::{Arc, atomic::AtomicUsize};
 
-    /// A value with a cell for each of two owners: loom reports accesses of which none comes before the other.
+    /// A value with a cell for each of two owners: loom reports accesses of which none comes before
+    /// the other.
     struct Watched {
         cells: [UnsafeCell<u32>; 2],
         gone: Arc<AtomicUsize>,
@@ -451,7 +453,8 @@ mod loom_tests_of_counts {
     // SAFETY: the element is read by owners, and written by the only one.
     unsafe impl Sync for Buffer {}
 
-    /// What an `Arc` does as its other owner goes, beside one that would write over what that owner has read.
+    /// What an `Arc` does as its other owner goes, beside one that would write over what that owner
+    /// has read.
     #[test]
     fn the_only_owner_left_writes_after_the_others_have_read() {
         loom::model(|| {

@@ -10,7 +10,8 @@ use std::fmt;
 ///
 /// # How two types meet
 ///
-/// As in PyTorch. Two tensors are computed in the type of their row and column (and comparisons then give bool):
+/// As in PyTorch. Two tensors are computed in the type of their row and column (and comparisons
+/// then give bool):
 ///
 /// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
 /// |---|---|---|---|---|---|---|---|---|
@@ -23,10 +24,11 @@ use std::fmt;
 /// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
 /// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
 ///
-/// A number, and a 0-d tensor beside one with dimensions, counts only where it is of a higher *category* (bool,
-/// then integers, then floats): it makes of a bool an i64 or an f32, and of an integer an f32. Ops that need floats
-/// (`exp`, `div`...) compute integers and bool in f32; `sum`, `prod`, `cumsum` and `cumprod` compute them in i64.
-/// `matmul` and what is made of it, convolutions and losses take operands of one type.
+/// A number, and a 0-d tensor beside one with dimensions, counts only where it is of a higher
+/// *category* (bool, then integers, then floats): it makes of a bool an i64 or an f32, and of an
+/// integer an f32. Ops that need floats (`exp`, `div`...) compute integers and bool in f32; `sum`,
+/// `prod`, `cumsum` and `cumprod` compute them in i64. `matmul` and what is made of it,
+/// convolutions and losses take operands of one type.
 ///
 /// ```
 /// use futensor::DType;
@@ -117,7 +119,8 @@ impl DType {
         }
     }
 
-    /// Bool, integer or float: what a 0-d tensor or a scalar has to exceed to change the other's type.
+    /// Bool, integer or float: what a 0-d tensor or a scalar has to exceed to change the other's
+    /// type.
     const fn category(self) -> u8 {
         match self {
             DType::Bool => 0,
@@ -126,8 +129,8 @@ impl DType {
         }
     }
 
-    /// As [`promote`](Self::promote), for operands of which one may be 0-d: that one counts only where it
-    /// is of a higher category than the other, as in PyTorch.
+    /// As [`promote`](Self::promote), for operands of which one may be 0-d: that one counts only
+    /// where it is of a higher category than the other, as in PyTorch.
     pub(crate) const fn promote_ranked(self, rank: usize, other: DType, other_rank: usize) -> DType {
         if rank > 0 && other_rank == 0 && other.category() <= self.category() {
             return self;
@@ -253,8 +256,8 @@ mod sealed {
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The element type that this Rust type stands for.
     const DTYPE: DType;
-    /// Nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the lowest eight bits of what
-    /// int64 has), `bool` is `x != 0`.
+    /// Nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the
+    /// lowest eight bits of what int64 has), `bool` is `x != 0`.
     fn from_f64(x: f64) -> Self;
     /// The value of an integer; narrower integers wrap, `bool` is `x != 0`.
     fn from_i64(x: i64) -> Self;

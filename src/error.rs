@@ -64,8 +64,8 @@ impl Error {
         Error(Arc::new(Inner { kind, op: op.into(), message: message.into(), at, several: Vec::new() }))
     }
 
-    /// An error for an op from outside the crate: `op` names it, `message` says what went wrong. The
-    /// caller's line is taken from here unless the engine knows the op's own.
+    /// An error for an op from outside the crate: `op` names it, `message` says what went wrong.
+    /// The caller's line is taken from here unless the engine knows the op's own.
     ///
     /// ```
     /// let error = futensor::Error::custom("fft", "length 7 is not a power of two");
@@ -87,8 +87,8 @@ impl Error {
         Some(Error(Arc::new(Inner { kind, op, message, at, several: kept })))
     }
 
-    /// The errors that a `waitall` returned at once (64 are kept, the rest is counted in the message);
-    /// of any other error, itself.
+    /// The errors that a `waitall` returned at once (64 are kept, the rest is counted in the
+    /// message); of any other error, itself.
     pub fn errors(&self) -> &[Error] {
         if self.0.several.is_empty() { std::slice::from_ref(self) } else { &self.0.several }
     }

@@ -1,6 +1,6 @@
-//! Around what is a user's: ops, futures, what they have captured, the payloads of their panics. Any of it may panic, also as
-//! it is dropped; it may take its time, or call back in. So it is called under a guard, and dropped under one, where the
-//! engine holds no lock.
+//! Around what is a user's: ops, futures, what they have captured, the payloads of their panics.
+//! Any of it may panic, also as it is dropped; it may take its time, or call back in. So it is
+//! called under a guard, and dropped under one, where the engine holds no lock.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -25,8 +25,8 @@ pub(crate) fn contained(code: impl FnOnce()) {
     let _ = caught(code);
 }
 
-/// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every lock: one may own an
-/// await of the very value that it waits for, or a permit.
+/// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every
+/// lock: one may own an await of the very value that it waits for, or a permit.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         contained(|| waker.wake());
@@ -43,11 +43,13 @@ pub(crate) fn discard<T>(it: T) {
 }
 
 thread_local! {
-    /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go at once.
+    /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go
+    /// at once.
     static LATER: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
 }
 
-/// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that off](Later), then.
+/// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that
+/// off](Later), then.
 pub(crate) fn discard_unlocked<T: 'static>(it: T) {
     if !std::mem::needs_drop::<T>() {
         return;

@@ -1,4 +1,5 @@
-//! A device's account of its memory, a GPU's too, and host memory for values: size classes, kept warm.
+//! A device's account of its memory, a GPU's too, and host memory for values: size classes, kept
+//! warm.
 //!
 //! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
 //! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class, the last freed is
@@ -80,9 +81,11 @@ impl Memory {
         }
     }
 
-    /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond the limit.
+    /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond
+    /// the limit.
     pub fn count(&self, bytes: usize) -> bool {
-        // One that is refused is never counted, not even for a moment: another would be refused for it.
+        // One that is refused is never counted, not even for a moment: another would be refused for
+        // it.
         let more = |live: usize| live.checked_add(bytes).filter(|&live| live <= self.limit);
         match self.live.fetch_update(Relaxed, Relaxed, more) {
             Ok(before) => {
@@ -98,8 +101,8 @@ impl Memory {
         self.count(bytes) || self.let_go_of_kept(true) && self.count(bytes)
     }
 
-    /// Drops what kernels keep beside values and nobody uses just now; false where that is nothing. If it is
-    /// `denied`, it is not made again.
+    /// Drops what kernels keep beside values and nobody uses just now; false where that is nothing.
+    /// If it is `denied`, it is not made again.
     fn let_go_of_kept(&self, denied: bool) -> bool {
         let mut gone = Vec::new();
         lock(&self.kept).retain(|kept| match kept.upgrade() {
@@ -157,8 +160,8 @@ impl Memory {
                 };
                 #[cfg(target_os = "linux")]
                 if size >= HUGE {
-                    // SAFETY: the range was just allocated, and advice changes no contents. A refusal
-                    // only means small pages.
+                    // SAFETY: the range was just allocated, and advice changes no contents. A
+                    // refusal only means small pages.
                     unsafe { libc::madvise(ptr as *mut libc::c_void, size, libc::MADV_HUGEPAGE) };
                 }
                 ptr
@@ -172,7 +175,8 @@ impl Memory {
         self.refuse_in.store(n, Relaxed);
     }
 
-    /// Gives cached blocks back to the system, and what kernels keep beside values; returns how many bytes that was.
+    /// Gives cached blocks back to the system, and what kernels keep beside values; returns how
+    /// many bytes that was.
     pub fn trim(&self) -> usize {
         self.let_go_of_kept(false);
         let lists = std::mem::replace(&mut *lock(&self.free), vec![Vec::new(); CLASSES]);
@@ -234,8 +238,9 @@ impl Block {
         Block { ptr, size, class, memory, keep: Keep::default(), is_moved_out: AtomicBool::new(false) }
     }
 
-    /// Its memory in a block of its own, for the last reader of its value, who writes over it. So nodes that are done
-    /// with, and not gone yet, own nothing that anybody writes. (The address stays: an op that works in place reads it.)
+    /// Its memory in a block of its own, for the last reader of its value, who writes over it. So
+    /// nodes that are done with, and not gone yet, own nothing that anybody writes. (The address
+    /// stays: an op that works in place reads it.)
     pub fn move_out(&self) -> Arc<Block> {
         let before = self.is_moved_out.swap(true, Relaxed);
         assert!(!before, "memory is moved out once");
@@ -243,8 +248,8 @@ impl Block {
     }
 }
 
-// SAFETY: plain memory; who may write it and when is the engine's promise (a value is written before
-// it is published, and taken over in place only by its last reader).
+// SAFETY: plain memory; who may write it and when is the engine's promise (a value is written
+// before it is published, and taken over in place only by its last reader).
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}

@@ -1,27 +1,27 @@
 //! The table of operations: one row an op, each layer expands its own column.
 //!
 //! A row gives the doc line, the method name, the variant, the class of element types, and the
-//! expression that a CPU kernel computes. `tensor/` expands names to methods and gradients to rules, `graph/`
-//! classes to inferred types, `host/kernels/` and
-//! `cuda/kernels/` expressions to loops and to CUDA C. To add an elementwise op or a
-//! reduction, add a row.
+//! expression that a CPU kernel computes. `tensor/` expands names to methods and gradients to
+//! rules, `graph/` classes to inferred types, `host/kernels/` and `cuda/kernels/` expressions to
+//! loops and to CUDA C. To add an elementwise op or a reduction, add a row.
 //!
 //! Classes of unary ops: `float` (integers and bool are computed in float32, as PyTorch does),
-//! `number` (keeps the type; bool is refused), `real` (rounding: integers pass unchanged),
-//! `test` (result is bool). Classes of binary ops: `number` (promoted; bool is refused), `any`
-//! (promoted; bool allowed), `float` (integers are computed in float32), `compare` (promoted,
-//! result bool), `logic` (each operand is taken as `!= 0`, result bool), `bits` (integers and bool).
+//! `number` (keeps the type; bool is refused), `real` (rounding: integers pass unchanged), `test`
+//! (result is bool). Classes of binary ops: `number` (promoted; bool is refused), `any` (promoted;
+//! bool allowed), `float` (integers are computed in float32), `compare` (promoted, result bool),
+//! `logic` (each operand is taken as `!= 0`, result bool), `bits` (integers and bool).
 
-/// Rows of unary ops: `doc, name, Variant, class, |x| CPU expression, "CUDA expression", [gradient]`.
+/// Rows of unary ops: `doc, name, Variant, class, |x| CPU expression, "CUDA expression",
+/// [gradient]`.
 ///
-/// In the CPU expression `x` is of a type that implements the kernels' `Real` (f32 or f64) for `float`,
-/// and `Number` (also the integers) for `number`. The CUDA expression is the body of a function
-/// template over `T`, the type computed in (float for the halves); it calls what
+/// In the CPU expression `x` is of a type that implements the kernels' `Real` (f32 or f64) for
+/// `float`, and `Number` (also the integers) for `number`. The CUDA expression is the body of a
+/// function template over `T`, the type computed in (float for the halves); it calls what
 /// `cuda/kernels/device/ops.cuh` defines.
 ///
-/// The gradient names in brackets what it reads (`g`, the upstream gradient; `x`, the operand; `y`, the
-/// result), then gives the operand's gradient in the ops themselves; `[]` where it is zero everywhere. It is
-/// read by `tensor/gradient/table.rs`, which has the helpers.
+/// The gradient names in brackets what it reads (`g`, the upstream gradient; `x`, the operand; `y`,
+/// the result), then gives the operand's gradient in the ops themselves; `[]` where it is zero
+/// everywhere. It is read by `tensor/gradient/table.rs`, which has the helpers.
 macro_rules! for_each_unary {
     ($callback:ident) => {
         $callback! {
@@ -71,9 +71,11 @@ macro_rules! for_each_unary {
 }
 pub(crate) use for_each_unary;
 
-/// Rows of binary ops: `doc, name, Variant, class, |a, b| CPU expression, "CUDA expression", [gradients]`.
+/// Rows of binary ops: `doc, name, Variant, class, |a, b| CPU expression, "CUDA expression",
+/// [gradients]`.
 ///
-/// The gradients are those of `a` and of `b`; what broadcasting repeated is added up by whoever calls them.
+/// The gradients are those of `a` and of `b`; what broadcasting repeated is added up by whoever
+/// calls them.
 macro_rules! for_each_binary {
     ($callback:ident) => {
         $callback! {
@@ -126,7 +128,8 @@ macro_rules! for_each_reduce {
 #[allow(unused_imports)] // Its one reader stands in this file; the other tables are read elsewhere.
 pub(crate) use for_each_reduce;
 
-/// What [`scatter_reduce`](crate::TensorFuture::scatter_reduce) makes of what is there and what comes.
+/// What [`scatter_reduce`](crate::TensorFuture::scatter_reduce) makes of what is there and what
+/// comes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScatterMode {
     /// What comes takes the place; of several, the last in the order of the indices.

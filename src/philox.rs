@@ -9,8 +9,8 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// Blocks `first`, `first + 1`, ... of a seed: word `w` of the `j`th is put at `words[w][j]`. The loop over `j`
-/// is the one that vectorises.
+/// Blocks `first`, `first + 1`, ... of a seed: word `w` of the `j`th is put at `words[w][j]`. The
+/// loop over `j` is the one that vectorises.
 #[inline(always)]
 pub(crate) fn blocks<const N: usize>(seed: u64, first: u64, words: &mut [[u32; N]; 4]) {
     let key = [seed as u32, (seed >> 32) as u32];
@@ -24,8 +24,8 @@ pub(crate) fn blocks<const N: usize>(seed: u64, first: u64, words: &mut [[u32; N
     }
 }
 
-/// The ten rounds. The words are held in the lower halves of 64 bits, of which the upper may be anything:
-/// so a product's two halves need one shift and no mask, in a vector too.
+/// The ten rounds. The words are held in the lower halves of 64 bits, of which the upper may be
+/// anything: so a product's two halves need one shift and no mask, in a vector too.
 #[inline(always)]
 fn philox(counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let [mut c0, mut c1, mut c2, mut c3] =

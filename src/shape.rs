@@ -242,7 +242,8 @@ impl Layout {
         }
     }
 
-    /// Elements `start`, `start + step`, ... (`len` of them) of one dimension. `step` may be negative.
+    /// Elements `start`, `start + step`, ... (`len` of them) of one dimension. `step` may be
+    /// negative.
     pub fn slice(&self, dim: usize, start: usize, len: usize, step: isize) -> Layout {
         let mut out = self.clone();
         // Saturating: a failed value, and one without elements, may have any sizes.

@@ -38,8 +38,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Alone in its lines: what one core writes often does not take away what others look at. Two lines, since
-/// processors fetch them in pairs.
+/// Alone in its lines: what one core writes often does not take away what others look at. Two
+/// lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub T);
@@ -52,9 +52,9 @@ impl<T> std::ops::Deref for Apart<T> {
     }
 }
 
-/// Stands between two accesses that are SeqCst, in a place that relies on their one total order. Loom
-/// takes SeqCst accesses for AcqRel ones (a limit that it states), and needs a fence to see that order;
-/// without loom the accesses have it by themselves, and this is nothing.
+/// Stands between two accesses that are SeqCst, in a place that relies on their one total order.
+/// Loom takes SeqCst accesses for AcqRel ones (a limit that it states), and needs a fence to see
+/// that order; without loom the accesses have it by themselves, and this is nothing.
 #[inline(always)]
 pub(crate) fn in_total_order() {
     #[cfg(futensor_loom)]

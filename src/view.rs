@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 /// A value as a CPU kernel reads it: sizes, strides in elements, and the memory behind them.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// Address of the element at index (0, 0, ...). Valid for reads at every index of the shape. Null for an op from
-    /// outside where the elements are in its output.
+    /// Address of the element at index (0, 0, ...). Valid for reads at every index of the shape.
+    /// Null for an op from outside where the elements are in its output.
     pub(crate) ptr: *const u8,
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [usize],
@@ -72,8 +72,9 @@ impl<'a> View<'a> {
         T::DTYPE == self.dtype && (!self.ptr.is_null() || self.numel() == 0)
     }
 
-    /// The elements as a slice, where they are contiguous and of type `T`. `None` as well for the input that
-    /// [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are in the output.
+    /// The elements as a slice, where they are contiguous and of type `T`. `None` as well for the
+    /// input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are
+    /// in the output.
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
         if !self.has_elements_of::<T>() || !self.is_contiguous() {
             return None;
@@ -82,14 +83,15 @@ impl<'a> View<'a> {
         if n == 0 {
             return Some(&[]);
         }
-        // SAFETY: contiguous, so the n elements from `ptr` are exactly those of the shape; the maker of
-        // the view promised that they can be read and are valid (a bool is 0 or 1), and buffers are
-        // aligned to their element.
+        // SAFETY: contiguous, so the n elements from `ptr` are exactly those of the shape; the
+        // maker of the view promised that they can be read and are valid (a bool is 0 or 1), and
+        // buffers are aligned to their element.
         Some(unsafe { std::slice::from_raw_parts(self.ptr as *const T, n) })
     }
 
-    /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for the input that
-    /// [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are in the output.
+    /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for
+    /// the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements
+    /// are in the output.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
         if !self.has_elements_of::<T>() {
             return None;
@@ -128,8 +130,8 @@ impl ViewMut<'_> {
         if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
     }
 
-    /// Fills all elements from an iterator, in row-major order; false (and nothing is promised of the
-    /// elements) where the type differs or the iterator ends early.
+    /// Fills all elements from an iterator, in row-major order; false (and nothing is promised of
+    /// the elements) where the type differs or the iterator ends early.
     pub fn fill_from<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> bool {
         if T::DTYPE != self.dtype {
             return false;
@@ -167,7 +169,8 @@ impl ViewMut<'_> {
 ///
 /// What was there before (memory of other values) cannot be seen: an op writes all elements with
 /// [`fill_from`](Self::fill_from), or takes them as a slice of zeros. Where it
-/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. What is left unwritten fails the value.
+/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. What is
+/// left unwritten fails the value.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -217,8 +220,8 @@ impl<'r> Output<'r> {
         self.view.numel()
     }
 
-    /// Writes the elements from an iterator, in row-major order; false where the type differs, which writes nothing, or
-    /// where the iterator ends early.
+    /// Writes the elements from an iterator, in row-major order; false where the type differs,
+    /// which writes nothing, or where the iterator ends early.
     pub fn fill_from<T: Element>(self, values: impl IntoIterator<Item = T>) -> bool {
         /// Counts what is there even where the iterator panics.
         struct Count<'r>(usize, &'r mut usize);
@@ -233,7 +236,8 @@ impl<'r> Output<'r> {
         let n = self.numel();
         let mut count = Count(0, self.written);
         for value in values.into_iter().take(n) {
-            // SAFETY: `take` gives no more than n, so it is below the number of elements, which may be written.
+            // SAFETY: `take` gives no more than n, so it is below the number of elements, which may
+            // be written.
             unsafe { (self.view.ptr as *mut T).add(count.0).write(value) };
             count.0 += 1;
         }
@@ -251,8 +255,8 @@ impl<'r> Output<'r> {
             return Some(&mut []);
         }
         let first = self.view.ptr as *mut T;
-        // SAFETY: n elements from `first` are exclusively ours, for as long as the run is borrowed. The first `written`
-        // are initialised, and zero is a valid value of every element type.
+        // SAFETY: n elements from `first` are exclusively ours, for as long as the run is borrowed.
+        // The first `written` are initialised, and zero is a valid value of every element type.
         unsafe {
             std::ptr::write_bytes(first.add(*self.written), 0, n - *self.written);
             *self.written = n;
@@ -265,7 +269,8 @@ impl<'r> Output<'r> {
 pub trait Parallel: Sync {
     /// How many threads can be had, the caller's included.
     fn threads(&self) -> usize;
-    /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are done.
+    /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are
+    /// done.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
 }
 

@@ -1,9 +1,10 @@
-//! A window that moves over volumes, planes or lines: what convolutions and pooling share. Pure arithmetic.
+//! A window that moves over volumes, planes or lines: what convolutions and pooling share. Pure
+//! arithmetic.
 
 use std::ops::Range;
 
-/// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first have a size,
-/// a stride and a dilation of 1, and no padding.
+/// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first
+/// have a size, a stride and a dilation of 1, and no padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     /// Dimensions that there are: one, two or three.
@@ -81,7 +82,8 @@ impl Window {
         start.min(end) as usize..end as usize
     }
 
-    /// The taps along an axis that may lie on the input under some output: a pool may have far more than these.
+    /// The taps along an axis that may lie on the input under some output: a pool may have far more
+    /// than these.
     #[inline(always)]
     fn near(&self, axis: usize) -> Range<usize> {
         let (before, dilation) = (self.padding[axis][0], self.dilation[axis]);
@@ -118,8 +120,8 @@ impl Window {
     }
 }
 
-/// How many places a window takes along an axis, where it fits. With `ceil` a last one that begins on the input or
-/// before it counts, even where it ends beyond.
+/// How many places a window takes along an axis, where it fits. With `ceil` a last one that begins
+/// on the input or before it counts, even where it ends beyond.
 pub(crate) fn places(
     input: usize,
     kernel: usize,

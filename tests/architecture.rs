@@ -1,11 +1,13 @@
-//! The house stays tidy: imports run down only and in no circle, nothing outside `cuda/` says CUDA, `graph/` knows no
-//! threads, `unsafe` is where it is expected and says why, and files can be read in one sitting.
+//! The house stays tidy: imports run down only and in no circle, nothing outside `cuda/` says CUDA,
+//! `graph/` knows no threads, `unsafe` is where it is expected and says why, and files can be read
+//! in one sitting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers, from the top; each may use itself and what is below, but that nobody else names `cuda`.
+/// The layers, from the top; each may use itself and what is below, but that nobody else names
+/// `cuda`.
 const LAYERS: [(&str, &[&str]); 13] = [
     ("train", &["train"]),
     ("serve", &["serve"]),
@@ -39,7 +41,8 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Where CUDA may be said outside `cuda/`: the file, what it says (nothing: whatever it likes), and why.
+/// Where CUDA may be said outside `cuda/`: the file, what it says (nothing: whatever it likes), and
+/// why.
 const SAYS_CUDA: &[(&str, &str, &str)] = &[
     ("lib.rs", "", "names the room, and what users have of it"),
     ("op.rs", "", "the table's column of CUDA C"),
@@ -329,8 +332,8 @@ struct Import {
     name: String,
 }
 
-/// What the files import from each other. What a folder's `mod.rs` names of its own files is none: it gathers them,
-/// and they may import it. What lies in the crate's root is nobody's.
+/// What the files import from each other. What a folder's `mod.rs` names of its own files is none:
+/// it gathers them, and they may import it. What lies in the crate's root is nobody's.
 fn imports(sources: &[Source]) -> Vec<Import> {
     let shipped: Vec<&Source> = sources.iter().filter(|s| !s.is_test).collect();
     let files: BTreeMap<Vec<String>, &str> = shipped.iter().map(|s| (s.module(), &s.path[..])).collect();
@@ -535,8 +538,9 @@ fn nothing_outside_cuda_says_cuda() {
 
 #[test]
 fn one_name_from_above_is_used_below_and_only_to_state_a_trait() {
-    // Gradient rules are written in the ops that users call, so what they are given has its name in the trait
-    // that `graph/` defines. Nothing below `tensor/` may call it, and no other name comes down that way.
+    // Gradient rules are written in the ops that users call, so what they are given has its name in
+    // the trait that `graph/` defines. Nothing below `tensor/` may call it, and no other name comes
+    // down that way.
     let mut found = Vec::new();
     for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !s.is_test) {
         for (_, line) in shipped(source) {
@@ -554,7 +558,8 @@ fn one_name_from_above_is_used_below_and_only_to_state_a_trait() {
 #[test]
 fn the_graph_knows_no_threads_and_no_devices() {
     for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !s.is_test) {
-        // What an op from outside is given on a GPU; that it may have a kernel there is all the rest knows of one.
+        // What an op from outside is given on a GPU; that it may have a kernel there is all the
+        // rest knows of one.
         if source.path == "graph/launch.rs" {
             continue;
         }
@@ -588,7 +593,8 @@ fn every_kernel_that_chooses_a_level_is_tested_at_every_level() {
         }
     }
     assert!(chooses.len() >= 10, "the test does not see who chooses: {chooses:?}");
-    // Elementwise kernels and copies call `stream`; pooling is tried by the reference cases, at every level too.
+    // Elementwise kernels and copies call `stream`; pooling is tried by the reference cases, at
+    // every level too.
     tested.extend(["stream", "pool"].map(String::from));
     let untested: Vec<&String> = chooses.difference(&tested).collect();
     assert!(untested.is_empty(), "tested at the widest level alone: {untested:?}");

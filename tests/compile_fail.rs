@@ -1,13 +1,14 @@
-//! Where the type system keeps a law: programs that must not compile, and the words of the compiler that
-//! say why.
+//! Where the type system keeps a law: programs that must not compile, and the words of the compiler
+//! that say why.
 //!
-//! Each is given to `rustc` with the library that cargo has just built, so that nothing is built twice; the
-//! first is a control that compiles.
+//! Each is given to `rustc` with the library that cargo has just built, so that nothing is built
+//! twice; the first is a control that compiles.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The promise, the body of an `async fn` with `device` and `x` at hand, and what the compiler says.
+/// The promise, the body of an `async fn` with `device` and `x` at hand, and what the compiler
+/// says.
 const CASES: &[(&str, &str, &[&str])] = &[
     (
         "what_is_awaited_and_kept_compiles",

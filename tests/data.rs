@@ -1,4 +1,5 @@
-//! Batches made ahead: in order, every example once an epoch, never too far ahead, and no thread stays behind.
+//! Batches made ahead: in order, every example once an epoch, never too far ahead, and no thread
+//! stays behind.
 
 use futensor::data::{Examples, Loader};
 use futensor::{Device, Error};

@@ -1,4 +1,5 @@
-//! What every example owes its user: `--help` explains each flag, and files are looked at before the run.
+//! What every example owes its user: `--help` explains each flag, and files are looked at before
+//! the run.
 
 #[path = "../examples/support/output.rs"]
 mod output;

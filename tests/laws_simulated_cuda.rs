@@ -2,7 +2,8 @@
 //!
 //!     cargo test -p futensor-tests --test laws_simulated_cuda        # ignored where there is no g++
 //!
-//! Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported as ignored.
+//! Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported
+//! as ignored.
 
 #[path = "laws/barriers.rs"]
 mod barriers;
@@ -40,8 +41,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{ALL, Deadline, Kind, NotHere};
 
-/// Promises that look at elements or memory inside a kernel of the test's, or read after a shutdown (which on a GPU
-/// takes a copy).
+/// Promises that look at elements or memory inside a kernel of the test's, or read after a shutdown
+/// (which on a GPU takes a copy).
 const OF_THE_HOST: &[&str] = &[
     "a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back",
     "running_work_is_not_torn_down_by_a_drop",

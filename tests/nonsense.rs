@@ -1,5 +1,6 @@
-//! Nonsense for arguments: every op on every kind of value, with sizes, dimensions and indices that nobody means.
-//! Each call gives values that come, or that fail with a clear error: none panics, none hangs.
+//! Nonsense for arguments: every op on every kind of value, with sizes, dimensions and indices that
+//! nobody means. Each call gives values that come, or that fail with a clear error: none panics,
+//! none hangs.
 //!
 //! One list of promises, more devices: the CPU here, simulated CUDA in `nonsense_simulated_cuda`.
 
@@ -129,7 +130,8 @@ fn calls() -> Vec<Call> {
 /// Calls that are meant to fail inside a kernel.
 const FAILING_KERNELS: &[&str] = &["a kernel that fails", "a rule that panics"];
 
-/// Calls whose results would need memory, or need none; others look at every element, which takes its time.
+/// Calls whose results would need memory, or need none; others look at every element, which takes
+/// its time.
 const TRIED_ON_LARGE: &[&str] = &[
     "neg",
     "exp",
@@ -329,7 +331,8 @@ fn usize_max_is_no_dimension_and_no_size(device: &Device) {
     assert_eq!(device.zeros([0]).repeat(MAX).dims(), [0]);
 }
 
-/// Numbers that the integer type cannot hold: PyTorch's clamp of `uint8 [1, 200]` to -5..300 is `[1, 200]`.
+/// Numbers that the integer type cannot hold: PyTorch's clamp of `uint8 [1, 200]` to -5..300 is
+/// `[1, 200]`.
 fn numbers_beyond_an_integer_type_are_taken_as_they_are(device: &Device) {
     let x = device.from_vec(vec![1u8, 200], [2]);
     let y = device.from_vec(vec![i32::MIN, 7], [2]);
@@ -361,8 +364,8 @@ fn numbers_beyond_an_integer_type_are_taken_as_they_are(device: &Device) {
     assert_eq!(bools(many.le(256)), [true; 1000]);
 }
 
-/// PyTorch takes dimension 0 of a 0-d value (`maybe_wrap_dim` with `wrap_scalar`, `ensure_nonempty_dim`), and
-/// `index_select` keeps its shape (`index_select_out_cpu_` of ATen).
+/// PyTorch takes dimension 0 of a 0-d value (`maybe_wrap_dim` with `wrap_scalar`,
+/// `ensure_nonempty_dim`), and `index_select` keeps its shape (`index_select_out_cpu_` of ATen).
 fn one_number_is_a_row_of_one(device: &Device) {
     let x = device.from_vec(vec![3i32], ());
     let (zero, zeros) = (device.from_vec(vec![0i64], ()), device.zeros_dtype([3], DType::I64));
@@ -435,8 +438,8 @@ fn a_dimension_is_named_once(device: &Device) {
     }
 }
 
-/// As `dim=()` in PyTorch: everything is reduced (`make_dim_mask`), but by `any` and `all` (`allow_empty_dims` of
-/// `allany_meta`), and nothing is squeezed.
+/// As `dim=()` in PyTorch: everything is reduced (`make_dim_mask`), but by `any` and `all`
+/// (`allow_empty_dims` of `allany_meta`), and nothing is squeezed.
 fn no_dimension_is_all_of_them_for_reductions_alone(device: &Device) {
     let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 6.0], [1, 4]);
     let value = |y: TensorFuture| {

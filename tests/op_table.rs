@@ -1,4 +1,5 @@
-//! The table of ops and modules says what there is: every op that the sources offer is in it, and nothing else.
+//! The table of ops and modules says what there is: every op that the sources offer is in it, and
+//! nothing else.
 //!
 //! It stands between two comments in `README.md`.
 
@@ -48,7 +49,8 @@ fn rows_of_the_table() -> Names {
     found
 }
 
-/// Public functions of `src/tensor/` and `src/tensor/methods/` that return values to come, on values and devices.
+/// Public functions of `src/tensor/` and `src/tensor/methods/` that return values to come, on
+/// values and devices.
 fn functions() -> Names {
     // On and off the tape, and what is not an op of its own.
     const NO_OPS: &[&str] = &[
@@ -143,7 +145,8 @@ fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
     assert!(files.len() > 15, "the test does not see the modules");
     let mut reached = 0;
     for (group, names) in table(&text("README.md")).expect("a table") {
-        // Rows of the op table are nowhere by name, and creation is another page; options have `mut self`.
+        // Rows of the op table are nowhere by name, and creation is another page; options have `mut
+        // self`.
         let is_in = |file: &String, name: &String| {
             let method = file.split_once(&format!("pub fn {name}(")).map(|(_, rest)| rest.trim_start());
             method.is_some_and(|rest| rest.starts_with("&self") || rest.starts_with("self"))

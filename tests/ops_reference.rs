@@ -3,12 +3,15 @@
 //!     cargo test -p futensor-tests --test ops_reference            # all
 //!     cargo test -p futensor-tests --test ops_reference exp        # those whose name has `exp`
 //!
-//! The `cuda` trials run where there is a GPU; `ops_simulated_cuda` runs them on the simulated driver.
+//! The `cuda` trials run where there is a GPU; `ops_simulated_cuda` runs them on the simulated
+//! driver.
 //!
-//! On the simulated device the order of events follows `FUTENSOR_SEED`. A device that is not here is reported as
-//! ignored. A case that cannot be called fails its trial, and so does one that is missing from its file (`counts.txt`).
+//! On the simulated device the order of events follows `FUTENSOR_SEED`. A device that is not here
+//! is reported as ignored. A case that cannot be called fails its trial, and so does one that is
+//! missing from its file (`counts.txt`).
 //!
-//! The program starts itself again for each level of vector instructions that this machine has (`FUTENSOR_SIMD`).
+//! The program starts itself again for each level of vector instructions that this machine has
+//! (`FUTENSOR_SIMD`).
 //!
 //! The values were made by PyTorch: see `tests/reference/README.md`.
 
@@ -57,10 +60,10 @@ const FILES: [&str; 22] = [
     "grad_beyond",
 ];
 
-/// A case's tolerance; one ulp where futensor is exact and PyTorch takes another way: a number divided by
-/// a tensor (PyTorch multiplies with the reciprocal), and a product of halves and a number (futensor
-/// rounds the number to the tensor's type first, as PyTorch does for sums but not for products). Ops that
-/// are products and then something round halves in between.
+/// A case's tolerance; one ulp where futensor is exact and PyTorch takes another way: a number
+/// divided by a tensor (PyTorch multiplies with the reciprocal), and a product of halves and a
+/// number (futensor rounds the number to the tensor's type first, as PyTorch does for sums but not
+/// for products). Ops that are products and then something round halves in between.
 fn allowed(case: &Case) -> Cow<'_, str> {
     let half =
         |x: &Operand| matches!(x, Operand::Tensor(host, _) if matches!(host.dtype, DType::F16 | DType::BF16));
@@ -81,8 +84,8 @@ fn allowed(case: &Case) -> Cow<'_, str> {
     }
 }
 
-/// A gradient's tolerance. The terms of a softmax's gradient cancel (they sum to zero along the dimension), so
-/// what is left of them is as exact as the terms, not as their difference.
+/// A gradient's tolerance. The terms of a softmax's gradient cancel (they sum to zero along the
+/// dimension), so what is left of them is as exact as the terms, not as their difference.
 fn allowed_gradient<'a>(case: &Case, gradient: &'a Gradient) -> Cow<'a, str> {
     let given = &gradient.tolerance;
     if !matches!(&case.op[..], "softmax" | "log_softmax") {
@@ -230,8 +233,8 @@ fn cannot_be_written(case: &Case) -> bool {
     case.op == "narrow" && case.attrs["length"].as_i64().is_some_and(|n| n < 0)
 }
 
-/// How many cases each file has of how many ops: as it is, and as it was when somebody last looked. A case that goes
-/// missing is a trial that nobody misses.
+/// How many cases each file has of how many ops: as it is, and as it was when somebody last looked.
+/// A case that goes missing is a trial that nobody misses.
 fn counts() -> Result<(), Failed> {
     let mut found: Vec<String> = std::fs::read_dir(case::folder())?
         .filter_map(|entry| {

@@ -1,4 +1,5 @@
-//! The reference cases of every op on simulated CUDA: the list of `ops_reference`, on the third device.
+//! The reference cases of every op on simulated CUDA: the list of `ops_reference`, on the third
+//! device.
 //!
 //!     cargo test -p futensor-tests --test ops_simulated_cuda        # ignored where there is no g++
 //!

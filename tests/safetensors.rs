@@ -1,5 +1,5 @@
-//! Files of tensors: what PyTorch's format holds comes back as it was, broken files are told apart, and a
-//! file that does not answer blocks nobody.
+//! Files of tensors: what PyTorch's format holds comes back as it was, broken files are told apart,
+//! and a file that does not answer blocks nobody.
 
 use futensor::safetensors::{LoadOptions, load, load_bytes, load_with, save};
 use futensor::{DType, Device, Element};

@@ -1,7 +1,8 @@
-//! A few seconds of everything at once: many tasks, timeouts, selects, cancellations, errors, panics,
-//! backpressure. It ends with nothing queued, nothing in flight, no byte and no node left.
+//! A few seconds of everything at once: many tasks, timeouts, selects, cancellations, errors,
+//! panics, backpressure. It ends with nothing queued, nothing in flight, no byte and no node left.
 //!
-//! `FUTENSOR_SOAK_SECONDS=60 cargo test -p futensor-tests --test soak` runs it for longer; `FUTENSOR_SEED` replays a seed.
+//! `FUTENSOR_SOAK_SECONDS=60 cargo test -p futensor-tests --test soak` runs it for longer;
+//! `FUTENSOR_SEED` replays a seed.
 
 mod support;
 

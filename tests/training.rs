@@ -1,4 +1,5 @@
-//! Optimizers, clipping and whole training steps give PyTorch's values: `tests/reference/training.py`.
+//! Optimizers, clipping and whole training steps give PyTorch's values:
+//! `tests/reference/training.py`.
 
 use futensor::custom::{Refusal, custom_fn};
 use futensor::nn::{self, Module, Parameter};
@@ -220,7 +221,8 @@ fn two_devices_train_as_one_does() {
     }
 }
 
-/// A case of `attention.py`: PyTorch's state is loaded by its names; the result and all gradients are PyTorch's.
+/// A case of `attention.py`: PyTorch's state is loaded by its names; the result and all gradients
+/// are PyTorch's.
 fn attention_case<M: Module>(
     layer: M,
     case: &str,
@@ -732,8 +734,8 @@ fn threads_that_are_first_at_once_make_one_set_of_weights() {
 #[test]
 fn a_step_writes_over_what_it_replaces_and_keeps_no_second_model() {
     const N: usize = 1 << 20;
-    // How many times a parameter's memory there is at most: each state, its next value, the gradient, and one or two
-    // that are about to go. A plain step is in place.
+    // How many times a parameter's memory there is at most: each state, its next value, the
+    // gradient, and one or two that are about to go. A plain step is in place.
     for (name, most) in [("sgd", 3), ("sgd_decay", 4), ("sgd_momentum", 7), ("adamw", 10)] {
         let device = Device::cpu_with(CpuOptions::default().threads(2));
         let p = Parameter::new(device.arange(0.0, N as f64, 1.0).sin());

@@ -39,8 +39,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// A line for each step: where and after what it ran, and its ops with their operands. Values that were
-/// fused away are in brackets.
+/// A line for each step: where and after what it ran, and its ops with their operands. Values that
+/// were fused away are in brackets.
 fn lines(steps: &[RecordedStep]) -> String {
     let mut text = String::new();
     for step in steps {

@@ -1,6 +1,6 @@
 //! Part 9: the executor's health. A task that wants to run every millisecond, on a current_thread
-//! runtime, beside tasks on the same thread that do what the other parts do, all at once; and the same
-//! task alone on its thread, beside as many plain busy threads as the device has.
+//! runtime, beside tasks on the same thread that do what the other parts do, all at once; and the
+//! same task alone on its thread, beside as many plain busy threads as the device has.
 
 use crate::report::Report;
 use crate::setup::{Outcome, Setup, check, cores};
@@ -68,7 +68,8 @@ fn quantile(late: &mut [Duration], q: f64) -> Duration {
     late[((late.len() - 1) as f64 * q).ceil() as usize]
 }
 
-/// Lateness of each beat against its schedule. A beat that comes while others are due is late as well.
+/// Lateness of each beat against its schedule. A beat that comes while others are due is late as
+/// well.
 async fn beats(length: Duration) -> Vec<Duration> {
     let count = (length.as_micros() / BEAT.as_micros()) as usize;
     let mut late = Vec::with_capacity(count);

@@ -1,10 +1,12 @@
-//! Part 5: 10,000 increments, awaited each time, or detached with one `waitall`; and the model of it.
+//! Part 5: 10,000 increments, awaited each time, or detached with one `waitall`; and the model of
+//! it.
 //!
-//! The model is that of "Dive into Deep Learning", chapter "Asynchronous Computation": an op costs t1
-//! to enqueue, t2 to execute, and t3 to hand it to the device and its result back to the caller. Awaited each time, n of
-//! them take n (t1 + t2 + t3); fired and forgotten t1 + n t2 + t3, where t2 is longer than t1. An increment of two
-//! numbers is not: the poll runs it, or a thread that is awake anyway. So the model is held against ops of 50 us, each of
-//! its terms measured on its own, and one can see how far it is right.
+//! The model is that of "Dive into Deep Learning", chapter "Asynchronous Computation": an op costs
+//! t1 to enqueue, t2 to execute, and t3 to hand it to the device and its result back to the caller.
+//! Awaited each time, n of them take n (t1 + t2 + t3); fired and forgotten t1 + n t2 + t3, where t2
+//! is longer than t1. An increment of two numbers is not: the poll runs it, or a thread that is
+//! awake anyway. So the model is held against ops of 50 us, each of its terms measured on its own,
+//! and one can see how far it is right.
 
 use crate::report::{Report, seconds};
 use crate::setup::{Outcome, Setup, check, check_ran, median};
@@ -202,8 +204,8 @@ async fn fire_and_forget(device: &Device, n: usize) -> Outcome<Duration> {
     Ok(time)
 }
 
-/// t1 and t2, each alone, on a GPU, where no op can be made to wait for the host: all of them need what a source has yet
-/// to bring.
+/// t1 and t2, each alone, on a GPU, where no op can be made to wait for the host: all of them need
+/// what a source has yet to bring.
 async fn enqueue_and_execute_on_gpu(device: &Device, n: usize) -> Outcome<(Duration, Duration)> {
     let (bring, brought) = futures::channel::oneshot::channel::<Vec<f32>>();
     device.waitall().await?;

@@ -2,13 +2,13 @@
 //!
 //! Nine parts of asynchronous computation, measured on the device that is found: a program that
 //! queues, a device that works, and barriers that are explicit. `--device cpu|cuda:0` names the
-//! device, `--quick` takes smaller counts, `--json FILE` writes the figures down, `--trace FILE.html` draws
-//! where the time goes.
+//! device, `--quick` takes smaller counts, `--json FILE` writes the figures down, `--trace
+//! FILE.html` draws where the time goes.
 //!
-//! How it measures: handles are held or detached, so that nothing may be skipped; ops are `x + i`, so
-//! that no two are the same; where ops are counted, `started + fused` has to say that all have run;
-//! and values are checked after the clock has stopped. A wrong value or count ends the program with
-//! an error. Times are only shown.
+//! How it measures: handles are held or detached, so that nothing may be skipped; ops are `x + i`,
+//! so that no two are the same; where ops are counted, `started + fused` has to say that all have
+//! run; and values are checked after the clock has stopped. A wrong value or count ends the program
+//! with an error. Times are only shown.
 
 mod barriers;
 mod cancel;

@@ -1,4 +1,5 @@
-//! Part 6: over-filling the queue. A producer hands minibatches in faster than the device takes them.
+//! Part 6: over-filling the queue. A producer hands minibatches in faster than the device takes
+//! them.
 
 use crate::report::{Report, mebibytes};
 use crate::setup::{Outcome, Setup, check};

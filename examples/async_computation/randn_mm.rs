@@ -75,8 +75,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// The generator and the GEMM without a queue, on a thread that may block: the time of both, and the last
-/// product. Bringing the numbers to the host is not counted.
+/// The generator and the GEMM without a queue, on a thread that may block: the time of both, and
+/// the last product. Bringing the numbers to the host is not counted.
 async fn synchronous(device: &Device, n: usize) -> Outcome<(Duration, Vec<f32>)> {
     let device = device.clone();
     let work = move || {

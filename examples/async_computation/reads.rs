@@ -1,5 +1,6 @@
-//! Part 4: what a read costs. A read in a loop is a barrier in a loop: while one value is awaited, the next is not
-//! queued. What is compared reads the same numbers; each way takes its turn, and the middle of the turns is shown.
+//! Part 4: what a read costs. A read in a loop is a barrier in a loop: while one value is awaited,
+//! the next is not queued. What is compared reads the same numbers; each way takes its turn, and
+//! the middle of the turns is shown.
 
 use crate::report::Report;
 use crate::setup::{Outcome, Setup, check, median, timed_await};

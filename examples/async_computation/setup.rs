@@ -66,8 +66,8 @@ impl Setup {
         Ok(Setup { device, quick: arguments.quick, is_cpu })
     }
 
-    /// A device whose counters, memory and queue are this part's alone. There is one of each GPU, so
-    /// there it is the same device.
+    /// A device whose counters, memory and queue are this part's alone. There is one of each GPU,
+    /// so there it is the same device.
     pub fn own(&self, options: CpuOptions) -> Device {
         if self.is_cpu { Device::cpu_with(options) } else { self.device.clone() }
     }

@@ -1,8 +1,9 @@
-//! `--trace FILE`: the job's shape as a picture. Two chains that overlap and meet, a task that awaits each
-//! step beside one that only queues, and the gaps that the awaits leave.
+//! `--trace FILE`: the job's shape as a picture. Two chains that overlap and meet, a task that
+//! awaits each step beside one that only queues, and the gaps that the awaits leave.
 //!
-//! Runs after the measured parts, on a device of its own, so that the recording disturbs none of them.
-//! FILE is the page; beside it, with `.json`, lies the same for Perfetto, and with `.svg` the picture alone.
+//! Runs after the measured parts, on a device of its own, so that the recording disturbs none of
+//! them. FILE is the page; beside it, with `.json`, lies the same for Perfetto, and with `.svg` the
+//! picture alone.
 
 use crate::output;
 use crate::report::Report;

@@ -6,9 +6,10 @@
 //! curl -s http://127.0.0.1:8081/embed -H 'content-type: application/json' -d '{"texts":["A cat sits on the mat."]}'
 //! ```
 //!
-//! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves the
-//! weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of serving. The encoder is `bert.rs`, of `nn`'s
-//! modules; sentences of about one length share batches.
+//! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves
+//! the weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of
+//! serving. The encoder is `bert.rs`, of `nn`'s modules; sentences of about one length share
+//! batches.
 
 use embed::bert::Bert;
 use embed::{App, Outcome, measure};

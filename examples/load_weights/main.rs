@@ -1,4 +1,5 @@
-//! Weights that PyTorch trained and saved, loaded under PyTorch's names, give the same logits to 1e-5.
+//! Weights that PyTorch trained and saved, loaded under PyTorch's names, give the same logits to
+//! 1e-5.
 //!
 //!     cargo run --release --example load_weights
 //!     cargo run --release --example load_weights -- cuda:0

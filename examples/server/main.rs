@@ -6,9 +6,9 @@
 //!   -d '{"pixels":[0,0,5,13,9,1,0,0,0,0,13,15,10,15,5,0,0,3,15,2,0,11,8,0,0,4,12,0,0,8,8,0,0,5,8,0,0,9,8,0,0,4,11,0,1,12,7,0,0,2,14,5,10,12,0,0,0,0,6,13,10,0,0,0]}'
 //! ```
 //!
-//! Requests are gathered into batches by [`futensor::serve::Batcher`]; nobody blocks a thread, and a
-//! client that goes away takes its queued work with it. `--help` lists the options. The parts are in
-//! `service/`, which `tests.rs` runs as it is.
+//! Requests are gathered into batches by [`futensor::serve::Batcher`]; nobody blocks a thread, and
+//! a client that goes away takes its queued work with it. `--help` lists the options. The parts are
+//! in `service/`, which `tests.rs` runs as it is.
 
 use futensor::Device;
 use server::{Config, OnLoss, Outcome};

@@ -1,5 +1,5 @@
-//! The server example, as it is: its routes over a loopback port with a real HTTP client, its page in a real
-//! browser where there is one, its faults on a simulated device.
+//! The server example, as it is: its routes over a loopback port with a real HTTP client, its page
+//! in a real browser where there is one, its faults on a simulated device.
 //!
 //! `FUTENSOR_SEED=7 cargo test -p server` replays the choices of the soak.
 

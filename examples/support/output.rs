@@ -1,4 +1,5 @@
-//! Files that a run writes at its end: looked at before it begins, and named where something is wrong.
+//! Files that a run writes at its end: looked at before it begins, and named where something is
+//! wrong.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;

@@ -16,7 +16,8 @@ pub fn cnn(device: &Device) -> Sequential {
         .then(Flatten)
         .then(Dropout::new(0.2))
         .then(LazyLinear::new(10));
-    // The lazy layer is made by the first image that it sees; in use, so that nothing is learnt from that one.
+    // The lazy layer is made by the first image that it sees; in use, so that nothing is learnt
+    // from that one.
     net.eval();
     drop(no_grad(|| net.forward(&device.zeros([1, 1, 8, 8]))));
     net.train();

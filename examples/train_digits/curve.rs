@@ -12,8 +12,8 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 const COLOURS: [&str; 2] = ["#2a6fb0", "#c4572b"];
 
-/// Losses of minibatches on a logarithmic scale (a thin line each, and their running mean), and held-out errors
-/// after each epoch as dots on the same scale.
+/// Losses of minibatches on a logarithmic scale (a thin line each, and their running mean), and
+/// held-out errors after each epoch as dots on the same scale.
 pub fn svg(runs: &[(Model, &Figures)]) -> String {
     let (low, high): (f64, f64) = (1e-3, 4.0);
     let x = |at: f64| LEFT + at * (WIDTH - LEFT - RIGHT);

@@ -1,12 +1,14 @@
 //! Training on real data: `cargo run --release --example train_digits`.
 //!
-//! An MLP and a small CNN learn the UCI handwritten digits (1,797 images; `data/LICENSE`). The training loop never
-//! waits for a value: its only barrier is `ready()`, room in the queue, once a minibatch; losses and accuracies are
-//! awaited by a task of their own. Beside it the same training with an `item().await` in each step.
+//! An MLP and a small CNN learn the UCI handwritten digits (1,797 images; `data/LICENSE`). The
+//! training loop never waits for a value: its only barrier is `ready()`, room in the queue, once a
+//! minibatch; losses and accuracies are awaited by a task of their own. Beside it the same training
+//! with an `item().await` in each step.
 //!
-//! `--model mlp|cnn`, `--device cpu|cuda:0`, `--seed N`; `--json FILE` writes the figures, `--svg FILE` the loss
-//! curve (by default `target/train_digits.svg`), and with one model `--save FILE` the trained weights, which is how
-//! `examples/server` came by its own. Ends with an error where an accuracy is not reached.
+//! `--model mlp|cnn`, `--device cpu|cuda:0`, `--seed N`; `--json FILE` writes the figures, `--svg
+//! FILE` the loss curve (by default `target/train_digits.svg`), and with one model `--save FILE`
+//! the trained weights, which is how `examples/server` came by its own. Ends with an error where an
+//! accuracy is not reached.
 
 mod cnn;
 mod curve;

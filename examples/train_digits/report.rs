@@ -21,7 +21,8 @@ pub struct Reported {
     pub accuracies: Vec<f64>,
 }
 
-/// Awaits each loss and accuracy as it comes, and shows it. Runs beside the loop, which waits for none of it.
+/// Awaits each loss and accuracy as it comes, and shows it. Runs beside the loop, which waits for
+/// none of it.
 pub async fn reporter(
     model: Model,
     mut inbox: UnboundedReceiver<Event>,

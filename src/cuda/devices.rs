@@ -1,6 +1,7 @@
 //! GPUs as a user asks for them: by number, or whatever there is.
 //!
-//! Also in a build without the feature `cuda`, where there are none. Who opens one is [`gpu`](super::gpu)'s affair.
+//! Also in a build without the feature `cuda`, where there are none. Who opens one is
+//! [`gpu`](super::gpu)'s affair.
 
 use super::gpu;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,12 +9,14 @@ use crate::tensor::device::Device;
 use std::panic::Location;
 
 impl Device {
-    /// The GPU with this number. Only looks whether it is there: its context is made on the device's own
-    /// thread, and the first value waits for that. All calls with one number give the same device.
+    /// The GPU with this number. Only looks whether it is there: its context is made on the
+    /// device's own thread, and the first value waits for that. All calls with one number give the
+    /// same device.
     ///
-    /// A GPU that meets a fault (an illegal address, a device that falls off the bus) is lost for the life of the
-    /// process, since the driver offers no other way: every value on it fails, while the CPU and other GPUs go on. A
-    /// service can go on with [`Device::cpu`], or exit and be started again.
+    /// A GPU that meets a fault (an illegal address, a device that falls off the bus) is lost for
+    /// the life of the process, since the driver offers no other way: every value on it fails,
+    /// while the CPU and other GPUs go on. A service can go on with [`Device::cpu`], or exit and be
+    /// started again.
     ///
     /// # Errors
     /// A device error where it is not there, that says which library or device is missing and where it was

@@ -70,41 +70,46 @@ impl Default for CudaOptions {
 }
 
 options! { CudaOptions;
-    /// Streams that steps run on: how many independent chains can be under way at once; 4 by default, from 1
-    /// to 64. One more is for copies to the device.
+    /// Streams that steps run on: how many independent chains can be under way at once; 4 by
+    /// default, from 1 to 64. One more is for copies to the device.
     streams: usize;
-    /// How long the idle thread stays awake; 100 us by default, and not at all on machines with two cores or
-    /// fewer.
+    /// How long the idle thread stays awake; 100 us by default, and not at all on machines with two
+    /// cores or fewer.
     linger: Duration;
-    /// How long a thread that waits for an awaited value asks before it sleeps; 40 us by default, and not at
-    /// all on machines with two cores or fewer.
+    /// How long a thread that waits for an awaited value asks before it sleeps; 40 us by default,
+    /// and not at all on machines with two cores or fewer.
     spin: Duration;
-    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by default.
+    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by
+    /// default.
     hold_back: Duration;
     /// A step that takes longer than this ends the device with an error; off by default.
     watchdog: Option<Duration>;
-    /// Whether each step runs to its end before the next is launched, so that a fault names its op. Off by
-    /// default, on where the environment has `FUTENSOR_SYNC=1`.
+    /// Whether each step runs to its end before the next is launched, so that a fault names its op.
+    /// Off by default, on where the environment has `FUTENSOR_SYNC=1`.
     sync: bool;
-    /// While somebody records ([`Device::record`]), every so many steps stand between two events that the GPU times,
-    /// and the recording has the GPU's times of them; 1 times all of them. Nothing waits for the times. 0 by default:
-    /// a recorded step then begins when it is launched, and ends when it is seen to be through.
+    /// While somebody records ([`Device::record`]), every so many steps stand between two events
+    /// that the GPU times, and the recording has the GPU's times of them; 1 times all of them.
+    /// Nothing waits for the times. 0 by default: a recorded step then begins when it is launched,
+    /// and ends when it is seen to be through.
     timed: u32;
-    /// Whether a region ([`Device::region`]) that runs again is launched as one CUDA graph; on by default, off where the
-    /// environment has `FUTENSOR_GRAPHS=never`, and while each step runs to its end (`sync`).
+    /// Whether a region ([`Device::region`]) that runs again is launched as one CUDA graph; on by
+    /// default, off where the environment has `FUTENSOR_GRAPHS=never`, and while each step runs to
+    /// its end (`sync`).
     graphs: bool;
-    /// Whether a profiler is told what each step is: an NVTX range, named by the step's ops and the caller's line
-    /// (`mul add sum (src/main.rs:12)`), stands around its launches on the device's thread, and a region that is
-    /// launched step by step has one for each of these inside its own. Off by default, on where the environment has
-    /// `FUTENSOR_NVTX=1`: `FUTENSOR_NVTX=1 nsys profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is
-    /// done, and nothing has to be installed.
+    /// Whether a profiler is told what each step is: an NVTX range, named by the step's ops and the
+    /// caller's line (`mul add sum (src/main.rs:12)`), stands around its launches on the device's
+    /// thread, and a region that is launched step by step has one for each of these inside its own.
+    /// Off by default, on where the environment has `FUTENSOR_NVTX=1`: `FUTENSOR_NVTX=1 nsys
+    /// profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is done, and
+    /// nothing has to be installed.
     nvtx: bool;
-    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
-    /// default but the device's.
+    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
+    /// by default but the device's.
     bytes_max: usize;
     /// Steps that may be started and not finished; 256 by default.
     in_flight_ops: usize;
-    /// Bytes of results that may be started and not finished; 4 GiB by default. A larger step runs alone.
+    /// Bytes of results that may be started and not finished; 4 GiB by default. A larger step runs
+    /// alone.
     in_flight_bytes: usize;
     /// Steps that may be started on one stream and not finished; 64 by default.
     depth: u64;
@@ -176,8 +181,9 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
 }
 
 impl Device {
-    /// A CUDA device of its own on the GPU with this number: streams, limits, counters. Its threads end once its
-    /// last handle is gone and all its work is done. A fault on the GPU ends every device on it.
+    /// A CUDA device of its own on the GPU with this number: streams, limits, counters. Its threads
+    /// end once its last handle is gone and all its work is done. A fault on the GPU ends every
+    /// device on it.
     ///
     /// # Errors
     /// As [`Device::cuda`].

@@ -1,8 +1,9 @@
 //! Spans and events for `tracing`, where its feature is on; else nothing, at no cost.
 //!
-//! Targets: `futensor::op` (an op is queued, at TRACE), `futensor::step` (a span around each step that runs
-//! on a stream, at DEBUG; an event for each small step, at TRACE), `futensor::barrier` (an await of a value,
-//! a read or a device has ended, at DEBUG). Nothing here waits, and nothing is formatted for nobody.
+//! Targets: `futensor::op` (an op is queued, at TRACE), `futensor::step` (a span around each step
+//! that runs on a stream, at DEBUG; an event for each small step, at TRACE), `futensor::barrier`
+//! (an await of a value, a read or a device has ended, at DEBUG). Nothing here waits, and nothing
+//! is formatted for nobody.
 
 use super::step::Step;
 use crate::graph::node::Node;

@@ -3,8 +3,8 @@
 //! A push means "please look at this node": it is new, its last handle is gone, somebody waits for
 //! it, or its source has something. Callers push without waiting; the engine takes everything at
 //! once and turns it round piece by piece, since it reads the oldest first. [`Attendance`] says
-//! whether anybody will look: a push that finds nobody attending appoints a parked worker and has to
-//! wake it. Knows nothing of nodes.
+//! whether anybody will look: a push that finds nobody attending appoints a parked worker and has
+//! to wake it. Knows nothing of nodes.
 
 #![allow(unsafe_code)]
 
@@ -37,8 +37,8 @@ impl<T: Linked> Intake<T> {
         loop {
             // SAFETY: the count that was given to the intake keeps it alive until it is taken.
             unsafe { peek::<T>(raw) }.next().store(head, Ordering::Relaxed);
-            // SeqCst: in one order with `Attendance`, so that either the pusher sees that nobody attends
-            // or the leaver sees what was pushed.
+            // SeqCst: in one order with `Attendance`, so that either the pusher sees that nobody
+            // attends or the leaver sees what was pushed.
             match self.head.compare_exchange_weak(head, raw, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(seen) => head = seen,
@@ -71,7 +71,8 @@ impl<T: Linked> Intake<T> {
     /// Takes everything that is in.
     pub fn take(&self) -> Batch<T> {
         if self.head.load(Ordering::Relaxed).is_null() {
-            // A swap would take the line from the callers for nothing. What is pushed later is seen later.
+            // A swap would take the line from the callers for nothing. What is pushed later is seen
+            // later.
             return Batch::empty();
         }
         Batch { newest: self.head.swap(null_mut(), Ordering::SeqCst), oldest: null_mut() }
@@ -114,7 +115,8 @@ impl<T: Linked> Batch<T> {
             let next = unsafe { peek::<T>(self.newest) }.next();
             let before = next.load(Ordering::Relaxed);
             next.store(self.oldest, Ordering::Relaxed);
-            // It was written on another core: the walk waits for its first line, the others come meanwhile.
+            // It was written on another core: the walk waits for its first line, the others come
+            // meanwhile.
             prefetch(self.newest);
             self.oldest = std::mem::replace(&mut self.newest, before);
         }
@@ -162,8 +164,8 @@ impl Attendance {
         self.attendant.load(Ordering::SeqCst) != 0
     }
 
-    /// After a push: the worker that the caller has to wake, if any. None where somebody attends, or
-    /// where all are at work: each looks at the intake when it is through.
+    /// After a push: the worker that the caller has to wake, if any. None where somebody attends,
+    /// or where all are at work: each looks at the intake when it is through.
     pub fn appoint(&self) -> Option<usize> {
         in_total_order();
         if self.attendant.load(Ordering::SeqCst) != 0 {
@@ -215,7 +217,8 @@ impl Attendance {
         self.parked.load(Ordering::SeqCst) & 1 << worker != 0
     }
 
-    /// Takes this worker off the list by itself; false where somebody else has done so, and wants it.
+    /// Takes this worker off the list by itself; false where somebody else has done so, and wants
+    /// it.
     pub fn unpark(&self, worker: usize) -> bool {
         self.parked.fetch_and(!(1 << worker), Ordering::SeqCst) & 1 << worker != 0
     }

@@ -1,16 +1,17 @@
 //! The state machine: which node is wanted, what waits for what, what runs next and where.
 //!
-//! A pure function of events (looked at, step finished, time passed, device ended) to steps: it owns
-//! no threads, reads no clock and never waits, so the same machine runs under the CPU's workers and
-//! under a simulation that replays a seed. The driver calls it under one lock.
+//! A pure function of events (looked at, step finished, time passed, device ended) to steps: it
+//! owns no threads, reads no clock and never waits, so the same machine runs under the CPU's
+//! workers and under a simulation that replays a seed. The driver calls it under one lock.
 //!
 //! A node enters the books when somebody observes it (a handle, a detach) and brings the ancestors
-//! that it needs; what nobody observes is never entered, or leaves again when its last observer goes.
-//! An entry is `Waiting` until each of its inputs is complete or submitted, may be `Held` for a moment
-//! in the hope of fusing with what comes, is `Ready` in a queue, and ends as part of a submitted step.
+//! that it needs; what nobody observes is never entered, or leaves again when its last observer
+//! goes. An entry is `Waiting` until each of its inputs is complete or submitted, may be `Held` for
+//! a moment in the hope of fusing with what comes, is `Ready` in a queue, and ends as part of a
+//! submitted step.
 //!
-//! Here stand the types and the events. `books` has what waits for what, `queue` what can run, `take_up` what a step is
-//! made of.
+//! Here stand the types and the events. `books` has what waits for what, `queue` what can run,
+//! `take_up` what a step is made of.
 
 #![allow(unsafe_code)]
 
@@ -41,10 +42,12 @@ pub(crate) struct Limits {
     pub bytes_max: usize,
     /// Longest hold-back of a step that may fuse with what follows, in nanoseconds. 0 turns it off.
     pub hold_max_ns: u64,
-    /// A step may be submitted before what it reads is there: its stream is in order, and waits for others
-    /// by itself. Where this is false each submitted step can run at once, on whatever thread is free.
+    /// A step may be submitted before what it reads is there: its stream is in order, and waits for
+    /// others by itself. Where this is false each submitted step can run at once, on whatever
+    /// thread is free.
     pub ahead: bool,
-    /// What follows an op that [takes it](crate::custom::Operation::takes_epilogue) may run in the same step.
+    /// What follows an op that [takes it](crate::custom::Operation::takes_epilogue) may run in the
+    /// same step.
     pub epilogues: bool,
 }
 
@@ -73,22 +76,22 @@ struct Entry {
     chain: Option<u16>,
     /// Entries that have this one as an input, an edge each.
     consumers: SmallVec<[u32; 2]>,
-    /// The other ends of this entry's own edges: an input's entry, and the place in that one's consumers. So an edge is
-    /// taken away at once, however many there are.
+    /// The other ends of this entry's own edges: an input's entry, and the place in that one's
+    /// consumers. So an edge is taken away at once, however many there are.
     edges: SmallVec<[(u32, u32); 2]>,
     /// How many of the consumers are in the books; they want this one.
     wants: u32,
     /// Somebody observes it.
     root: bool,
-    /// The epoch that it was looked at in. What is brought in before its turn has none until that comes: an earlier
-    /// `waitall` is not to wait for it.
+    /// The epoch that it was looked at in. What is brought in before its turn has none until that
+    /// comes: an earlier `waitall` is not to wait for it.
     epoch: Option<u64>,
     /// Tells an entry from an earlier one at the same place, in the queues.
     generation: u32,
     /// Its inputs are sought when its turn comes: see [`EARLY_AT_ONCE`].
     deferred: bool,
-    /// The waker on the node's own list, while somebody else computes it. It holds a link to the node, so
-    /// it comes off with the entry, or the node would keep itself.
+    /// The waker on the node's own list, while somebody else computes it. It holds a link to the
+    /// node, so it comes off with the entry, or the node would keep itself.
     bell: Option<u32>,
     /// The one waker that a source is polled with.
     source: Option<Arc<SourceBell>>,
@@ -102,8 +105,8 @@ struct Stream {
     queue: VecDeque<(u32, u32)>,
 }
 
-/// Nodes brought in before their turn in one go. Of a longer chain the rest waits for its turn, which is sure to come: else
-/// all of a long queue could be brought in under one lock.
+/// Nodes brought in before their turn in one go. Of a longer chain the rest waits for its turn,
+/// which is sure to come: else all of a long queue could be brought in under one lock.
 const EARLY_AT_ONCE: usize = 256;
 
 /// What was enqueued between two `waitall`s.
@@ -155,7 +158,8 @@ impl Wake for LookAgain {
     }
 }
 
-/// The same for a source. Whoever brings the value may keep the waker for ever: it lets the node go with the entry.
+/// The same for a source. Whoever brings the value may keep the waker for ever: it lets the node go
+/// with the entry.
 struct SourceBell(Mutex<Option<NodeLink>>, &'static Port);
 
 impl Wake for SourceBell {
@@ -258,7 +262,8 @@ impl Machine {
             let state = node.completion.clear(QUEUED);
             self.look_at(&node, entry, state)
         } else {
-            // A step may be reading it: this link is no reader, and is not to keep it from being written over.
+            // A step may be reading it: this link is no reader, and is not to keep it from being
+            // written over.
             let state = node.completion.exchange(QUEUED, LOOKED_AT);
             let _looked_at = LookedAt(&node);
             self.look_at(&node, entry, state)
@@ -283,9 +288,9 @@ impl Machine {
             return false;
         }
         if state.phase() != Phase::Pending {
-            // A poll runs it just now, or a step that we submitted. A temporary that a poll has claimed for
-            // its one reader is that reader's affair: should the poll give both back, it asks for a look at
-            // the reader only, and an entry here would wait for ever.
+            // A poll runs it just now, or a step that we submitted. A temporary that a poll has
+            // claimed for its one reader is that reader's affair: should the poll give both back,
+            // it asks for a look at the reader only, and an entry here would wait for ever.
             let wanted = node.counts().handles > 0 || state.has(DETACHED);
             if entry.is_none() && wanted {
                 self.wait_outside(node.clone());
@@ -341,8 +346,8 @@ impl Machine {
         if is_new && wanted { Look::New(node) } else { Look::Settled }
     }
 
-    /// Puts a wanted node into the books, with all that it needs. `small` runs a node on the spot if
-    /// that is worth while, and says whether it did.
+    /// Puts a wanted node into the books, with all that it needs. `small` runs a node on the spot
+    /// if that is worth while, and says whether it did.
     pub fn enter(&mut self, root: NodeLink, now: u64, small: &mut dyn FnMut(&NodeLink) -> bool) {
         self.now = now;
         let awaited = root.completion.state().has(AWAITED);
@@ -376,8 +381,8 @@ impl Machine {
             }
             let inputs: SmallVec<[NodeLink; 3]> = self.entry(e).inputs().iter().cloned().collect();
             for input in inputs {
-                // One whose step has published it and is not through yet is not there: the step's own links would
-                // keep its buffer from being written over.
+                // One whose step has published it and is not through yet is not there: the step's
+                // own links would keep its buffer from being written over.
                 let closing = !self.limits.ahead
                     && input.entry().is_some_and(|i| matches!(self.entry(i).stage, Stage::Submitted(_)));
                 let there = input.completion.state().is_complete() && !closing;
@@ -442,7 +447,8 @@ impl Machine {
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
         let ended = step.entries.len();
         let weight = step.nodes().map(|n| Pressure::weight(n.bytes())).sum();
-        // First the counters: removing an entry may end a waitall, and who has waited looks at them.
+        // First the counters: removing an entry may end a waitall, and who has waited looks at
+        // them.
         self.port.pressure.finished_many(ended, weight);
         let closing = &self.port.counters.closing;
         let _ = closing.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(ended)));
@@ -467,8 +473,8 @@ impl Machine {
         }
     }
 
-    /// The device has ended: everything in the books fails, what runs just now included. A thread that
-    /// is stuck in a step is not waited for; should it come back, its result is thrown away.
+    /// The device has ended: everything in the books fails, what runs just now included. A thread
+    /// that is stuck in a step is not waited for; should it come back, its result is thrown away.
     pub fn end(&mut self) {
         self.ended = true;
         for e in 0..self.entries.len() {
@@ -477,7 +483,8 @@ impl Machine {
             let pending = node.completion.claim(Phase::Writing, 0);
             if pending || node.completion.begin_writing() {
                 let error = self.end_error(&node);
-                // SAFETY: we hold the right to write. Of a running step the inputs stay: its thread may be reading them.
+                // SAFETY: we hold the right to write. Of a running step the inputs stay: its thread
+                // may be reading them.
                 let inputs = unsafe {
                     let inputs = if pending { node.let_go() } else { SmallVec::new() };
                     self.port.finish(&node, Err(error));

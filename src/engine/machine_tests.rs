@@ -48,7 +48,8 @@ pub(in crate::engine) fn machine(port: &'static Port) -> Machine {
     Machine::new(port, limits)
 }
 
-/// As a CPU device has it: a step is submitted when a thread is free and all is there that it reads.
+/// As a CPU device has it: a step is submitted when a thread is free and all is there that it
+/// reads.
 pub(in crate::engine) fn host_machine(port: &'static Port) -> Machine {
     let limits = Limits { depth_max: 1, ahead: false, ..machine(port).limits };
     Machine::new(port, limits)
@@ -81,8 +82,8 @@ pub(in crate::engine) fn publish(step: &Step) {
     }
 }
 
-/// Both of the host's streams have a step, one of them is through: what comes goes to that one, and never waits
-/// behind the other.
+/// Both of the host's streams have a step, one of them is through: what comes goes to that one, and
+/// never waits behind the other.
 #[test]
 fn nothing_waits_behind_a_step_that_it_does_not_read_while_a_thread_is_free() {
     for free_again in 0..2 {
@@ -110,8 +111,8 @@ fn nothing_waits_behind_a_step_that_it_does_not_read_while_a_thread_is_free() {
     }
 }
 
-/// Three read from one: its stream goes on with one of them, the other stream takes over another, and the third
-/// waits for a thread.
+/// Three read from one: its stream goes on with one of them, the other stream takes over another,
+/// and the third waits for a thread.
 #[test]
 fn what_the_engine_looks_at_has_no_reader_in_it() {
     let port = port();
@@ -172,7 +173,8 @@ fn a_free_thread_takes_over_the_chain_of_a_busy_one() {
     assert!(machine.is_idle() && readers.iter().all(|r| r.completion.state().is_complete()));
 }
 
-/// A value that is awaited and read again at once: its step still holds it, so who reads it would copy.
+/// A value that is awaited and read again at once: its step still holds it, so who reads it would
+/// copy.
 #[test]
 fn what_reads_a_value_whose_step_is_not_through_runs_when_it_is() {
     let port = port();
@@ -219,8 +221,8 @@ fn computed(handle: &NodeHandle) {
     unsafe { handle.completion.write(Ok(Value::nothing()), false) };
 }
 
-/// A poll computes an input, and its value is there before the word of it has come to the machine. What
-/// reads it must neither be taken up twice nor be sought when it is gone.
+/// A poll computes an input, and its value is there before the word of it has come to the machine.
+/// What reads it must neither be taken up twice nor be sought when it is gone.
 #[test]
 fn a_value_whose_word_is_still_on_its_way_is_not_taken_for_granted() {
     let port = port();
@@ -272,7 +274,8 @@ fn await_it(port: &'static Port, handle: &NodeHandle) {
 #[test]
 fn a_step_is_held_back_for_two_percent_of_its_time_and_never_more_than_fifty_microseconds() {
     const CAME: u64 = 7_000;
-    // Estimated at 0.44 ns an element: 44 us, 0.46 ms, and 3.7 ms, of which 2 % would be more than 50 us.
+    // Estimated at 0.44 ns an element: 44 us, 0.46 ms, and 3.7 ms, of which 2 % would be more than
+    // 50 us.
     for n in [100_000, 1 << 20, 8 << 20] {
         for ahead in [false, true] {
             let port = port();
@@ -419,8 +422,9 @@ fn the_time_that_a_step_has_waited_for_its_inputs_counts_as_held_back() {
     assert!(machine.is_idle());
 }
 
-/// The ops of a round come one by one, 2 us apart, while the device still works on the round before; who queues them
-/// awaits its loss each round. The steps are the same each time round, whenever in it the step before ends.
+/// The ops of a round come one by one, 2 us apart, while the device still works on the round
+/// before; who queues them awaits its loss each round. The steps are the same each time round,
+/// whenever in it the step before ends.
 #[test]
 fn the_groups_of_a_loop_that_runs_while_the_device_works_are_the_same_each_time_round() {
     const N: usize = 1 << 20;

@@ -36,8 +36,8 @@ pub(crate) trait Driver: Send + Sync {
     fn start(&self, port: &'static Port);
     /// The last `Device` handle is gone: threads may end once nothing is left to do.
     fn abandon(&self);
-    /// Runs a small op on the thread of the poll that awaits it, if it can be run now; true where it is complete then.
-    /// Only asked where the port says [`inline`](Port::inline).
+    /// Runs a small op on the thread of the poll that awaits it, if it can be run now; true where
+    /// it is complete then. Only asked where the port says [`inline`](Port::inline).
     fn run_inline(&self, _port: &'static Port, _node: &NodeHandle, _limit_ns: u32) -> bool {
         false
     }
@@ -53,11 +53,13 @@ pub(crate) trait Driver: Send + Sync {
     fn memory(&self) -> Option<DeviceMemory> {
         None
     }
-    /// A value of this device's from one that lies in host memory, or that another device [lends](Driver::lend).
+    /// A value of this device's from one that lies in host memory, or that another device
+    /// [lends](Driver::lend).
     fn receive(&self, value: Value, _shape: &Shape, _dtype: DType) -> Value {
         value
     }
-    /// A complete value of this device's as `to` takes it without a copy through the host, where that can be.
+    /// A complete value of this device's as `to` takes it without a copy through the host, where
+    /// that can be.
     fn lend(&self, value: &Value, _shape: &Shape, _to: &dyn Driver) -> Option<Value> {
         // Values are immutable: host devices share their elements.
         Some(value.clone())
@@ -97,7 +99,8 @@ pub(crate) struct Counters {
     pub graphs: AtomicU64,
     /// Ops of steps whose values are published and that are still counted as queued.
     pub closing: AtomicUsize,
-    /// The same of the small step that the engine runs just now. Only the one who attends writes it.
+    /// The same of the small step that the engine runs just now. Only the one who attends writes
+    /// it.
     pub closing_small: AtomicUsize,
 }
 
@@ -207,8 +210,8 @@ impl Port {
     #[inline]
     pub fn of(node: &Node) -> &'static Port {
         debug_assert!(node.home.as_any().is::<Port>());
-        // SAFETY: `Home` has one implementation, the one below, and lives in this crate. (To ask for the type
-        // takes two calls through tables at each op.)
+        // SAFETY: `Home` has one implementation, the one below, and lives in this crate. (To ask
+        // for the type takes two calls through tables at each op.)
         unsafe { &*(node.home as *const dyn Home as *const Port) }
     }
 
@@ -221,8 +224,8 @@ impl Port {
         handle
     }
 
-    /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle, and what is to be
-    /// [pushed](Self::push). For a device that [has not ended](Self::is_ended).
+    /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle,
+    /// and what is to be [pushed](Self::push). For a device that [has not ended](Self::is_ended).
     #[inline(always)]
     pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, Queued) {
         debug_assert!(node.completion.state().has(QUEUED));
@@ -241,7 +244,8 @@ impl Port {
         handle
     }
 
-    /// Takes a new node in: its first handle, and what is to be [pushed](Self::push) if the device is there.
+    /// Takes a new node in: its first handle, and what is to be [pushed](Self::push) if the device
+    /// is there.
     pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<Queued>) {
         if self.is_ended()
             && let Some(error) = self.end_error(node.op.name(), node.at)
@@ -279,8 +283,8 @@ impl Port {
         }
     }
 
-    /// Asks for a look at a node that somebody awaits. In a long queue its turn may be far off: then it is named
-    /// beside the queue.
+    /// Asks for a look at a node that somebody awaits. In a long queue its turn may be far off:
+    /// then it is named beside the queue.
     pub fn look_soon(&'static self, node: NodeLink) {
         if !node.completion.set(QUEUED).has(QUEUED) {
             self.push(Queued(node));
@@ -309,16 +313,17 @@ impl Port {
         !self.intake.is_empty() || self.has_awaited.load(SeqCst)
     }
 
-    /// Takes a complete node back that the engine was asked to look at and has not come to. For the one
-    /// who has the only handle on it, and has seen it complete.
+    /// Takes a complete node back that the engine was asked to look at and has not come to. For the
+    /// one who has the only handle on it, and has seen it complete.
     ///
-    /// An awaited loop then never leaves its core: without this the engine fetches every node from it, only
-    /// to find it done, and the caller fetches the memory back.
+    /// An awaited loop then never leaves its core: without this the engine fetches every node from
+    /// it, only to find it done, and the caller fetches the memory back.
     pub fn take_back(&'static self, node: &NodeHandle) {
         let mine = Counts { handles: 1, links: 1 };
         if node.completion.state().has(QUEUED) && node.counts() == mine {
-            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it from there;
-            // and nobody but an owner pushes. (A waker that asks for a look holds a link.)
+            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
+            // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
+            // link.)
             if let Some(link) = unsafe { self.intake.take_back(node.address()) } {
                 link.completion.clear(QUEUED);
             }
@@ -328,8 +333,8 @@ impl Port {
     /// Has the engine look at a node.
     #[inline]
     pub fn push(&'static self, queued: Queued) {
-        // SAFETY: there is one `Queued` for each time that the flag is set, and until it is cleared, by who takes the
-        // node out again, nobody sets it.
+        // SAFETY: there is one `Queued` for each time that the flag is set, and until it is
+        // cleared, by who takes the node out again, nobody sets it.
         unsafe { self.intake.push(queued.0) };
         self.attend();
     }
@@ -383,8 +388,9 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Publishes a small step of so many ops. It is counted as started before, so that who has awaited it finds it in
-    /// the counters; and off the queue after, so that where nothing is queued every value is there and every error noted.
+    /// Publishes a small step of so many ops. It is counted as started before, so that who has
+    /// awaited it finds it in the counters; and off the queue after, so that where nothing is
+    /// queued every value is there and every error noted.
     pub fn publish_small(&self, ops: usize, weight: usize, by_engine: bool, publish: impl FnOnce()) {
         self.counters.started.fetch_add(1, Relaxed);
         if ops > 1 {
@@ -401,7 +407,8 @@ impl Port {
         closing(0);
     }
 
-    /// Asks a source for its value: here where its poll is this library's own, else where it may take long.
+    /// Asks a source for its value: here where its poll is this library's own, else where it may
+    /// take long.
     pub fn ask_source(&'static self, node: NodeLink, waker: Waker) {
         match &node.op {
             Op::Source(source) if source.is_ours() => self.poll_source(node, &waker),
@@ -428,8 +435,8 @@ impl Port {
         self.look(node);
     }
 
-    /// Completes a node, and does what comes with an end. The error of a detached one is in the log before anybody sees
-    /// the end.
+    /// Completes a node, and does what comes with an end. The error of a detached one is in the log
+    /// before anybody sees the end.
     ///
     /// # Safety
     /// The caller holds the right to write (phase Writing), and has it no more.
@@ -451,9 +458,10 @@ impl Port {
         unsafe { node.completion.fail(result, note) };
     }
 
-    /// Completes a claimed node with what `result` brings, or, where that is nothing, marks it as fused away: it was, or
-    /// it was dropped before it was there. What it was made from is let go before anybody sees the end, and returned.
-    /// Nothing happens where the device ended meanwhile, and the node with it.
+    /// Completes a claimed node with what `result` brings, or, where that is nothing, marks it as
+    /// fused away: it was, or it was dropped before it was there. What it was made from is let go
+    /// before anybody sees the end, and returned. Nothing happens where the device ended meanwhile,
+    /// and the node with it.
     pub fn conclude(&self, node: &Node, result: impl FnOnce() -> Option<Result<Value, Error>>) -> Inputs {
         if !node.completion.begin_writing() {
             return Inputs::new();
@@ -481,8 +489,8 @@ fn drop_unrun(node: Node) {
     }
 }
 
-/// A value smaller than this is freed by whoever drops its last handle; a larger one is handed to the
-/// engine, since giving its pages back may take a while.
+/// A value smaller than this is freed by whoever drops its last handle; a larger one is handed to
+/// the engine, since giving its pages back may take a while.
 const FREED_BY_CALLER: usize = 1 << 20;
 
 impl Home for Port {

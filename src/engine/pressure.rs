@@ -24,8 +24,8 @@ pub(crate) struct QueueLimits {
 pub(crate) struct Pressure {
     /// What has come, written by callers.
     came: Apart<Count>,
-    /// What has come to an end, written by whoever runs it. One counter for both would go back and forth
-    /// between two cores at each op.
+    /// What has come to an end, written by whoever runs it. One counter for both would go back and
+    /// forth between two cores at each op.
     ended: Apart<Count>,
     limits: QueueLimits,
     waiting: AtomicBool,

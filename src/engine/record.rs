@@ -1,8 +1,9 @@
 //! What ran, in the order in which it ended: while somebody records.
 //!
-//! The places that end work (a submitted step, a small step, a skip) tell the recordings. While nobody
-//! records that costs them one relaxed load. A recording keeps no node alive and so changes nothing about
-//! what is skipped, fused or computed in place; it knows nothing of queues or threads.
+//! The places that end work (a submitted step, a small step, a skip) tell the recordings. While
+//! nobody records that costs them one relaxed load. A recording keeps no node alive and so changes
+//! nothing about what is skipped, fused or computed in place; it knows nothing of queues or
+//! threads.
 
 #![allow(unsafe_code)]
 
@@ -73,7 +74,8 @@ pub struct RecordedStep {
     pub began: Duration,
     /// When it ended, since the recording began.
     pub ended: Duration,
-    /// Both times are the GPU's own. Else they are the host's: launched, or begun; seen to be through, or ended.
+    /// Both times are the GPU's own. Else they are the host's: launched, or begun; seen to be
+    /// through, or ended.
     pub by_device: bool,
 }
 
@@ -87,8 +89,8 @@ pub struct RecordedAwait {
     pub site: &'static Location<'static>,
     /// Number of the recorded op whose value ended it.
     pub op: Option<usize>,
-    /// The awaiting task, counted from 0 in the order of their first awaits that ended. Tasks are told apart
-    /// by their wakers and names.
+    /// The awaiting task, counted from 0 in the order of their first awaits that ended. Tasks are
+    /// told apart by their wakers and names.
     pub task: usize,
     /// The task's name, where [`named`](crate::recording::named) gave it one.
     pub name: Option<Arc<str>>,
@@ -138,7 +140,8 @@ struct Reel {
     awaits: Vec<RecordedAwait>,
     /// Tasks by what tells them apart: their wakers, and the names they go by.
     tasks: HashMap<(usize, Option<Arc<str>>), usize>,
-    /// The last op that was recorded at an address. Nodes come and go, so the location is compared too.
+    /// The last op that was recorded at an address. Nodes come and go, so the location is compared
+    /// too.
     numbers: HashMap<usize, (usize, &'static Location<'static>)>,
     ops: usize,
 }
@@ -229,8 +232,8 @@ impl Recordings {
         unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits, began) };
     }
 
-    /// A step that was recorded when it was launched is through: when it was launched, and the device's own times of
-    /// it, where there are any.
+    /// A step that was recorded when it was launched is through: when it was launched, and the
+    /// device's own times of it, where there are any.
     #[allow(dead_code)] // For devices whose streams run by themselves.
     #[cold]
     pub fn landed(&self, at: At, launched: Instant, times: Option<(Instant, Instant)>) {

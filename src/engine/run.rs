@@ -138,8 +138,8 @@ where
     B::Kept: 'v,
 {
     let operand = |k: usize| progress.value(step.reads[k], block).map_or_else(&given, B::kept);
-    // The plan says who reads last inside; a value from outside has to be nobody else's as well. What a head reads and
-    // its group as well is read once more when the head has run.
+    // The plan says who reads last inside; a value from outside has to be nobody else's as well.
+    // What a head reads and its group as well is read once more when the head has run.
     let spare = |k: usize| {
         let slot = step.reads[k];
         let last = step.ends.contains(&slot) && step.reads.iter().filter(|&&other| other == slot).count() == 1;

@@ -31,9 +31,9 @@ pub(crate) struct Bench<B> {
     limit_ns: u32,
     /// The engine may have looked at a node while it was claimed here: ask it to look again.
     look_again: bool,
-    /// Links that have been let go, released together at the end: ops in a row share operands, and each
-    /// release touches a count that the caller is just counting up.
-    /// Few lie in here: a poll lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
+    /// Links that have been let go, released together at the end: ops in a row share operands, and
+    /// each release touches a count that the caller is just counting up. Few lie in here: a poll
+    /// lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
     freed: SmallVec<[NodeLink; 4]>,
     pub started: u64,
 }
@@ -60,8 +60,8 @@ impl<'a> Held<'a> {
     }
 }
 
-/// A claim, while its node is computed. Should the engine itself panic meanwhile, the node fails, and
-/// nobody waits for ever.
+/// A claim, while its node is computed. Should the engine itself panic meanwhile, the node fails,
+/// and nobody waits for ever.
 struct Claimed<'a>(&'a Node, &'static Port);
 
 impl Drop for Claimed<'_> {
@@ -223,8 +223,8 @@ impl<B: Immediate> Bench<B> {
         }
         let counts = input.counts();
         let edges = inputs.iter().filter(|i| i.address() == input.address()).count() as u32;
-        // A link of the queue cannot be told from another reader's: one that is queued runs by itself. A
-        // detached one is the engine's to look after.
+        // A link of the queue cannot be told from another reader's: one that is queued runs by
+        // itself. A detached one is the engine's to look after.
         counts.handles == 0 && counts.links <= edges && !input.completion.state().has(DETACHED)
     }
 
@@ -238,7 +238,8 @@ impl<B: Immediate> Bench<B> {
                 unsafe { member.completion.unclaim() };
             }
         }
-        // Before others can have the node: a link that is made later could be told from a reader's no more.
+        // Before others can have the node: a link that is made later could be told from a reader's
+        // no more.
         let link = self.look_again.then(|| held.link());
         // SAFETY: claimed by us.
         let before = unsafe { node.completion.unclaim() };

@@ -1,8 +1,9 @@
 //! Sources: futures of the user's that bring values, polled where nobody waits for the poll.
 //!
-//! A poll may take long, whatever it ought to do, and so may the drop of what a source holds. No lock is held around either,
-//! and no thread that runs steps does it: a device has a few threads for that, which come with the first source and go
-//! when they have had nothing to do for a while. A simulated device does it between two events.
+//! A poll may take long, whatever it ought to do, and so may the drop of what a source holds. No
+//! lock is held around either, and no thread that runs steps does it: a device has a few threads
+//! for that, which come with the first source and go when they have had nothing to do for a while.
+//! A simulated device does it between two events.
 
 use crate::guard::contained;
 use crate::sync::lock_plain as lock;

@@ -59,7 +59,8 @@ fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
     done
 }
 
-/// What a waker of this value sees as it is woken: how much is queued, and how many errors are in the log.
+/// What a waker of this value sees as it is woken: how much is queued, and how many errors are in
+/// the log.
 fn seen_at_the_end(port: &'static Port, node: &NodeHandle) -> Arc<Mutex<Vec<(usize, usize)>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (tell, link) = (seen.clone(), node.link());
@@ -120,8 +121,8 @@ fn constant(port: &'static Port) -> NodeHandle {
     port.given([4].into(), DType::F32, Location::caller(), Ok(value))
 }
 
-/// A poll claims a sum, computes its left operand, and finds that the right one is not there. Meanwhile the engine has looked
-/// at the sum, and found it claimed.
+/// A poll claims a sum, computes its left operand, and finds that the right one is not there.
+/// Meanwhile the engine has looked at the sum, and found it claimed.
 #[test]
 fn what_a_poll_gives_back_is_looked_at_again_where_the_engine_came_by_meanwhile() {
     let port = port();
@@ -195,7 +196,8 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     assert!(later.completion.state().is_complete() && machine.is_idle());
 }
 
-/// The last of a long chain is awaited: only a piece of the chain is brought in at once, and all of it runs in the end.
+/// The last of a long chain is awaited: only a piece of the chain is brought in at once, and all of
+/// it runs in the end.
 #[test]
 fn of_a_long_chain_that_is_awaited_a_piece_is_brought_in_before_its_turn() {
     let port = port();
@@ -238,7 +240,8 @@ fn a_long_intake_is_turned_round_in_pieces_and_read_oldest_first() {
     assert!(rest.iter().all(|n| n.counts().links == 0));
 }
 
-/// Readers of one value, some of them twice, give up in any order: the books are as if they had never been.
+/// Readers of one value, some of them twice, give up in any order: the books are as if they had
+/// never been.
 #[test]
 fn edges_are_cut_in_any_order() {
     let port = port();

@@ -1,7 +1,8 @@
 //! One run of a planned block: what an `Op::Block` carries, and the parts that its outputs are.
 //!
-//! A block with one output is that output's node. With more of them each output is a part: a node of its own, made
-//! from the block's, that takes its result from here. Knows nothing of where or when it runs.
+//! A block with one output is that output's node. With more of them each output is a part: a node
+//! of its own, made from the block's, that takes its result from here. Knows nothing of where or
+//! when it runs.
 
 use super::node::{Node, Op, Planned};
 use super::plan::{Plan, PlanStep, Slot, bit};
@@ -22,7 +23,8 @@ pub(crate) struct Kept {
     pub doubts: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// How far a run of a block has come. `K` is what the device keeps of a value until it has been read.
+/// How far a run of a block has come. `K` is what the device keeps of a value until it has been
+/// read.
 pub(crate) struct Progress<K> {
     next: usize,
     made: Vec<Option<K>>,
@@ -36,7 +38,8 @@ impl<K> Progress<K> {
         Progress { next: 0, made, wanted: block.wanted() }
     }
 
-    /// The next step that is needed; `None` at the end. What only serves outputs that nobody can look at is left out.
+    /// The next step that is needed; `None` at the end. What only serves outputs that nobody can
+    /// look at is left out.
     pub fn step<'a>(&mut self, block: &'a Block) -> Option<&'a PlanStep> {
         let steps = &block.plan.steps;
         while steps.get(self.next).is_some_and(|step| step.serves & self.wanted == 0) {
@@ -120,8 +123,8 @@ impl Block {
         self.wanted.load(Relaxed)
     }
 
-    /// What becomes of the outputs: the result of the only one, or of the block itself, with the outputs left to its
-    /// parts.
+    /// What becomes of the outputs: the result of the only one, or of the block itself, with the
+    /// outputs left to its parts.
     pub fn settle(&self, node: &Node, mut outputs: Vec<Option<Kept>>) -> Kept {
         if outputs.len() > 1 {
             *lock(&self.results) = outputs;

@@ -20,8 +20,8 @@ pub(crate) struct Group<N> {
     pub edges: SmallVec<[u8; 2]>,
     /// Who is computed, and in which register.
     pub members: SmallVec<[(N, Reg); 2]>,
-    /// A node that is no instruction, is computed just before the program, and is read by its members only;
-    /// and which of the inputs it is.
+    /// A node that is no instruction, is computed just before the program, and is read by its
+    /// members only; and which of the inputs it is.
     pub head: Option<(N, u8)>,
     input_regs: SmallVec<[Reg; 2]>,
 }
@@ -87,8 +87,8 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         found.map_or_else(|| self.program.push(code, from, to), |i| i as Reg)
     }
 
-    /// Adds an elementwise node whose operands are `inputs`; its type rules were checked when it was
-    /// made.
+    /// Adds an elementwise node whose operands are `inputs`; its type rules were checked when it
+    /// was made.
     pub fn add(&mut self, node: &N, inputs: &[N]) -> Reg {
         let mut regs: SmallVec<[Reg; 3]> = SmallVec::new();
         for input in inputs {

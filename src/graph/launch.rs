@@ -1,7 +1,7 @@
 //! What an op's CUDA kernels are given, and how it says what to launch.
 //!
-//! The device's counterpart of `CpuRun`. Descriptions only: addresses are numbers here, and who carries
-//! a launch out is behind a trait. The crate's own ops hand over plans of their own through
+//! The device's counterpart of `CpuRun`. Descriptions only: addresses are numbers here, and who
+//! carries a launch out is behind a trait. The crate's own ops hand over plans of their own through
 //! [`CudaRun::work`]; an op from outside brings CUDA C.
 
 use super::refusal::Refusal;
@@ -9,7 +9,8 @@ use crate::dtype::DType;
 use crate::shape::contiguous_strides;
 use std::any::Any;
 
-/// A value in device memory as a kernel reads it: address, element type, sizes, strides in elements.
+/// A value in device memory as a kernel reads it: address, element type, sizes, strides in
+/// elements.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaView<'a> {
     /// Address of the element at index (0, 0, ...).
@@ -97,11 +98,12 @@ impl<'a> CudaViewMut<'a> {
     }
 }
 
-/// CUDA C that an op brings: a translation unit, and the `extern "C" __global__` function to launch.
+/// CUDA C that an op brings: a translation unit, and the `extern "C" __global__` function to
+/// launch.
 ///
-/// It is compiled on first use for the device's architecture, and kept in memory and on disk by its text:
-/// what is the same from run to run is compiled once on a machine. No headers can be included. Pointers
-/// that are only read should be `const T*`.
+/// It is compiled on first use for the device's architecture, and kept in memory and on disk by its
+/// text: what is the same from run to run is compiled once on a machine. No headers can be
+/// included. Pointers that are only read should be `const T*`.
 ///
 /// ```
 /// use futensor::cuda::CudaKernel;
@@ -137,7 +139,8 @@ impl<'a> CudaKernel<'a> {
     }
 }
 
-/// How many threads a launch has: blocks of a grid, threads of a block, bytes of dynamic shared memory.
+/// How many threads a launch has: blocks of a grid, threads of a block, bytes of dynamic shared
+/// memory.
 ///
 /// ```
 /// use futensor::cuda::CudaGrid;
@@ -157,7 +160,8 @@ impl CudaGrid {
         CudaGrid { grid, block, shared: 0 }
     }
 
-    /// As many blocks of `threads` in one dimension as give `n` threads or more; at least one block.
+    /// As many blocks of `threads` in one dimension as give `n` threads or more; at least one
+    /// block.
     pub const fn cover(n: usize, threads: u32) -> CudaGrid {
         let blocks = n.div_ceil(if threads == 0 { 1 } else { threads } as usize);
         let blocks = if blocks == 0 { 1 } else { blocks };
@@ -224,11 +228,13 @@ pub(crate) trait CudaQueue {
     ) -> Result<(), Refusal>;
 }
 
-/// What an op's CUDA side is given: where the operands lie, where the result goes, and a way to launch.
+/// What an op's CUDA side is given: where the operands lie, where the result goes, and a way to
+/// launch.
 ///
-/// Launches run one after the other, on the op's stream, after everything that the operands are made
-/// by. Nothing is computed yet when [`Operation::run_cuda`](super::operation::Operation::run_cuda) runs:
-/// the operands' elements cannot be looked at from here.
+/// Launches run one after the other, on the op's stream, after everything that the operands are
+/// made by. Nothing is computed yet when
+/// [`Operation::run_cuda`](super::operation::Operation::run_cuda) runs: the operands' elements
+/// cannot be looked at from here.
 pub struct CudaRun<'a> {
     pub(crate) inputs: &'a [CudaView<'a>],
     pub(crate) output: CudaViewMut<'a>,
@@ -239,14 +245,15 @@ pub struct CudaRun<'a> {
 }
 
 impl<'a> CudaRun<'a> {
-    /// The operands, in order. The one that [`Operation::reuses`](crate::custom::Operation::reuses) names has shape and type
-    /// here, and its elements in the output alone.
+    /// The operands, in order. The one that [`Operation::reuses`](crate::custom::Operation::reuses)
+    /// names has shape and type here, and its elements in the output alone.
     pub fn inputs(&self) -> &'a [CudaView<'a>] {
         self.inputs
     }
 
-    /// Where the result goes: zeros, or the elements of the input that [`Operation::reuses`](crate::custom::Operation::reuses)
-    /// names. An op that returns without having asked for it fails.
+    /// Where the result goes: zeros, or the elements of the input that
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names. An op that returns without
+    /// having asked for it fails.
     pub fn output(&mut self) -> CudaViewMut<'a> {
         if std::mem::take(&mut self.fresh) {
             let bytes = self.output.numel() * self.output.dtype.size();
@@ -255,7 +262,8 @@ impl<'a> CudaRun<'a> {
         self.output
     }
 
-    /// Where the result goes, with whatever was there before: for kernels that write all of it, which saves the zeros.
+    /// Where the result goes, with whatever was there before: for kernels that write all of it,
+    /// which saves the zeros.
     ///
     /// # Safety
     /// The launches of this run write every element, whatever the elements of the operands are.
@@ -265,14 +273,14 @@ impl<'a> CudaRun<'a> {
         self.output
     }
 
-    /// True where the output is the memory of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names;
-    /// false where it is a copy.
+    /// True where the output is the memory of the input that
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names; false where it is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place
     }
 
-    /// Device memory for this run alone, aligned to 256 bytes and not initialised. It is given back by
-    /// itself when the launches are through.
+    /// Device memory for this run alone, aligned to 256 bytes and not initialised. It is given back
+    /// by itself when the launches are through.
     ///
     /// # Errors
     /// Where there is no memory; the engine may run the op again later, unless it was launched in place before. Hand the

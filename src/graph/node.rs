@@ -31,9 +31,11 @@ pub(crate) trait Home: Sync {
 
 /// A value that some future brings, polled by a device's threads for sources.
 pub(crate) trait Source: Send + Sync {
-    /// Polls it, unless another thread does just now; that one then sees to it that it is asked again.
+    /// Polls it, unless another thread does just now; that one then sees to it that it is asked
+    /// again.
     fn poll(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<Value, Error>>;
-    /// Its poll and its drop are the library's own and short. Else they are the user's, and may take long.
+    /// Its poll and its drop are the library's own and short. Else they are the user's, and may
+    /// take long.
     fn is_ours(&self) -> bool;
     fn name(&self) -> &'static str;
 }
@@ -136,7 +138,8 @@ pub(crate) enum Op {
     Block(Arc<dyn Planned>),
     /// An output of a block that has several; its one input is the block.
     Part(Arc<dyn Any + Send + Sync>),
-    /// Its first input's elements, once all inputs are there: what a failure must not spoil is chosen by it.
+    /// Its first input's elements, once all inputs are there: what a failure must not spoil is
+    /// chosen by it.
     Gate(Otherwise),
     /// A point in the queue that `waitall` waits for.
     Marker,
@@ -190,11 +193,11 @@ impl Op {
 }
 
 /// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
-/// hand-over. Of an elementwise op by the table, as if all lay in the caches: what is moved is known once it is known
-/// what it fuses with.
+/// hand-over. Of an elementwise op by the table, as if all lay in the caches: what is moved is
+/// known once it is known what it fuses with.
 ///
-/// Never below [`floor_ns`], whatever an op says of itself. None of an elementwise op's operands has more elements than
-/// the result, unless the result has none.
+/// Never below [`floor_ns`], whatever an op says of itself. None of an elementwise op's operands
+/// has more elements than the result, unless the result has none.
 #[inline(always)]
 fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: usize) -> u64 {
     let (a, b) = (Arg::Reg(0), Arg::Reg(1));
@@ -239,12 +242,13 @@ fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType
     estimate.max(floor_ns(inputs, shape))
 }
 
-/// Elements that the fastest kernel may get through in a nanosecond: 64 bytes of float32 a nanosecond is more than a
-/// core's own cache gives.
+/// Elements that the fastest kernel may get through in a nanosecond: 64 bytes of float32 a
+/// nanosecond is more than a core's own cache gives.
 const ELEMENTS_PER_NS: u64 = 16;
 
-/// Least time of an op that touches elements: those of all its operands and of its result. An op that forgets one of them
-/// in its own estimate would else be run by a poll, however large that one is.
+/// Least time of an op that touches elements: those of all its operands and of its result. An op
+/// that forgets one of them in its own estimate would else be run by a poll, however large that one
+/// is.
 #[inline(never)]
 fn floor_ns(inputs: &[Link<Node>], shape: &Shape) -> u64 {
     let read = inputs.iter().fold(0u64, |sum, i| sum.saturating_add(i.numel() as u64));
@@ -257,16 +261,18 @@ pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 /// No entry in the engine's books.
 pub(crate) const NO_ENTRY: u32 = u32::MAX;
 
-/// In this order in memory: the counts of the owner and what only the engine and the caller look at lie in
-/// the first line, what a reader of the value looks at in the next ones. A caller that makes op after op of one value
-/// counts it up at each, and would else take the line away from the core that reads the value.
+/// In this order in memory: the counts of the owner and what only the engine and the caller look at
+/// lie in the first line, what a reader of the value looks at in the next ones. A caller that makes
+/// op after op of one value counts it up at each, and would else take the line away from the core
+/// that reads the value.
 #[repr(C)]
 pub(crate) struct Node {
     /// The next node in the intake, while it is in there.
     pub next: AtomicPtr<Inner<Node>>,
     pub home: &'static dyn Home,
     pub at: &'static Location<'static>,
-    /// The engine's note: where it stands in its books. Only who holds the device's desk reads or writes it.
+    /// The engine's note: where it stands in its books. Only who holds the device's desk reads or
+    /// writes it.
     pub entry: AtomicU32,
     /// Estimated time on one thread of a CPU, in nanoseconds.
     pub cost_ns: u32,
@@ -299,8 +305,8 @@ impl Node {
         Node::with(op, inputs, shape, dtype, home, at, numel, 0)
     }
 
-    /// A node with these flags; `numel` is what the shape says. Part of its caller, so that the fields are written where
-    /// the node will be, and none of it is copied.
+    /// A node with these flags; `numel` is what the shape says. Part of its caller, so that the
+    /// fields are written where the node will be, and none of it is copied.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // All of a node that is not the same in each new one.
     pub fn with(
@@ -374,8 +380,8 @@ impl Node {
         self.inputs.with(|inputs| unsafe { (*inputs).as_slice() })
     }
 
-    /// Empties the inputs. Whoever writes the value calls this before the value is published, so that
-    /// nobody else can be reading them.
+    /// Empties the inputs. Whoever writes the value calls this before the value is published, so
+    /// that nobody else can be reading them.
     ///
     /// # Safety
     /// The caller holds the right to write (phase Writing), or owns the node alone.
@@ -410,7 +416,8 @@ impl Node {
         Value::placed(Storage::Inline(words), &Layout { shape: self.shape.clone(), strides, offset: 0 })
     }
 
-    /// The value of a node of which one of so many inputs has failed, where it has one all the same.
+    /// The value of a node of which one of so many inputs has failed, where it has one all the
+    /// same.
     pub fn instead<'v>(
         &self,
         inputs: usize,
@@ -458,8 +465,9 @@ impl Drop for Node {
     }
 }
 
-/// A node's owners but for the engine's links that only ask for another look, or give it. Never fewer than may come to
-/// read it. (Whoever asks for a look has a handle, or had the link that it pushes before the value could be there.)
+/// A node's owners but for the engine's links that only ask for another look, or give it. Never
+/// fewer than may come to read it. (Whoever asks for a look has a handle, or had the link that it
+/// pushes before the value could be there.)
 pub(crate) fn readers(link: &NodeLink) -> Counts {
     // First the counts: each flag goes before its link does.
     let counts = link.counts();

@@ -6,7 +6,8 @@
 use super::launch::CudaRun;
 pub use super::refusal::Refusal;
 use super::value::Buffer;
-// The one name from above: a gradient rule is written in the ops that users call. Nothing here calls it.
+// The one name from above: a gradient rule is written in the ops that users call. Nothing here
+// calls it.
 use crate::Backward;
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -46,16 +47,17 @@ pub struct CpuRun<'a> {
     pub(crate) output: ViewMut<'a>,
     pub(crate) parallel: &'a dyn Parallel,
     pub(crate) in_place: bool,
-    /// So many elements of the output, from the first on, an op from outside has written or was given. The crate's own
-    /// write all of them through the field.
+    /// So many elements of the output, from the first on, an op from outside has written or was
+    /// given. The crate's own write all of them through the field.
     pub(crate) written: usize,
-    /// What each input's elements lie in, where that is more than their node: kernels may keep something beside them.
+    /// What each input's elements lie in, where that is more than their node: kernels may keep
+    /// something beside them.
     pub(crate) buffers: &'a [Option<&'a dyn Buffer>],
 }
 
 impl<'a> CpuRun<'a> {
-    /// The operands' values, in order. The one that [`Operation::reuses`] names has shape and type here, and its
-    /// elements in the output alone.
+    /// The operands' values, in order. The one that [`Operation::reuses`] names has shape and type
+    /// here, and its elements in the output alone.
     pub fn inputs(&self) -> &'a [View<'a>] {
         self.inputs
     }
@@ -76,14 +78,15 @@ impl<'a> CpuRun<'a> {
         self.parallel
     }
 
-    /// True where the output is the memory of the input that [`Operation::reuses`] names; false where it is a copy.
+    /// True where the output is the memory of the input that [`Operation::reuses`] names; false
+    /// where it is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place
     }
 }
 
-/// Which values a gradient rule reads: they are kept, or can be computed again, until the gradient has gone
-/// through. The upstream gradient, shapes and types are always there.
+/// Which values a gradient rule reads: they are kept, or can be computed again, until the gradient
+/// has gone through. The upstream gradient, shapes and types are always there.
 ///
 /// ```
 /// use futensor::custom::Needs;
@@ -135,11 +138,12 @@ impl Needs {
 
 /// An op that the table does not have. Implement it to bring an op of your own.
 ///
-/// [`run_cpu`](Self::run_cpu) and [`run_cuda`](Self::run_cuda) are called on the device's threads and must not wait for
-/// anything. The others are asked once, by the caller's thread, when the op is asked for (the gradient's when the gradient
-/// is). Wherever one panics, the value fails and says so, and nothing else does; so it is with a panic of what the op
-/// drops.
-/// [`custom_owned`](crate::custom::custom_owned) shows one that changes a value in place, as a key-value cache does.
+/// [`run_cpu`](Self::run_cpu) and [`run_cuda`](Self::run_cuda) are called on the device's threads
+/// and must not wait for anything. The others are asked once, by the caller's thread, when the op
+/// is asked for (the gradient's when the gradient is). Wherever one panics, the value fails and
+/// says so, and nothing else does; so it is with a panic of what the op drops.
+/// [`custom_owned`](crate::custom::custom_owned) shows one that changes a value in place, as a
+/// key-value cache does.
 pub trait Operation: Any + Send + Sync {
     /// The op's name, for errors and traces.
     fn name(&self) -> &str;
@@ -169,42 +173,45 @@ pub trait Operation: Any + Send + Sync {
         Err(Refusal::no_kernel(self.name()))
     }
 
-    /// Estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op itself;
-    /// the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an element read
-    /// or written, since nobody else knows what an op does. Whatever it says, the engine takes a nanosecond for 16
-    /// elements of all operands and the result as the least.
+    /// Estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op
+    /// itself; the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an
+    /// element read or written, since nobody else knows what an op does. Whatever it says, the
+    /// engine takes a nanosecond for 16 elements of all operands and the result as the least.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let all = inputs.iter().copied().chain([output]).map(|m| m.shape.numel() as u64);
         all.fold(10_000, u64::saturating_add)
     }
 
-    /// An input (of the output's shape and type) that the op changes in place: the output begins with its elements.
+    /// An input (of the output's shape and type) that the op changes in place: the output begins
+    /// with its elements.
     ///
-    /// Where this op is the input's last reader, the output is its memory, and nothing is copied; else it is a copy, and
-    /// whoever holds the input sees no change. Either way the output is the one view of these elements:
-    /// [`CpuRun::inputs`] and [`CudaRun::inputs`] have the input's shape and type alone. One that is not there, or of
-    /// another shape or type, is an argument error.
+    /// Where this op is the input's last reader, the output is its memory, and nothing is copied;
+    /// else it is a copy, and whoever holds the input sees no change. Either way the output is the
+    /// one view of these elements: [`CpuRun::inputs`] and [`CudaRun::inputs`] have the input's
+    /// shape and type alone. One that is not there, or of another shape or type, is an argument
+    /// error.
     fn reuses(&self) -> Option<usize> {
         None
     }
 
-    /// True where elementwise ops that follow, and a reduction after them, may run in the same step, if nobody else
-    /// can look at this op's result. They then work on its memory while that is warm. By default false: worth while
-    /// for an op that makes a large result in an order of its own.
+    /// True where elementwise ops that follow, and a reduction after them, may run in the same
+    /// step, if nobody else can look at this op's result. They then work on its memory while that
+    /// is warm. By default false: worth while for an op that makes a large result in an order of
+    /// its own.
     fn takes_epilogue(&self) -> bool {
         false
     }
 
-    /// Which values [`gradient`](Self::gradient) reads, where the inputs marked in `wanted` are on the tape.
-    /// Called with the op itself. By default all of them.
+    /// Which values [`gradient`](Self::gradient) reads, where the inputs marked in `wanted` are on
+    /// the tape. Called with the op itself. By default all of them.
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let _ = wanted;
         Needs::ALL
     }
 
-    /// The gradients of the inputs, in the ops that everybody calls, so that they have gradients themselves.
-    /// Called by [`grad`](crate::grad) in the caller's thread; nothing in it waits. [`Backward`] says what is
-    /// there.
+    /// The gradients of the inputs, in the ops that everybody calls, so that they have gradients
+    /// themselves. Called by [`grad`](crate::grad) in the caller's thread; nothing in it waits.
+    /// [`Backward`] says what is there.
     ///
     /// # Errors
     /// A [`Refusal`] makes the gradients that come through here failed values. That is the default: an op

@@ -1,9 +1,10 @@
-//! A whole block of ops, planned at once: which run as one step, in what order, and who reads what last.
+//! A whole block of ops, planned at once: which run as one step, in what order, and who reads what
+//! last.
 //!
-//! The nodes are a trace: they say what is asked and are never computed themselves. What follows is known, so
-//! nothing is held back and nothing depends on timing: groups grow over the whole block, and the last reader of
-//! each value is the last reader there is. A plan knows neither values nor devices, and can be run any number of
-//! times.
+//! The nodes are a trace: they say what is asked and are never computed themselves. What follows is
+//! known, so nothing is held back and nothing depends on timing: groups grow over the whole block,
+//! and the last reader of each value is the last reader there is. A plan knows neither values nor
+//! devices, and can be run any number of times.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +25,8 @@ pub(crate) const NOWHERE: Slot = Slot::MAX;
 
 pub(crate) struct PlanStep {
     pub work: Work,
-    /// Where the operands are: those of the group, for its head [`NOWHERE`], then those of the head or of the one node.
+    /// Where the operands are: those of the group, for its head [`NOWHERE`], then those of the head
+    /// or of the one node.
     pub reads: SmallVec<[Slot; 4]>,
     /// What the group's head, or the one node, is made from.
     pub inputs: Inputs,
@@ -93,13 +95,14 @@ fn is_fusible(node: &NodeLink) -> bool {
 
 /// What a traced node is made from.
 fn inputs(node: &NodeLink) -> &[NodeLink] {
-    // SAFETY: whoever traces has claimed the nodes, and lets their inputs go only after the plan is made.
+    // SAFETY: whoever traces has claimed the nodes, and lets their inputs go only after the plan is
+    // made.
     unsafe { node.inputs() }
 }
 
-/// Plans a block. `nodes` stand in the order in which they were made; `given` are what comes from outside;
-/// `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's draws. With `epilogues`
-/// groups may have heads.
+/// Plans a block. `nodes` stand in the order in which they were made; `given` are what comes from
+/// outside; `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's
+/// draws. With `epilogues` groups may have heads.
 pub(crate) fn plan(
     nodes: &[NodeLink],
     given: &[NodeLink],
@@ -249,8 +252,8 @@ impl<'a> Drafter<'a> {
         Some(group)
     }
 
-    /// Finds the step for a node: a group that it continues, the groups of all its operands if they can be one, or
-    /// a new one.
+    /// Finds the step for a node: a group that it continues, the groups of all its operands if they
+    /// can be one, or a new one.
     fn place(&mut self, n: usize) {
         let operands = self.operands[n].clone();
         let node = &self.nodes[n];
@@ -375,8 +378,8 @@ impl<'a> Drafter<'a> {
         while d < self.drafts.len() {
             let written = |s: &Self| s.drafts[d].members.iter().filter(|&&m| s.is_written(m)).count();
             while !self.drafts[d].gone && self.drafts[d].group && written(self) > OUTPUTS_MAX {
-                // The last member becomes the first of what comes after, with the reduction that reads it. What
-                // stays never needs what goes.
+                // The last member becomes the first of what comes after, with the reduction that
+                // reads it. What stays never needs what goes.
                 let mut rest = Vec::new();
                 let next = self.drafts.len();
                 self.drafts.push(Draft { group: true, ..Draft::default() });

@@ -2,8 +2,8 @@
 //!
 //! The planner writes it, the kernels of each device run it: registers are numbered by the
 //! instruction that defines them, each has one element type, and implied casts are written out. A
-//! program knows neither values nor threads. Every instruction rounds to its own type, so a value is
-//! bitwise the same whether its op ran alone or fused.
+//! program knows neither values nor threads. Every instruction rounds to its own type, so a value
+//! is bitwise the same whether its op ran alone or fused.
 
 use crate::dtype::{DType, Scalar};
 use crate::op::{BinaryOp, UnaryOp};
@@ -76,8 +76,8 @@ impl Program {
         self.instrs[reg as usize].dtype
     }
 
-    /// What these registers need of the program, with them as its outputs: the rest is left out, registers and
-    /// inputs are numbered anew. Also the old number of each input that is left.
+    /// What these registers need of the program, with them as its outputs: the rest is left out,
+    /// registers and inputs are numbered anew. Also the old number of each input that is left.
     #[allow(dead_code)] // Only a device that splits groups asks for it.
     pub fn only(&self, outputs: &[Reg]) -> (Program, SmallVec<[u8; 4]>) {
         let mut needed: SmallVec<[bool; INSTRS_MAX]> = SmallVec::from_elem(false, self.instrs.len());

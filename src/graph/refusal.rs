@@ -2,8 +2,8 @@
 
 use crate::error::ErrorKind;
 
-/// Why an op does not take its operands, or why its kernel gave up: a kind and a sentence. The engine
-/// adds the op's name and the caller's line.
+/// Why an op does not take its operands, or why its kernel gave up: a kind and a sentence. The
+/// engine adds the op's name and the caller's line.
 ///
 /// ```
 /// use futensor::custom::Refusal;

@@ -1,8 +1,9 @@
 //! The tape: how a value on it was made, and what has to be kept so that a gradient can be formed.
 //!
-//! A node lets its inputs go when it is complete, so the tape stands beside the graph: a value on it has an
-//! [`Entry`] that knows the op and the entries of the operands. `tensor/gradient` writes entries when ops
-//! are called and walks them in `grad`; this file knows only who may still ask for which value.
+//! A node lets its inputs go when it is complete, so the tape stands beside the graph: a value on
+//! it has an [`Entry`] that knows the op and the entries of the operands. `tensor/gradient` writes
+//! entries when ops are called and walks them in `grad`; this file knows only who may still ask for
+//! which value.
 //!
 //! # What is kept
 //!
@@ -18,8 +19,8 @@
 //! - The tape is owned by the handles of results: dropping the loss drops it, and work that only the
 //!   tape observed is cancelled. An entry becomes active only when it is made, never again later.
 //!
-//! Entries are freed in a loop, so a tape of a million ops does not overflow the stack. A lock guards one
-//! entry for a few instructions; no two are ever held together.
+//! Entries are freed in a loop, so a tape of a million ops does not overflow the stack. A lock
+//! guards one entry for a few instructions; no two are ever held together.
 
 use super::node::{Home, NodeHandle, Op, ViewOp};
 use super::operation::{Meta, Needs};
@@ -154,8 +155,8 @@ pub(crate) struct Given<'a> {
 }
 
 impl Entry {
-    /// Puts a value on the tape. Entries among the operands are active: their values are in the caller's
-    /// hands.
+    /// Puts a value on the tape. Entries among the operands are active: their values are in the
+    /// caller's hands.
     pub fn record<'a>(
         made: Made,
         operands: impl Iterator<Item = Given<'a>>,
@@ -234,8 +235,8 @@ impl Entry {
         }
     }
 
-    /// The gradient has gone through: lets go of what the rule needed. How values hang together stays, so
-    /// that a second gradient can say what is wrong.
+    /// The gradient has gone through: lets go of what the rule needed. How values hang together
+    /// stays, so that a second gradient can say what is wrong.
     pub fn spend(&self) {
         let mut state = lock(&self.state);
         if std::mem::replace(&mut state.spent, true) {
@@ -267,7 +268,8 @@ impl Entry {
 }
 
 impl Constant {
-    /// A draw that is in memory, or has to be there for the op anyway, is kept like any other value.
+    /// A draw that is in memory, or has to be there for the op anyway, is kept like any other
+    /// value.
     fn of(node: &NodeHandle, reads_memory: bool) -> Constant {
         let written = reads_memory || node.completion.state().is_complete();
         match node.op {

@@ -1,7 +1,7 @@
 //! A value that is there: its elements and how they lie.
 //!
-//! Small ones lie in the node itself, larger ones in a counted buffer that views share. Which memory
-//! a buffer is, only its device knows.
+//! Small ones lie in the node itself, larger ones in a counted buffer that views share. Which
+//! memory a buffer is, only its device knows.
 
 use crate::counted::seen_after;
 use crate::dtype::DType;
@@ -25,7 +25,8 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     fn keep(&self) -> Option<&Keep> {
         None
     }
-    /// Memory of the same device for what is kept beside these elements; `None` where there is none to spare.
+    /// Memory of the same device for what is kept beside these elements; `None` where there is none
+    /// to spare.
     fn beside(&self, _bytes: usize) -> Option<Arc<dyn Buffer>> {
         None
     }
@@ -39,18 +40,20 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
 /// What a kernel made of a buffer's elements.
 pub(crate) type Made = Arc<dyn Any + Send + Sync>;
 
-/// The place for what a kernel made of a buffer's elements, kept for the next time: a weight in packed form, say. It
-/// lives and dies with the buffer; a buffer that has one is not written over.
+/// The place for what a kernel made of a buffer's elements, kept for the next time: a weight in
+/// packed form, say. It lives and dies with the buffer; a buffer that has one is not written over.
 #[derive(Default)]
 pub(crate) struct Keep {
-    /// How often a kernel has thought of making it of one view, and a mark of that view: see [`Keep::count`].
+    /// How often a kernel has thought of making it of one view, and a mark of that view: see
+    /// [`Keep::count`].
     uses: AtomicU32,
     kept: OnceLock<Arc<Kept>>,
 }
 
 impl Keep {
-    /// Counts a use of a view (by the mark that it has), up to 3, and returns how many there have been in a row: a
-    /// weight in training is seen from two sides in turn, and written over then, and stays at 1.
+    /// Counts a use of a view (by the mark that it has), up to 3, and returns how many there have
+    /// been in a row: a weight in training is seen from two sides in turn, and written over then,
+    /// and stays at 1.
     pub fn count(&self, view: u32) -> u32 {
         let mark = view.wrapping_mul(0x9e37_79b9) & !3;
         let old = self.uses.load(Relaxed);
@@ -73,8 +76,8 @@ impl Keep {
         }
     }
 
-    /// What is kept; if it is nothing, what `make` gives is from now on. Nobody waits for somebody else's making, a poll
-    /// least of all: there is nothing meanwhile.
+    /// What is kept; if it is nothing, what `make` gives is from now on. Nobody waits for somebody
+    /// else's making, a poll least of all: there is nothing meanwhile.
     pub fn get_or_make(&self, buffer: &dyn Buffer, make: impl FnOnce() -> Option<Made>) -> Option<Made> {
         let kept = self.kept.get_or_init(|| {
             let kept = Arc::new(Kept { state: Mutex::new(State::Nothing) });
@@ -112,8 +115,8 @@ impl Kept {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives up what is kept, unless somebody uses it or makes it just now; the caller drops it. If it is `denied`, it
-    /// is not made again.
+    /// Gives up what is kept, unless somebody uses it or makes it just now; the caller drops it. If
+    /// it is `denied`, it is not made again.
     pub fn let_go(&self, denied: bool) -> Option<Made> {
         let mut state = self.lock();
         match &*state {
@@ -140,7 +143,8 @@ pub(crate) enum Storage {
     Shared(Arc<dyn Buffer>),
 }
 
-/// How many owners a buffer has. Who finds no others may write over it: what they did with it came before.
+/// How many owners a buffer has. Who finds no others may write over it: what they did with it came
+/// before.
 pub(crate) fn owners(buffer: &Arc<dyn Buffer>) -> usize {
     seen_after(|| Arc::strong_count(buffer))
 }
@@ -185,8 +189,8 @@ impl Value {
         }
     }
 
-    /// Address of the first byte of the storage, where the host can read it. The value must stay where
-    /// it is while the address is used: small ones lie inside it.
+    /// Address of the first byte of the storage, where the host can read it. The value must stay
+    /// where it is while the address is used: small ones lie inside it.
     pub fn host(&self) -> Option<*const u8> {
         match &self.storage {
             Storage::Inline(words) => Some(words.as_ptr() as *const u8),

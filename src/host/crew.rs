@@ -1,8 +1,8 @@
 //! Compute threads that help each other: one kernel's parts on every thread that is idle.
 //!
 //! A worker that runs a large step offers its parts here; workers with nothing of their own take
-//! some. Who offers also works, so a job always ends, with or without help. Called by kernels through
-//! [`Parallel`], and by idle workers. Knows nothing of steps or streams.
+//! some. Who offers also works, so a job always ends, with or without help. Called by kernels
+//! through [`Parallel`], and by idle workers. Knows nothing of steps or streams.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +38,8 @@ impl Job {
             if i >= self.parts {
                 return;
             }
-            // SAFETY: the owner is still inside `Crew::run`: it leaves only once no helper is counted.
+            // SAFETY: the owner is still inside `Crew::run`: it leaves only once no helper is
+            // counted.
             let part = unsafe { &*self.part };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
                 self.next.store(self.parts, Ordering::Relaxed);
@@ -59,7 +60,8 @@ impl Job {
 pub(crate) struct Crew {
     threads: usize,
     jobs: Mutex<Vec<Arc<Job>>>,
-    /// How many jobs are on offer, so that the idle need not take the lock to see that there is none.
+    /// How many jobs are on offer, so that the idle need not take the lock to see that there is
+    /// none.
     offered: AtomicUsize,
     /// Calls sleeping workers to a job. Set by the driver, which owns the threads.
     call: Box<dyn Fn() + Send + Sync>,

@@ -1,11 +1,12 @@
 //! The CPU device's driver: it owns the compute threads and calls the machine.
 //!
-//! Each worker takes the lock, tells the machine what happened, runs small steps where they stand, and
-//! leaves with a step of its own; with none, it helps with another worker's large step; with nothing
-//! at all it stays awake for a moment and then sleeps. Only workers (and the watchdog, to end the device) take the lock: callers and polls
-//! never do. One worker at a time attends to the intake; one that leaves for a long step appoints
-//! another if there is more to do. Threads start with the first op and run at a lower priority than
-//! the executor's, so that a heartbeat beside them is not late.
+//! Each worker takes the lock, tells the machine what happened, runs small steps where they stand,
+//! and leaves with a step of its own; with none, it helps with another worker's large step; with
+//! nothing at all it stays awake for a moment and then sleeps. Only workers (and the watchdog, to
+//! end the device) take the lock: callers and polls never do. One worker at a time attends to the
+//! intake; one that leaves for a long step appoints another if there is more to do. Threads start
+//! with the first op and run at a lower priority than the executor's, so that a heartbeat beside
+//! them is not late.
 
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
 use crate::engine::machine::Limits;
@@ -218,8 +219,8 @@ impl Shared {
         }
     }
 
-    /// A worker's thread. Kernels' panics end with their value; one in the engine itself would leave its
-    /// books in doubt, so it ends the device, and every await with it.
+    /// A worker's thread. Kernels' panics end with their value; one in the engine itself would
+    /// leave its books in doubt, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
         lower_priority(self.manner.nice);
         while let Err(words) = caught(|| self.work(me)) {
@@ -255,8 +256,9 @@ impl Shared {
                 last = Instant::now();
                 continue;
             }
-            // Who has looked at something goes on to `idle` all the same: taking each node as it comes would have
-            // this core and the caller's fight for it, and for the head of the intake.
+            // Who has looked at something goes on to `idle` all the same: taking each node as it
+            // comes would have this core and the caller's fight for it, and for the head of the
+            // intake.
             if self.crew.help() {
                 last = Instant::now();
                 continue;
@@ -296,8 +298,8 @@ impl Shared {
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step has to come
-    /// by, attending or not: the step's end may have let others begin.
+    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step has
+    /// to come by, attending or not: the step's end may have let others begin.
     fn at_desk(&self, me: usize, ran: bool) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
@@ -356,7 +358,8 @@ impl Shared {
                 if self.leave_to_poll() {
                     return true;
                 }
-                // Polls keep up. They push, so somebody has to stay awake, or they would have to wake us.
+                // Polls keep up. They push, so somebody has to stay awake, or they would have to
+                // wake us.
                 *last = Instant::now();
             }
             let held = attends && self.deadline.load(Relaxed) != u64::MAX;
@@ -383,8 +386,8 @@ impl Shared {
         true
     }
 
-    /// A poll may be about to claim what has just come in: leaves it alone for a moment, and longer where
-    /// polls are seen to keep up. True where there is something to look at then.
+    /// A poll may be about to claim what has just come in: leaves it alone for a moment, and longer
+    /// where polls are seen to keep up. True where there is something to look at then.
     fn leave_to_poll(&self) -> bool {
         if !self.port.inline {
             return true;
@@ -430,7 +433,8 @@ impl Shared {
         while self.conduct(&mut books) {}
     }
 
-    /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited for.
+    /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited
+    /// for.
     fn watch(&self, limit: Duration) {
         let limit_ns = limit.as_nanos() as u64;
         while self.threads.running.load(SeqCst) > 0 && !self.port.is_ended() {
@@ -467,7 +471,8 @@ impl Shared {
 pub(crate) fn lower_priority(nice: i32) {
     #[cfg(target_os = "linux")]
     if nice != 0 {
-        // SAFETY: plain system calls on the calling thread; a refusal leaves the priority as it was.
+        // SAFETY: plain system calls on the calling thread; a refusal leaves the priority as it
+        // was.
         unsafe {
             let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
             let now = libc::getpriority(libc::PRIO_PROCESS, tid);

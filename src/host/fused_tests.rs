@@ -58,8 +58,8 @@ fn run_fused(
     results
 }
 
-/// `a = gelu(x)`, `b = a * 1.5 - 0.25`, and a reduction of `b`: whichever of `a` and `b` somebody holds, each element
-/// is computed once, and all are as they are apart.
+/// `a = gelu(x)`, `b = a * 1.5 - 0.25`, and a reduction of `b`: whichever of `a` and `b` somebody
+/// holds, each element is computed once, and all are as they are apart.
 #[test]
 fn a_fused_reduction_computes_each_element_once_whatever_is_written_beside_it() {
     let memory = Memory::new(usize::MAX);

@@ -1,7 +1,7 @@
 //! The host: a device whose values lie in this machine's memory.
 //!
-//! Its workers, which are the engine there, their crew, one step, and its kernels. The simulated device is the host
-//! under a seed.
+//! Its workers, which are the engine there, their crew, one step, and its kernels. The simulated
+//! device is the host under a seed.
 
 pub(crate) mod crew;
 pub(crate) mod driver;

@@ -1,9 +1,9 @@
 //! The simulated device's driver: the same machine, one event at a time, in an order that a seed
 //! chooses, on a clock that only the simulation moves.
 //!
-//! Streams are queues of which one runs at a time; values lie in host memory and are really computed.
-//! Faults come on demand. A seed replays: nothing here asks the computer for the time or for random numbers.
-//! Tests drive it by hand, or leave it to a thread of its own.
+//! Streams are queues of which one runs at a time; values lie in host memory and are really
+//! computed. Faults come on demand. A seed replays: nothing here asks the computer for the time or
+//! for random numbers. Tests drive it by hand, or leave it to a thread of its own.
 
 use crate::backend::Results;
 use crate::engine::desk::Desk;
@@ -38,7 +38,8 @@ pub(crate) struct Script {
     pub faults: Faults,
     /// Virtual nanoseconds after which a step that never ends takes the device with it.
     pub watchdog_ns: Option<u64>,
-    /// Small steps run where they are taken up, as on the CPU; else everything goes through streams.
+    /// Small steps run where they are taken up, as on the CPU; else everything goes through
+    /// streams.
     pub small: bool,
     /// A thread of its own runs it; else tests do.
     pub own_thread: bool,
@@ -85,7 +86,8 @@ impl SimDriver {
         }
     }
 
-    /// Lets one thing happen, chosen by the seed, and whatever sources have to say to it; false where nothing can.
+    /// Lets one thing happen, chosen by the seed, and whatever sources have to say to it; false
+    /// where nothing can.
     pub fn step(&self, port: &'static Port) -> bool {
         let went_on = self.go_on(port);
         // Without the lock: what a source does is the user's.

@@ -11,11 +11,13 @@ use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::attention::AttentionOptions;
 use std::panic::Location;
 
-/// Attention with several heads (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) over `[..., places, width]`:
-/// PyTorch's with `batch_first`, and its names. `in_proj_weight` `[3 width, width]` has the rows of queries, keys and
-/// values one after the other, so that an input that is all three takes one product.
+/// Attention with several heads (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) over `[...,
+/// places, width]`: PyTorch's with `batch_first`, and its names. `in_proj_weight` `[3 width,
+/// width]` has the rows of queries, keys and values one after the other, so that an input that is
+/// all three takes one product.
 ///
-/// [`Module::forward`] lets every place attend to every place; [`forward_with`](Self::forward_with) takes a mask.
+/// [`Module::forward`] lets every place attend to every place; [`forward_with`](Self::forward_with)
+/// takes a mask.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -48,7 +50,8 @@ pub struct MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// A layer whose heads are `width / heads` wide, with PyTorch's initial values from the device's generator.
+    /// A layer whose heads are `width / heads` wide, with PyTorch's initial values from the
+    /// device's generator.
     ///
     /// # Errors
     /// Where `width` does not divide into `heads`, the weights are failed values, and so is what the layer makes of
@@ -105,8 +108,8 @@ impl MultiheadAttention {
                 mode: Mode::default(),
             };
         }
-        // Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks",
-        // of `width` inputs and three times as many outputs: sqrt(6 / (4 width)).
+        // Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+        // networks", of `width` inputs and three times as many outputs: sqrt(6 / (4 width)).
         let glorot = (1.5 / width.max(1) as f64).sqrt();
         let zeros = |n: usize| bias.then(|| weight(device.zeros([n])));
         let out = uniform(device, [width, width], super::init::bound(width));
@@ -140,10 +143,11 @@ impl MultiheadAttention {
         MultiheadAttention { dropout: p, ..self }
     }
 
-    /// Every place of `x` `[..., places, width]` attends to those that it sees. The mask of the options is broadcast
-    /// to `[batch, heads, places, places]`, `batch` being all dimensions before the places as one; as in
-    /// [`scaled_dot_product_attention`](TensorFuture::scaled_dot_product_attention), true is seen, and a place that
-    /// sees nothing finds zeros. The probability of a drop is the layer's own.
+    /// Every place of `x` `[..., places, width]` attends to those that it sees. The mask of the
+    /// options is broadcast to `[batch, heads, places, places]`, `batch` being all dimensions
+    /// before the places as one; as in
+    /// [`scaled_dot_product_attention`](TensorFuture::scaled_dot_product_attention), true is seen,
+    /// and a place that sees nothing finds zeros. The probability of a drop is the layer's own.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -173,8 +177,9 @@ impl MultiheadAttention {
         self.mixed([&heads.i(0), &heads.i(1), &heads.i(2)], x, options.into())
     }
 
-    /// What places of `query` `[..., queries, width]` find among `key` and `value` `[..., keys, width]`: attention to
-    /// something else, as in a decoder. The mask is broadcast to `[batch, heads, queries, keys]`.
+    /// What places of `query` `[..., queries, width]` find among `key` and `value` `[..., keys,
+    /// width]`: attention to something else, as in a decoder. The mask is broadcast to `[batch,
+    /// heads, queries, keys]`.
     ///
     /// ```
     /// use futensor::{Device, nn};
@@ -224,7 +229,8 @@ impl MultiheadAttention {
         }
     }
 
-    /// Heads `[batch, heads, places, width / heads]` of queries, keys and values to a result like `like`.
+    /// Heads `[batch, heads, places, width / heads]` of queries, keys and values to a result like
+    /// `like`.
     #[track_caller]
     fn mixed(
         &self,
@@ -248,7 +254,8 @@ impl MultiheadAttention {
     }
 }
 
-/// How many there are; of an empty value with dimensions that no product holds, too many for a reshape to take.
+/// How many there are; of an empty value with dimensions that no product holds, too many for a
+/// reshape to take.
 fn product_of(dims: &[usize]) -> usize {
     dims.iter().fold(1, |n, &d| n.saturating_mul(d))
 }

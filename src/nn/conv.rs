@@ -21,9 +21,9 @@ macro_rules! convolutions {
         }
 
         impl $Name {
-            /// A layer with random weights and biases from the device's generator: uniform between minus and plus
-            /// one over the root of the number of values that each output is made of. `kernel` is one number, or one
-            /// for each spatial dimension.
+            /// A layer with random weights and biases from the device's generator: uniform between
+            /// minus and plus one over the root of the number of values that each output is made
+            /// of. `kernel` is one number, or one for each spatial dimension.
             ///
             /// # Errors
             /// Where `kernel` is neither, or is not positive, and where channels do not divide into groups, the
@@ -111,8 +111,8 @@ macro_rules! convolutions {
     )*};
 }
 convolutions! {
-    /// Convolution over lines `[batch, inputs, length]`: `weight` is `[outputs, inputs / groups, kernel]`, `bias` is
-    /// `[outputs]`.
+    /// Convolution over lines `[batch, inputs, length]`: `weight` is `[outputs, inputs / groups,
+    /// kernel]`, `bias` is `[outputs]`.
     ///
     /// ```
     /// use futensor::{ConvOptions, Device, nn, nn::Module};
@@ -121,8 +121,8 @@ convolutions! {
     /// assert_eq!(layer.forward(&device.ones([4, 2, 9])).dims(), [4, 8, 9]);
     /// ```
     Conv1d conv1d 1,;
-    /// Convolution over images `[batch, inputs, height, width]`: `weight` is `[outputs, inputs / groups, kernel
-    /// height, kernel width]`, `bias` is `[outputs]`.
+    /// Convolution over images `[batch, inputs, height, width]`: `weight` is `[outputs, inputs /
+    /// groups, kernel height, kernel width]`, `bias` is `[outputs]`.
     ///
     /// ```
     /// use futensor::{ConvOptions, Device, nn, nn::Module};
@@ -145,8 +145,8 @@ convolutions! {
     /// assert_eq!((error.op(), error.message()), ("Conv2d", "4 channels to 6 do not divide into 3 groups"));
     /// ```
     ;
-    /// Convolution over volumes `[batch, inputs, depth, height, width]`: `weight` is `[outputs, inputs / groups, kernel
-    /// depth, kernel height, kernel width]`, `bias` is `[outputs]`.
+    /// Convolution over volumes `[batch, inputs, depth, height, width]`: `weight` is `[outputs,
+    /// inputs / groups, kernel depth, kernel height, kernel width]`, `bias` is `[outputs]`.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};

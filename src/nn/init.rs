@@ -10,8 +10,9 @@ pub(super) fn uniform(device: &Device, shape: impl Into<Shape>, bound: f64) -> T
     device.rand(shape) * (2.0 * bound) - bound
 }
 
-/// PyTorch's default for weights and biases of linear and convolution layers, whose inputs number `fan_in`: He
-/// et al.'s uniform distribution with `a = sqrt(5)` (arXiv:1502.01852), which comes to `1 / sqrt(fan_in)`.
+/// PyTorch's default for weights and biases of linear and convolution layers, whose inputs number
+/// `fan_in`: He et al.'s uniform distribution with `a = sqrt(5)` (arXiv:1502.01852), which comes to
+/// `1 / sqrt(fan_in)`.
 pub(super) fn bound(fan_in: usize) -> f64 {
     1.0 / (fan_in.max(1) as f64).sqrt()
 }

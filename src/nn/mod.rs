@@ -22,8 +22,8 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 //!
-//! `forward` is synchronous and returns a future like every op: nothing in here waits. What a module holds are
-//! [`Parameter`]s, cells with an immutable value that an optimizer replaces.
+//! `forward` is synchronous and returns a future like every op: nothing in here waits. What a
+//! module holds are [`Parameter`]s, cells with an immutable value that an optimizer replaces.
 
 mod activation;
 mod attention;

@@ -9,8 +9,8 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// [`layer_norm`](TensorFuture::layer_norm) over the last dimensions, with a weight (ones at first) and a bias
-/// (zeros).
+/// [`layer_norm`](TensorFuture::layer_norm) over the last dimensions, with a weight (ones at first)
+/// and a bias (zeros).
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -136,8 +136,8 @@ impl Module for RmsNorm {
 }
 
 /// Batch norm over all dimensions but the channels (dimension 1), whatever their number: PyTorch's
-/// `BatchNorm1d`, `2d` and `3d`. In training it normalises with the batch's own mean and variance and keeps
-/// running averages of them; in use ([`Module::eval`]) with the averages.
+/// `BatchNorm1d`, `2d` and `3d`. In training it normalises with the batch's own mean and variance
+/// and keeps running averages of them; in use ([`Module::eval`]) with the averages.
 ///
 /// ```
 /// # tokio_test::block_on(async {

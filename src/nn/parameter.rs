@@ -13,9 +13,9 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A weight of a module, or a buffer (a running mean, say): a cell with a value in it. Values themselves never
-/// change; [`set`](Self::set) puts another one in. Clones share the cell, so that an optimizer sees the
-/// module's own, and two modules can tie their weights.
+/// A weight of a module, or a buffer (a running mean, say): a cell with a value in it. Values
+/// themselves never change; [`set`](Self::set) puts another one in. Clones share the cell, so that
+/// an optimizer sees the module's own, and two modules can tie their weights.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -79,10 +79,11 @@ impl Parameter {
         Parameter(Arc::new(Mutex::new(Slot { value: Some(value), trained, lazy: Lazy::default() })))
     }
 
-    /// A weight whose value is still to come, with the sizes that are known of it: PyTorch's `UninitializedParameter`.
-    /// Optimizers know it like any other, and leave it alone until it has a value, which [`set`](Self::set) or
-    /// [`load_state`](super::Module::load_state) gives it. Until then [`value`](Self::value) is a failed one without
-    /// elements, and [`to`](Self::to) and [`to_dtype`](Self::to_dtype) are remembered.
+    /// A weight whose value is still to come, with the sizes that are known of it: PyTorch's
+    /// `UninitializedParameter`. Optimizers know it like any other, and leave it alone until it has
+    /// a value, which [`set`](Self::set) or [`load_state`](super::Module::load_state) gives it.
+    /// Until then [`value`](Self::value) is a failed one without elements, and [`to`](Self::to) and
+    /// [`to_dtype`](Self::to_dtype) are remembered.
     ///
     /// ```
     /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
@@ -175,8 +176,8 @@ impl Parameter {
         device.refused("parameter", ErrorKind::Argument, text, dtype, Location::caller())
     }
 
-    /// Puts another value in, off the tape it came from: a leaf again, where this is trained. What was made
-    /// from the old value stays what it is.
+    /// Puts another value in, off the tape it came from: a leaf again, where this is trained. What
+    /// was made from the old value stays what it is.
     pub fn set(&self, value: impl AsRef<TensorFuture>) {
         let value = value.as_ref();
         if self.stand_in().is_some() {
@@ -222,8 +223,8 @@ impl Parameter {
         }
     }
 
-    /// Turns the value into another floating point type, and gradients with it; integers and truth values stay as
-    /// they are. Queued, not waited for.
+    /// Turns the value into another floating point type, and gradients with it; integers and truth
+    /// values stay as they are. Queued, not waited for.
     ///
     /// ```
     /// use futensor::{DType, Device, nn::Parameter};
@@ -291,8 +292,8 @@ pub fn values(parameters: &[Parameter]) -> Vec<TensorFuture> {
     parameters.iter().map(Parameter::value).collect()
 }
 
-/// Calls `f` with values that stand in for parameters' own, on this thread only: how one module runs on
-/// several devices. A value that is set meanwhile (a running mean) is dropped.
+/// Calls `f` with values that stand in for parameters' own, on this thread only: how one module
+/// runs on several devices. A value that is set meanwhile (a running mean) is dropped.
 pub(crate) fn substituted<R>(values: &[(Parameter, TensorFuture)], f: impl FnOnce() -> R) -> R {
     /// Takes the stand-ins off, after a panic too.
     struct Off(usize);

@@ -40,7 +40,8 @@ impl Sequential {
         self
     }
 
-    /// Puts one more module at the end: [`then`](Self::then), where modules are counted out in a loop.
+    /// Puts one more module at the end: [`then`](Self::then), where modules are counted out in a
+    /// loop.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};

@@ -10,9 +10,10 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::attention::AttentionOptions;
 
-/// A layer of a transformer's encoder (Vaswani et al. 2017, arXiv:1706.03762, section 3.1) over `[..., places, width]`:
-/// attention to itself, and two linear layers with an activation between them; what went in is added to what each
-/// makes of it, and the sum is normed. PyTorch's with `batch_first`, by its names; nothing is dropped unless asked for.
+/// A layer of a transformer's encoder (Vaswani et al. 2017, arXiv:1706.03762, section 3.1) over
+/// `[..., places, width]`: attention to itself, and two linear layers with an activation between
+/// them; what went in is added to what each makes of it, and the sum is normed. PyTorch's with
+/// `batch_first`, by its names; nothing is dropped unless asked for.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -35,8 +36,8 @@ pub struct TransformerEncoderLayer {
 }
 
 impl TransformerEncoderLayer {
-    /// A layer of this width and number of heads, `middle` wide between its linear layers; [`Relu`] is between them,
-    /// and the norms' `eps` is 1e-5.
+    /// A layer of this width and number of heads, `middle` wide between its linear layers; [`Relu`]
+    /// is between them, and the norms' `eps` is 1e-5.
     ///
     /// # Errors
     /// As [`MultiheadAttention::new`].
@@ -64,8 +65,8 @@ impl TransformerEncoderLayer {
         TransformerEncoderLayer { norm1: self.norm1.eps(eps), norm2: self.norm2.eps(eps), ..self }
     }
 
-    /// With numbers dropped in training, each with this probability: weights of the attention, what the activation
-    /// gives, and what is added to the input.
+    /// With numbers dropped in training, each with this probability: weights of the attention, what
+    /// the activation gives, and what is added to the input.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -87,7 +88,8 @@ impl TransformerEncoderLayer {
         }
     }
 
-    /// With each norm before its block instead of after it (PyTorch's `norm_first`) (Xiong et al. 2020, arXiv:2002.04745).
+    /// With each norm before its block instead of after it (PyTorch's `norm_first`) (Xiong et al.
+    /// 2020, arXiv:2002.04745).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -105,7 +107,8 @@ impl TransformerEncoderLayer {
         TransformerEncoderLayer { norm_first: first, ..self }
     }
 
-    /// The result where places see what the options let them: see [`MultiheadAttention::forward_with`].
+    /// The result where places see what the options let them: see
+    /// [`MultiheadAttention::forward_with`].
     ///
     /// ```
     /// use futensor::{AttentionOptions, Device, nn};

@@ -1,4 +1,5 @@
-//! Attention as one op, which never has the matrix of scores; its gradient makes that matrix once more.
+//! Attention as one op, which never has the matrix of scores; its gradient makes that matrix once
+//! more.
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};

@@ -1,5 +1,5 @@
-//! Convolution over one, two or three dimensions and the two products that its gradients need, which are one
-//! family: the gradient of each is made of the other two.
+//! Convolution over one, two or three dimensions and the two products that its gradients need,
+//! which are one family: the gradient of each is made of the other two.
 //!
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
@@ -150,7 +150,8 @@ impl Operation for Conv {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        // Each element of the input under the weight, and of the weight under the input, meets as many.
+        // Each element of the input under the weight, and of the weight under the input, meets as
+        // many.
         let (weight, places) = match self.role {
             Role::Output => (&inputs[1].shape, &output.shape),
             Role::Input(_) => (&inputs[1].shape, &inputs[0].shape),

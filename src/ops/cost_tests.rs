@@ -1,4 +1,5 @@
-//! What the engine takes an op to cost: never less than all its elements, whatever the op says of itself.
+//! What the engine takes an op to cost: never less than all its elements, whatever the op says of
+//! itself.
 use super::attention::Attention;
 use super::cat::Cat;
 use super::conv::{Conv, Role, Walk};

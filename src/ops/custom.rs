@@ -49,7 +49,8 @@ pub(crate) struct Foreign<O: Operation> {
 }
 
 impl<O: Operation> Foreign<O> {
-    /// Asks an op on such inputs everything that the engine may want to know: the op, and what it makes of them.
+    /// Asks an op on such inputs everything that the engine may want to know: the op, and what it
+    /// makes of them.
     pub fn ask(op: O, inputs: &[&Meta]) -> (Foreign<O>, Result<Meta, Refusal>) {
         let mut this = Foreign {
             op: None,

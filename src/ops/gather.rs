@@ -1,4 +1,5 @@
-//! `gather`: `out[i][j] = x[index[i][j]][j]` along a dimension. Negative indices count from the end.
+//! `gather`: `out[i][j] = x[index[i][j]][j]` along a dimension. Negative indices count from the
+//! end.
 
 use super::check::{checked, dim_of, indices, out_of_range, within};
 use crate::Backward;

@@ -36,16 +36,17 @@ pub(crate) fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
     Some((out, full))
 }
 
-/// Most rows for which a weight is packed: with more, what the library spends on its own packing is little ([256, 256]
-/// by a packed [256, 256] took 238 us on two threads, by the library 199; [16, 384] by [384, 1536] 124 and 196).
+/// Most rows for which a weight is packed: with more, what the library spends on its own packing is
+/// little ([256, 256] by a packed [256, 256] took 238 us on two threads, by the library 199; [16,
+/// 384] by [384, 1536] 124 and 196).
 const ROWS_MAX: usize = 64;
-/// Most bytes of a transposed weight that is packed whatever the rows: the library packs such a one element by
-/// element, which shows up to there (see `TURN_MAX` of its kernel).
+/// Most bytes of a transposed weight that is packed whatever the rows: the library packs such a one
+/// element by element, which shows up to there (see `TURN_MAX` of its kernel).
 const TURNED_MAX: usize = 4 << 20;
 /// Most rows of halves, which are widened at each call.
 const HALF_ROWS_MAX: usize = 32;
-/// A weight is packed when it is used for the third time in a row, as it was and in the same view: then it is one
-/// that stays.
+/// A weight is packed when it is used for the third time in a row, as it was and in the same view:
+/// then it is one that stays.
 const PACKED_AT_USE: u32 = 3;
 
 /// A weight in packed form, and which view of its buffer that is.
@@ -56,8 +57,8 @@ struct Weight {
     panels: matmul::Packed,
 }
 
-/// Whether the right operand of a product may come to be packed: settled by types, shapes and steps alone, since the
-/// sums are then those of a packed weight from the first product on.
+/// Whether the right operand of a product may come to be packed: settled by types, shapes and steps
+/// alone, since the sums are then those of a packed weight from the first product on.
 fn may_be_packed(a: &View<'_>, b: &View<'_>) -> bool {
     let &[k, n] = b.shape else { return false };
     if a.shape.is_empty() || !a.is_contiguous() || a.numel() == 0 || k * n < 4096 {
@@ -71,10 +72,11 @@ fn may_be_packed(a: &View<'_>, b: &View<'_>) -> bool {
     pays && matmul::can_be_packed(a.dtype, [m, k, n], steps)
 }
 
-/// The packed form of a weight that is multiplied with again and again, made on its third use and kept beside its
-/// elements, in memory of the same device. A served model's products are of this kind, and a library that packs at each
-/// call spends more time on that than on the product. The operands are such that [`may_be_packed`] holds. Where there is no
-/// memory to spare the weight is not packed.
+/// The packed form of a weight that is multiplied with again and again, made on its third use and
+/// kept beside its elements, in memory of the same device. A served model's products are of this
+/// kind, and a library that packs at each call spends more time on that than on the product. The
+/// operands are such that [`may_be_packed`] holds. Where there is no memory to spare the weight is
+/// not packed.
 fn packed(b: &View<'_>, buffer: Option<&dyn Buffer>) -> Option<Arc<Weight>> {
     let (&[k, n], Some(buffer)) = (b.shape, buffer) else { return None };
     let keep = buffer.keep()?;
@@ -130,8 +132,8 @@ impl Operation for MatMul {
         one(0).and(one(1))
     }
 
-    /// `g b^T` and `a^T g`. Rows of all batches against one matrix are one product, not a product a batch to
-    /// be summed up.
+    /// `g b^T` and `a^T g`. Rows of all batches against one matrix are one product, not a product a
+    /// batch to be summed up.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let rank = |i: usize| call.meta(i).shape.rank();
         let (a_rank, b_rank) = (rank(0), rank(1));
@@ -157,7 +159,8 @@ impl Operation for MatMul {
             call.give(1, |call| call.input(0).unsqueeze(-1).mul(call.upstream().unsqueeze(-2)));
             return Ok(());
         }
-        // The gradient of a view `w^T` is made as that of `w`, so that the update of `w` runs row by row.
+        // The gradient of a view `w^T` is made as that of `w`, so that the update of `w` runs row
+        // by row.
         let product = |view: bool, a: (&crate::TensorFuture, bool), b: (&crate::TensorFuture, bool)| match view
         {
             true => b.0.matmul_turned(!b.1, a.0, !a.1).transpose(-1, -2),

@@ -1,12 +1,13 @@
-//! The mean (or sum) of what each row of logarithms has at its class number, and the way back: one op each where
-//! the general form takes twenty small ones. Each is the other's gradient, since both are linear.
+//! The mean (or sum) of what each row of logarithms has at its class number, and the way back: one
+//! op each where the general form takes twenty small ones. Each is the other's gradient, since both
+//! are linear.
 
 use crate::Backward;
 use crate::dtype::{DType, Element};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 
-/// `(logs [n, classes], target [n])` to minus the mean or sum of `logs[i][target[i]]`, or, as `back`, `(g, target)`
-/// to what flows to `logs`. Rows whose target is `ignore` do not count.
+/// `(logs [n, classes], target [n])` to minus the mean or sum of `logs[i][target[i]]`, or, as
+/// `back`, `(g, target)` to what flows to `logs`. Rows whose target is `ignore` do not count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nll {
     pub ignore: i64,

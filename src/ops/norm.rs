@@ -5,8 +5,8 @@ use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::softmax;
 
-/// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the weight
-/// and the bias, as far as there are any.
+/// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the
+/// weight and the bias, as far as there are any.
 pub(crate) struct Norm {
     pub trailing: usize,
     pub eps: f64,
@@ -49,8 +49,8 @@ impl Operation for Norm {
         }
         if self.weight && wanted[0] { Needs::inputs(&[0, 1]) } else { Needs::inputs(&[0]) }
     }
-    /// With `n = (x - mean) / deviation`, `dn = g * weight`: `dx = (dn - mean(dn) - n mean(dn n)) / deviation`
-    /// over each row; without the means of `x` and `dn` where it is not centred.
+    /// With `n = (x - mean) / deviation`, `dn = g * weight`: `dx = (dn - mean(dn) - n mean(dn n)) /
+    /// deviation` over each row; without the means of `x` and `dn` where it is not centred.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let rows: Vec<isize> = (1..=self.trailing as isize).map(|d| -d).collect();
         let (eps, trailing) = (self.eps, self.trailing);

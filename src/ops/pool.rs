@@ -1,5 +1,5 @@
-//! Pooling over the last one, two or three dimensions: the largest element or its position, the mean, and the mean's way
-//! back. The way back of the largest is a `scatter_add` at its position.
+//! Pooling over the last one, two or three dimensions: the largest element or its position, the
+//! mean, and the mean's way back. The way back of the largest is a `scatter_add` at its position.
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -64,7 +64,8 @@ impl Operation for Pool {
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let (a, b) = (inputs[0].shape.numel() as u64, output.shape.numel() as u64);
-        // Windows may leave most of the larger side out; its elements are read or written all the same.
+        // Windows may leave most of the larger side out; its elements are read or written all the
+        // same.
         let taps = a.min(b).saturating_mul(self.window.taps() as u64);
         taps.max(a.max(b) / 2).saturating_add(200)
     }

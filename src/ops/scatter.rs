@@ -1,5 +1,5 @@
-//! `scatter` and `scatter_reduce`: a value with a source's elements put at given indices, or combined
-//! with what is there. (Sums are `scatter_add`'s.)
+//! `scatter` and `scatter_reduce`: a value with a source's elements put at given indices, or
+//! combined with what is there. (Sums are `scatter_add`'s.)
 
 use super::check::checked;
 use super::check::{dim_of, indices, out_of_range, with_zeros_beyond, within};

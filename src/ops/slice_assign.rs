@@ -16,8 +16,8 @@ pub(crate) struct SliceAssign {
 }
 
 impl SliceAssign {
-    /// `resolve` turns an index and a size into first position, length, step, and whether the dimension
-    /// stays.
+    /// `resolve` turns an index and a size into first position, length, step, and whether the
+    /// dimension stays.
     pub fn new<I: Copy + std::fmt::Debug>(
         dims: &[usize],
         indices: &[I],

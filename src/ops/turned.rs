@@ -1,10 +1,11 @@
-//! Products of matrices of which either may be read with rows and columns changed: what gradients of products
-//! are made of, and linear layers, without a view for each change. Only host devices are asked for it; elsewhere
-//! the views are taken.
+//! Products of matrices of which either may be read with rows and columns changed: what gradients
+//! of products are made of, and linear layers, without a view for each change. Only host devices
+//! are asked for it; elsewhere the views are taken.
 //!
-//! A view is an op: an awaited layer of `[16, 16]` took 5.1 us by `x.matmul(w.t())` and 4.0 so, a training step of a small
-//! net 136 and 127. The public `matmul` cannot look through a view by itself: somebody may ask for the view's gradient.
-//! Beside it the kernel turns what it is given transposed, and a weight that stays is packed: see `matmul`.
+//! A view is an op: an awaited layer of `[16, 16]` took 5.1 us by `x.matmul(w.t())` and 4.0 so, a
+//! training step of a small net 136 and 127. The public `matmul` cannot look through a view by
+//! itself: somebody may ask for the view's gradient. Beside it the kernel turns what it is given
+//! transposed, and a weight that stays is packed: see `matmul`.
 
 use super::matmul::MatMul;
 use crate::Backward;

@@ -16,8 +16,9 @@ struct Moments {
     square: TensorFuture,
 }
 
-/// The betas to the power of the steps that were taken, float64 of one element: what corrects the moments. Values of
-/// a device and no count here, since it is not known at the call whether a step will be taken.
+/// The betas to the power of the steps that were taken, float64 of one element: what corrects the
+/// moments. Values of a device and no count here, since it is not known at the call whether a step
+/// will be taken.
 #[derive(Debug)]
 struct Powers {
     mean: TensorFuture,
@@ -139,8 +140,8 @@ macro_rules! adams {
         pub struct $Name(Core);
 
         impl $Name {
-            /// Of these parameters, as far as they are trained, with a learning rate; betas 0.9 and 0.999, eps
-            /// 1e-8.
+            /// Of these parameters, as far as they are trained, with a learning rate; betas 0.9 and
+            /// 0.999, eps 1e-8.
             ///
             /// # Errors
             /// Of a rate that is negative or not finite, no step is taken: [`error`](Optimizer::error).
@@ -237,7 +238,8 @@ adams! {
     /// ```
     Adam 0.0 false "So much of the parameter is added to its gradient; none by default."
         "0.75" "a step of lr";
-    /// Adam with weight decay of its own (Loshchilov and Hutter 2019, arXiv:1711.05101), as PyTorch has it.
+    /// Adam with weight decay of its own (Loshchilov and Hutter 2019, arXiv:1711.05101), as PyTorch
+    /// has it.
     AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by default."
         "0.75" "1 - lr * decay";
 }

@@ -6,8 +6,9 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// Scales gradients down so that their common 2-norm is at most `norm_max`; gives them, and the norm they had.
-/// The norm is a value to come like any other: nothing waits for it. All are on one device.
+/// Scales gradients down so that their common 2-norm is at most `norm_max`; gives them, and the
+/// norm they had. The norm is a value to come like any other: nothing waits for it. All are on one
+/// device.
 ///
 /// ```
 /// # tokio_test::block_on(async {

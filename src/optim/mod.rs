@@ -1,11 +1,12 @@
 //! Optimizers: from parameters and gradients to new parameters. Nothing in here waits.
 //!
-//! Values are immutable, so a step replaces what the [`Parameter`]s hold. The arithmetic of one parameter fuses
-//! into one pass, which writes over the old value where nobody else holds it.
+//! Values are immutable, so a step replaces what the [`Parameter`]s hold. The arithmetic of one
+//! parameter fuses into one pass, which writes over the old value where nobody else holds it.
 //!
-//! A step is taken by all parameters or by none: one whose gradients fail, now or on the device later, leaves
-//! parameters, moments and counts as they were. The [`Step`] that it returns has the error. So does that of an optimizer
-//! whose rate, or another number, makes no sense (`Sgd::new(p, -1.0)`): it takes no step until it is given another.
+//! A step is taken by all parameters or by none: one whose gradients fail, now or on the device
+//! later, leaves parameters, moments and counts as they were. The [`Step`] that it returns has the
+//! error. So does that of an optimizer whose rate, or another number, makes no sense (`Sgd::new(p,
+//! -1.0)`): it takes no step until it is given another.
 
 mod adam;
 mod clip;
@@ -45,15 +46,16 @@ pub trait Optimizer {
     /// What it optimizes, in the order of the gradients.
     fn parameters(&self) -> &[Parameter];
 
-    /// Replaces each parameter that has a gradient, by it: all of them, or none where one of the gradients fails. Those
-    /// without keep their values. [`Update`] is how.
+    /// Replaces each parameter that has a gradient, by it: all of them, or none where one of the
+    /// gradients fails. Those without keep their values. [`Update`] is how.
     ///
     /// # Errors
     /// They stay with the step that is returned.
     #[track_caller]
     fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step;
 
-    /// Replaces each parameter, by its gradient: all of them, or none where one of the gradients fails.
+    /// Replaces each parameter, by its gradient: all of them, or none where one of the gradients
+    /// fails.
     ///
     /// # Errors
     /// They stay with the step that is returned: that of the first gradient that fails; where there are not as many
@@ -84,8 +86,8 @@ pub trait Optimizer {
     /// Sets the learning rate, from a [`Schedule`] say.
     fn set_lr(&mut self, lr: f64);
 
-    /// A step along the gradients of `loss`, whose tape it uses up. A parameter that the loss does not depend on (one
-    /// that is frozen, or not initialised yet) stays as it is.
+    /// A step along the gradients of `loss`, whose tape it uses up. A parameter that the loss does
+    /// not depend on (one that is frozen, or not initialised yet) stays as it is.
     ///
     /// # Errors
     /// As for [`step`](Self::step); and where the loss depends on none of the parameters.

@@ -1,7 +1,8 @@
 //! Learning rates over time: pure functions of the step.
 //!
-//! Of numbers that make no sense (a rate or a factor that is negative or not finite) the rate is NaN from the first step
-//! on, and an optimizer that is given it refuses to step: see [`Optimizer::error`](super::Optimizer::error).
+//! Of numbers that make no sense (a rate or a factor that is negative or not finite) the rate is
+//! NaN from the first step on, and an optimizer that is given it refuses to step: see
+//! [`Optimizer::error`](super::Optimizer::error).
 
 use super::is_amount;
 
@@ -10,8 +11,8 @@ fn sound(lr: f64, others: &[f64]) -> f64 {
     if is_amount(lr) && others.iter().all(|&n| is_amount(n)) { lr } else { f64::NAN }
 }
 
-/// A learning rate for each step, counted from 0: NaN at every step where the schedule was given numbers that make no
-/// sense, which optimizers refuse.
+/// A learning rate for each step, counted from 0: NaN at every step where the schedule was given
+/// numbers that make no sense, which optimizers refuse.
 ///
 /// ```
 /// use futensor::optim::{Cosine, Schedule, StepDecay, Warmup};
@@ -68,8 +69,8 @@ impl Schedule for StepDecay {
     }
 }
 
-/// Half a cosine from the first rate to the last, which it keeps: PyTorch's `CosineAnnealingLR` without its
-/// return (Loshchilov and Hutter 2017, arXiv:1608.03983).
+/// Half a cosine from the first rate to the last, which it keeps: PyTorch's `CosineAnnealingLR`
+/// without its return (Loshchilov and Hutter 2017, arXiv:1608.03983).
 #[derive(Clone, Copy, Debug)]
 pub struct Cosine {
     lr: f64,

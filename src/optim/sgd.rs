@@ -7,8 +7,8 @@ use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// `p - lr * g`, with momentum, Nesterov's look ahead and weight decay as PyTorch has them (Sutskever et al.
-/// 2013).
+/// `p - lr * g`, with momentum, Nesterov's look ahead and weight decay as PyTorch has them
+/// (Sutskever et al. 2013).
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -37,8 +37,8 @@ pub struct Sgd {
 #[derive(Debug)]
 struct Velocity {
     value: TensorFuture,
-    /// How much of the gradient goes in: all of the first one, however much is dampened then. Of one element; only where
-    /// anything is dampened.
+    /// How much of the gradient goes in: all of the first one, however much is dampened then. Of
+    /// one element; only where anything is dampened.
     share: Option<TensorFuture>,
 }
 

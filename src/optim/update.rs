@@ -1,7 +1,8 @@
 //! A step that is taken by all parameters or by none.
 //!
-//! Whether a gradient fails may be known only when it has been computed, and nothing here waits. So the decision is a
-//! value like any other: true once all gradients are there, false where one has failed. Each new value is chosen by it.
+//! Whether a gradient fails may be known only when it has been computed, and nothing here waits. So
+//! the decision is a value like any other: true once all gradients are there, false where one has
+//! failed. Each new value is chosen by it.
 //!
 //! The decision is a *gate* (`Op::Gate`), the one op that takes failed operands. Parameters,
 //! moments and counts are chosen by it in the pass that computes them, so that the old one's memory
@@ -20,8 +21,9 @@ use crate::tensor::future::{TensorFuture, Wait};
 use std::future::IntoFuture;
 use std::panic::Location;
 
-/// What became of a step of an optimizer. A step whose gradients failed leaves all parameters as they were, and so
-/// does one that an optimizer refuses: then this has the error. Nobody has to wait for it.
+/// What became of a step of an optimizer. A step whose gradients failed leaves all parameters as
+/// they were, and so does one that an optimizer refuses: then this has the error. Nobody has to
+/// wait for it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -49,7 +51,8 @@ impl Step {
         Step(build::failed(device.port, Meta::new((), DType::Bool), error, at))
     }
 
-    /// The step that is taken where all of these values are there; and their devices, without repetition.
+    /// The step that is taken where all of these values are there; and their devices, without
+    /// repetition.
     fn of<'a>(values: impl Iterator<Item = &'a TensorFuture>, at: At) -> (Step, Vec<Device>) {
         let mut devices: Vec<(Device, Vec<TensorFuture>)> = Vec::new();
         for value in values {
@@ -111,8 +114,9 @@ impl IntoFuture for &Step {
     }
 }
 
-/// A step over all of some parameters or none, for optimizers of your own: its [`gradient`](Self::gradient)s never fail,
-/// and [`keep`](Self::keep) gives the new value where all gradients were there, else the old one.
+/// A step over all of some parameters or none, for optimizers of your own: its
+/// [`gradient`](Self::gradient)s never fail, and [`keep`](Self::keep) gives the new value where all
+/// gradients were there, else the old one.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -162,8 +166,8 @@ pub struct Update {
 }
 
 impl Update {
-    /// A step of these parameters along these gradients; one that is `None` leaves its parameter as it is. `name` is
-    /// who asks, for the error.
+    /// A step of these parameters along these gradients; one that is `None` leaves its parameter as
+    /// it is. `name` is who asks, for the error.
     ///
     /// # Errors
     /// The step that is not taken, and says why: where a gradient is known to have failed, is of another shape or type, or on
@@ -204,13 +208,14 @@ impl Update {
         build::gate_or(0, &gradient.stop_gradient(), &[&self.whole(gradient)], self.at)
     }
 
-    /// A parameter's value off the tape, or another one that is to be replaced, once the decision is there: what is made
-    /// from it alone would else be computed early, in a pass of its own.
+    /// A parameter's value off the tape, or another one that is to be replaced, once the decision
+    /// is there: what is made from it alone would else be computed early, in a pass of its own.
     pub fn old(&self, value: TensorFuture) -> TensorFuture {
         build::gate(&value.stop_gradient(), &[self.whole(&value)], self.at)
     }
 
-    /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was moved, and to its type.
+    /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was
+    /// moved, and to its type.
     pub(super) fn kept(&self, value: TensorFuture, beside: &TensorFuture) -> TensorFuture {
         self.old(value.to_device(&beside.device()).to_dtype(beside.dtype()))
     }
@@ -229,10 +234,10 @@ impl Update {
     }
 }
 
-/// A step that needs of each parameter its value and its gradient alone: `new` of them takes the value's place. It is
-/// computed at once, fused with the gradient and in its memory, and chosen when all are there, which touches no element;
-/// so a step is not taken either where `new` fails. An optimizer that keeps more would need second copies of it all:
-/// for those there is [`Update`].
+/// A step that needs of each parameter its value and its gradient alone: `new` of them takes the
+/// value's place. It is computed at once, fused with the gradient and in its memory, and chosen
+/// when all are there, which touches no element; so a step is not taken either where `new` fails.
+/// An optimizer that keeps more would need second copies of it all: for those there is [`Update`].
 pub(super) fn replaced(
     name: &str,
     parameters: &[Parameter],

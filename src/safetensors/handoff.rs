@@ -1,7 +1,7 @@
 //! A queue between a thread that may block and a task that may not, bounded by weight.
 //!
-//! One end is a reader or writer of files on a thread of its own, the other a future. One sender, one
-//! receiver; either end closes it, and nothing waits for the other end to notice.
+//! One end is a reader or writer of files on a thread of its own, the other a future. One sender,
+//! one receiver; either end closes it, and nothing waits for the other end to notice.
 
 use crate::guard::wake_all;
 use std::collections::VecDeque;
@@ -118,8 +118,8 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// Sends an item as soon as there is room; it is taken out of its slot then. Ready with false where
-    /// nobody wants it any more.
+    /// Sends an item as soon as there is room; it is taken out of its slot then. Ready with false
+    /// where nobody wants it any more.
     pub fn poll_send(&self, cx: &mut Context<'_>, item: &mut Option<T>, weight: usize) -> Poll<bool> {
         let fresh = cx.waker().clone();
         let mut state = self.lock();

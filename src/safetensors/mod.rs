@@ -1,8 +1,9 @@
 //! Tensors from and to files in the safetensors format, without blocking anybody.
 //!
-//! [`load`] is a stream: a thread of its own reads the file, tensor by tensor and never far ahead, and each is
-//! on its way to the device as it comes; [`load_bytes`] takes one from memory. [`save`] is a future. Names, shapes
-//! and types are those of the file, so weights that PyTorch saved load under PyTorch's names.
+//! [`load`] is a stream: a thread of its own reads the file, tensor by tensor and never far ahead,
+//! and each is on its way to the device as it comes; [`load_bytes`] takes one from memory. [`save`]
+//! is a future. Names, shapes and types are those of the file, so weights that PyTorch saved load
+//! under PyTorch's names.
 //!
 //! ```
 //! # tokio_test::block_on(async {

@@ -51,7 +51,8 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Most bytes that wait between the file and the device; 64 MiB by default. A larger tensor waits alone.
+    /// Most bytes that wait between the file and the device; 64 MiB by default. A larger tensor
+    /// waits alone.
     pub fn ahead_bytes(mut self, bytes: usize) -> LoadOptions {
         self.ahead_bytes = bytes;
         self
@@ -88,8 +89,8 @@ impl Progress {
     }
 }
 
-/// The tensors of a file in the order in which they lie there: a `Stream` of names and values that are on their
-/// way to the device. Dropping it ends the reading thread; nobody waits for that.
+/// The tensors of a file in the order in which they lie there: a `Stream` of names and values that
+/// are on their way to the device. Dropping it ends the reading thread; nobody waits for that.
 #[must_use = "what is not received is read for nothing"]
 pub struct Load {
     from: Handoff<Message>,
@@ -108,8 +109,8 @@ impl std::fmt::Debug for Load {
     }
 }
 
-/// Loads the tensors of a safetensors file onto a device. Reading starts with the call, on a thread of its own,
-/// and goes on as far ahead of what has been received as 64 MiB.
+/// Loads the tensors of a safetensors file onto a device. Reading starts with the call, on a thread
+/// of its own, and goes on as far ahead of what has been received as 64 MiB.
 ///
 /// # Errors
 /// They come out of the stream, which then ends: a file that cannot be read, is truncated, is longer than its

@@ -35,7 +35,8 @@ pub(super) fn name_of(dtype: DType) -> Dtype {
 
 /// An element that a file can hold.
 pub(super) trait Wire: Element {
-    /// Adds the elements of whole chunks of bytes; the position of a byte that is none (a bool of 2, say).
+    /// Adds the elements of whole chunks of bytes; the position of a byte that is none (a bool of
+    /// 2, say).
     fn read(bytes: &[u8], to: &mut Vec<Self>) -> Result<(), usize>;
     /// Adds the bytes of elements.
     fn write(elements: &[Self], to: &mut Vec<u8>);

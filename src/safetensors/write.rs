@@ -35,9 +35,9 @@ impl Future for Save {
     }
 }
 
-/// Writes tensors by name into a safetensors file. They are read back one after the other, and a thread of its
-/// own writes them, so that little more than the largest of them is in host memory at once. The file appears
-/// under its name when it is whole, in place of the one that was there.
+/// Writes tensors by name into a safetensors file. They are read back one after the other, and a
+/// thread of its own writes them, so that little more than the largest of them is in host memory at
+/// once. The file appears under its name when it is whole, in place of the one that was there.
 ///
 /// The order in the file is the usual one: wide types first, then by name.
 ///

@@ -1,8 +1,10 @@
-//! Which requests of a batch that failed are run again, and with whom: one bad request is not to fail the others.
+//! Which requests of a batch that failed are run again, and with whom: one bad request is not to
+//! fail the others.
 //!
-//! What failed for a reason of its own has its error. What failed together is run again in about sqrt(n) groups; once
-//! all of these have ended, the requests of those that failed again are run one by one, unless none of them passed:
-//! then the function is at fault, or the device, and everybody has the error. Called by the batcher, outside its locks.
+//! What failed for a reason of its own has its error. What failed together is run again in about
+//! sqrt(n) groups; once all of these have ended, the requests of those that failed again are run
+//! one by one, unless none of them passed: then the function is at fault, or the device, and
+//! everybody has the error. Called by the batcher, outside its locks.
 
 use super::slot::{Slot, may_be_a_requests};
 use crate::sync::lock_plain as lock;

@@ -1,8 +1,9 @@
 //! `Answer`: what one request waits for, from the queue to its own row.
 //!
-//! First it waits in the batcher's queue, then for its own value like any await. Where that fails together with others
-//! of its batch, it waits for the batcher to run it again, or to say that the error stands. Dropping it takes the request
-//! out of the queue, or lets go of its row, so that work which only it wanted is skipped. Knows nothing of batches.
+//! First it waits in the batcher's queue, then for its own value like any await. Where that fails
+//! together with others of its batch, it waits for the batcher to run it again, or to say that the
+//! error stands. Dropping it takes the request out of the queue, or lets go of its row, so that
+//! work which only it wanted is skipped. Knows nothing of batches.
 
 use super::slot::{Given, Seat, may_be_a_requests};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,7 +26,8 @@ pub(super) enum End {
 
 /// The batcher, as an answer knows it.
 pub(super) trait Desk: Send + Sync {
-    /// Takes a request out of the queue and counts it as gone; false where its batch is on its way already.
+    /// Takes a request out of the queue and counts it as gone; false where its batch is on its way
+    /// already.
     fn leave(&self, id: u64) -> bool;
     /// A request that came at `came` has ended.
     fn ended(&self, end: End, came: Duration);
@@ -123,7 +125,8 @@ impl Future for Answer {
                     self.stage = Stage::Over;
                     return Poll::Ready(Err(error));
                 }
-                // Polled after its end: a future may do that only by mistake, and waits for ever then.
+                // Polled after its end: a future may do that only by mistake, and waits for ever
+                // then.
                 Stage::Over => return Poll::Pending,
             }
         }

@@ -1,16 +1,17 @@
 //! `Batcher`: many requests, few batches.
 //!
 //! Whoever brings the request that makes a batch due runs the batch's function on the spot: it only
-//! queues work, so that takes microseconds. A batch is due when it is full, when its oldest request has
-//! waited long enough, or when nothing is under way; and at most so many are under way at once, so that
-//! requests gather while the device is busy. The end of a batch is noticed by wakers on its rows that
-//! observe nothing: all have been woken or dropped when every row is there, has failed, or is wanted no
-//! more, whether or not anybody polls an answer. Locks here are short, and never held around the
-//! function, a waker or a drop of a tensor.
+//! queues work, so that takes microseconds. A batch is due when it is full, when its oldest request
+//! has waited long enough, or when nothing is under way; and at most so many are under way at once,
+//! so that requests gather while the device is busy. The end of a batch is noticed by wakers on its
+//! rows that observe nothing: all have been woken or dropped when every row is there, has failed,
+//! or is wanted no more, whether or not anybody polls an answer. Locks here are short, and never
+//! held around the function, a waker or a drop of a tensor.
 //!
-//! Requests that failed together are run again (`again`): in about sqrt(n) groups, then those of the groups that fail
-//! again one by one. That takes two rounds, n rows more for the groups and sqrt(n) for each bad request, where halving would
-//! take log2(n) rounds and twice as many rows. Where every group fails, the function is at fault: it is left at that.
+//! Requests that failed together are run again (`again`): in about sqrt(n) groups, then those of
+//! the groups that fail again one by one. That takes two rounds, n rows more for the groups and
+//! sqrt(n) for each bad request, where halving would take log2(n) rounds and twice as many rows.
+//! Where every group fails, the function is at fault: it is left at that.
 
 use super::again::{self, Group, Trial};
 use super::answer::{Answer, Desk, End};
@@ -61,26 +62,28 @@ struct Shared<R> {
     state: Mutex<State<R>>,
     /// Batches that have ended and of which some failed.
     failed: Mutex<Vec<Group<R>>>,
-    /// How many wait for a batch, in the queue or to be run again, for those who may not take the lock.
+    /// How many wait for a batch, in the queue or to be run again, for those who may not take the
+    /// lock.
     waiting: AtomicUsize,
     in_flight: AtomicUsize,
 }
 
 /// Gathers requests into batches: a tower `Service` from a request to its own value.
 ///
-/// The function gets the requests of a batch, in the order of their coming, and returns a value for each. It
-/// queues work, like any code on tensors, and waits for nothing; [`rows`](fn@super::rows) cuts a
-/// batch's result into its rows. Dropping an [`Answer`] withdraws its request.
+/// The function gets the requests of a batch, in the order of their coming, and returns a value for
+/// each. It queues work, like any code on tensors, and waits for nothing; [`rows`](fn@super::rows)
+/// cuts a batch's result into its rows. Dropping an [`Answer`] withdraws its request.
 ///
-/// One bad request does not fail its batch: requests that failed together (their values have one root error, the function
-/// panicked, or came back with too few values) are run again in smaller batches, until the error is that of a request alone.
-/// Of n requests about sqrt(n) groups are made; those of a group that fails are run one by one. So none is computed more than
-/// three times, and where all groups fail, the function or the device is at fault, and it is left at that. The function may
-/// see a request more than once; [`isolate(false)`](BatchOptions::isolate) has it see each once. A panic or a wrong number of
-/// values is named by the line of [`new`](Batcher::new).
+/// One bad request does not fail its batch: requests that failed together (their values have one
+/// root error, the function panicked, or came back with too few values) are run again in smaller
+/// batches, until the error is that of a request alone. Of n requests about sqrt(n) groups are
+/// made; those of a group that fails are run one by one. So none is computed more than three times,
+/// and where all groups fail, the function or the device is at fault, and it is left at that. The
+/// function may see a request more than once; [`isolate(false)`](BatchOptions::isolate) has it see
+/// each once. A panic or a wrong number of values is named by the line of [`new`](Batcher::new).
 ///
-/// Clones share the queue. Nothing here needs a runtime; deadlines are kept by a thread of the process,
-/// unless [`BatchOptions::timer`] brings another clock.
+/// Clones share the queue. Nothing here needs a runtime; deadlines are kept by a thread of the
+/// process, unless [`BatchOptions::timer`] brings another clock.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -139,8 +142,8 @@ impl<R: Send + 'static> Batcher<R> {
         Batcher::grouped(options, |_| 0, forward)
     }
 
-    /// A batcher whose batches are of requests with the same key: sentences of about the same length, say.
-    /// The oldest request decides which key is next.
+    /// A batcher whose batches are of requests with the same key: sentences of about the same
+    /// length, say. The oldest request decides which key is next.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -477,7 +480,8 @@ impl<R: Send + 'static> Shared<R> {
         match caught(|| (self.forward)(requests)) {
             Ok(rows) if rows.len() == requests.len() => Ok(rows.into_iter().map(Ok).collect()),
             Ok(rows) => {
-                // A failed value may have any shape, so any number of rows: its own error says more.
+                // A failed value may have any shape, so any number of rows: its own error says
+                // more.
                 if let Some(error) = rows.iter().find_map(TensorFuture::error) {
                     return Err(error);
                 }
@@ -554,7 +558,8 @@ impl<R: Send + 'static> Desk for Shared<R> {
     }
 }
 
-/// Stands for a batch under way: the rows' lists of waiters hold it, and it goes with the last of them.
+/// Stands for a batch under way: the rows' lists of waiters hold it, and it goes with the last of
+/// them.
 struct Token<R: Send + 'static> {
     shared: Arc<Shared<R>>,
     group: Mutex<Option<Group<R>>>,

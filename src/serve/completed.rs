@@ -40,8 +40,8 @@ pub struct Completed {
 
 /// The results of these values as they complete: pairs of a value's number and its result.
 ///
-/// Each completion wakes the stream's task once, and only the values that have completed are looked at. What
-/// is there already comes first, in the order given.
+/// Each completion wakes the stream's task once, and only the values that have completed are looked
+/// at. What is there already comes first, in the order given.
 ///
 /// ```
 /// # tokio_test::block_on(async {

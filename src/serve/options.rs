@@ -1,4 +1,5 @@
-//! How a [`Batcher`](super::Batcher) gathers, and what it says of itself. Written by its user, read by `batcher`.
+//! How a [`Batcher`](super::Batcher) gathers, and what it says of itself. Written by its user, read
+//! by `batcher`.
 
 use super::timer::Timer;
 use std::sync::Arc;
@@ -6,9 +7,9 @@ use std::time::Duration;
 
 /// How a [`Batcher`](super::Batcher) gathers. Start from the default and change what matters.
 ///
-/// A batch goes out when it is full ([`batch_max`](Self::batch_max)) or its oldest request has waited for
-/// [`delay`](Self::delay), if fewer than [`in_flight`](Self::in_flight) batches are under way; so 20 requests that come at once
-/// go as 8, 8 and, 2 ms later, 4:
+/// A batch goes out when it is full ([`batch_max`](Self::batch_max)) or its oldest request has
+/// waited for [`delay`](Self::delay), if fewer than [`in_flight`](Self::in_flight) batches are
+/// under way; so 20 requests that come at once go as 8, 8 and, 2 ms later, 4:
 ///
 /// ```
 /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -24,7 +25,8 @@ use std::time::Duration;
 /// # drop(answers);
 /// ```
 ///
-/// Where a lone request is not to wait at all, [`eager(true)`](Self::eager) lets it go while nothing is under way.
+/// Where a lone request is not to wait at all, [`eager(true)`](Self::eager) lets it go while
+/// nothing is under way.
 #[derive(Clone)]
 pub struct BatchOptions {
     pub(super) batch_max: usize,
@@ -67,8 +69,8 @@ impl BatchOptions {
         self.batch_max = batch_max.max(1);
         self
     }
-    /// How long a request waits for company at most, while fewer than `in_flight` batches are under way;
-    /// 2 ms by default. With 0 a batch takes what waits at that moment.
+    /// How long a request waits for company at most, while fewer than `in_flight` batches are under
+    /// way; 2 ms by default. With 0 a batch takes what waits at that moment.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -88,9 +90,10 @@ impl BatchOptions {
         self.delay = delay;
         self
     }
-    /// Whether a request that finds no batch under way goes out at once; it waits for company even then by default.
-    /// Requests then gather only while the device is busy: a lone one has no delay, but of many that come at once the
-    /// first goes alone, and where each is done before the next has come, all do.
+    /// Whether a request that finds no batch under way goes out at once; it waits for company even
+    /// then by default. Requests then gather only while the device is busy: a lone one has no
+    /// delay, but of many that come at once the first goes alone, and where each is done before the
+    /// next has come, all do.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -141,8 +144,9 @@ impl BatchOptions {
         self.queue = queue.max(1);
         self
     }
-    /// Whether requests that failed together are run again in smaller batches, so that the error is that of the bad one
-    /// alone; true by default. With false the function sees each request once, and a batch fails as a whole.
+    /// Whether requests that failed together are run again in smaller batches, so that the error is
+    /// that of the bad one alone; true by default. With false the function sees each request once,
+    /// and a batch fails as a whole.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -177,8 +181,8 @@ impl std::fmt::Debug for BatchOptions {
     }
 }
 
-/// What a batcher has done, and has in hand. `requests` is the sum of `waiting`, `running` and of those that
-/// have ended: `answered + failed + left_waiting + left_running`.
+/// What a batcher has done, and has in hand. `requests` is the sum of `waiting`, `running` and of
+/// those that have ended: `answered + failed + left_waiting + left_running`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchStats {
@@ -192,7 +196,8 @@ pub struct BatchStats {
     pub failed: u64,
     /// Requests whose answer was dropped while they waited: no batch has seen them.
     pub left_waiting: u64,
-    /// Requests whose answer was dropped later: what only they wanted is skipped where it had not begun.
+    /// Requests whose answer was dropped later: what only they wanted is skipped where it had not
+    /// begun.
     pub left_running: u64,
     /// Batches that were handed to the function.
     pub batches: u64,

@@ -2,8 +2,9 @@
 
 use crate::tensor::future::TensorFuture;
 
-/// The rows of a batch's result: one value for each index of the first dimension, without it. Nothing for
-/// a value without dimensions, or the value itself where it has failed, so that its error is not lost.
+/// The rows of a batch's result: one value for each index of the first dimension, without it.
+/// Nothing for a value without dimensions, or the value itself where it has failed, so that its
+/// error is not lost.
 ///
 /// ```
 /// let batch = futensor::Device::cpu().ones([3, 5]);

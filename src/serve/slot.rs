@@ -1,9 +1,10 @@
-//! `Slot`: where a batcher puts what it has for a request, and keeps the request for as long as it may have to be run
-//! again.
+//! `Slot`: where a batcher puts what it has for a request, and keeps the request for as long as it
+//! may have to be run again.
 //!
-//! It holds the handle on the row beside the answer's own, so that the end of a batch can be looked at whoever polls; an
-//! answer that goes takes both with it, so what nobody wants is skipped all the same. What goes is dropped after the
-//! lock and on the thread of whoever lets it go: requests and wakers are the user's, and drops of rows call the engine.
+//! It holds the handle on the row beside the answer's own, so that the end of a batch can be looked
+//! at whoever polls; an answer that goes takes both with it, so what nobody wants is skipped all
+//! the same. What goes is dropped after the lock and on the thread of whoever lets it go: requests
+//! and wakers are the user's, and drops of rows call the engine.
 
 use crate::engine::pressure::Pressure;
 use crate::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! What tells a batcher that time has passed.
 //!
-//! A batch that is not full goes out when its oldest request has waited long enough, whoever is awake
-//! then. Under tokio a reactor could say so, elsewhere there may be none; so the default is one thread of
-//! the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The thread also takes up
-//! what a finished batch lets through: the engine only rings its bell.
+//! A batch that is not full goes out when its oldest request has waited long enough, whoever is
+//! awake then. Under tokio a reactor could say so, elsewhere there may be none; so the default is
+//! one thread of the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The
+//! thread also takes up what a finished batch lets through: the engine only rings its bell.
 
 use crate::guard::wake_all;
 use crate::sync::lock_plain as lock;
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 pub trait Timer: Send + Sync + 'static {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
-    /// Wakes `waker` once `now()` has reached `at`, soon where it has already; never from inside this call.
+    /// Wakes `waker` once `now()` has reached `at`, soon where it has already; never from inside
+    /// this call.
     fn wake_at(&self, at: Duration, waker: Waker);
 }
 
@@ -39,8 +40,8 @@ impl Alarms {
     }
 }
 
-/// The process's timer thread. It starts with the first alarm, sleeps until the next one, and ends with
-/// the process.
+/// The process's timer thread. It starts with the first alarm, sleeps until the next one, and ends
+/// with the process.
 pub(super) struct ThreadTimer {
     epoch: Instant,
     alarms: Mutex<Alarms>,
@@ -116,8 +117,8 @@ impl ManualTimer {
         ManualTimer::default()
     }
 
-    /// Moves the clock and wakes who is due, on this thread; how many that were. With zero: those who are
-    /// due already.
+    /// Moves the clock and wakes who is due, on this thread; how many that were. With zero: those
+    /// who are due already.
     pub fn advance(&self, by: Duration) -> usize {
         let due = {
             let (now, alarms) = &mut *lock(&self.0);

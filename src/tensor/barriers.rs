@@ -1,8 +1,8 @@
-//! The barrier report: where a program waits, how long, how deep the queue was, and whether the device
-//! ran dry because of it.
+//! The barrier report: where a program waits, how long, how deep the queue was, and whether the
+//! device ran dry because of it.
 //!
-//! A [`Barriers`] collects while it lives; [`BarrierReport`] is what it has seen, as a table. The noting
-//! itself is `watch`'s.
+//! A [`Barriers`] collects while it lives; [`BarrierReport`] is what it has seen, as a table. The
+//! noting itself is `watch`'s.
 
 use super::device::Device;
 use super::watch::{BarrierSite, Table, Watcher};
@@ -10,7 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Collects the barriers of a device, or of all, for as long as it lives: [`Device::barriers`], [`barriers`].
+/// Collects the barriers of a device, or of all, for as long as it lives: [`Device::barriers`],
+/// [`barriers`].
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -34,13 +35,15 @@ pub struct Barriers {
     _watcher: Watcher,
 }
 
-/// Collects the barriers of every device from now on. While nobody collects, an await pays one relaxed load.
+/// Collects the barriers of every device from now on. While nobody collects, an await pays one
+/// relaxed load.
 pub fn barriers() -> Barriers {
     Barriers { table: Table::open(None), _watcher: Watcher::new() }
 }
 
 impl Device {
-    /// Collects this device's barriers from now on. While nobody collects, an await pays one relaxed load.
+    /// Collects this device's barriers from now on. While nobody collects, an await pays one
+    /// relaxed load.
     pub fn barriers(&self) -> Barriers {
         Barriers { table: Table::open(Some(self.port)), _watcher: Watcher::new() }
     }

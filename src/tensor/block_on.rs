@@ -34,8 +34,8 @@ impl Inside {
     fn enter() -> Inside {
         #[cfg(feature = "tokio")]
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // Who may block and who may not only tokio knows (a thread of `spawn_blocking` may, a worker may not): its
-            // own `block_on` of nothing panics where one must not.
+            // Who may block and who may not only tokio knows (a thread of `spawn_blocking` may, a
+            // worker may not): its own `block_on` of nothing panics where one must not.
             runtime.block_on(std::future::ready(()));
         }
         let nested = INSIDE.replace(true);
@@ -53,9 +53,9 @@ impl Drop for Inside {
     }
 }
 
-/// Runs a future to its end on this thread, which sleeps while there is nothing to do: for `main`, tests and
-/// threads of your own. Inside an async task use `.await`: this would block the executor's thread, and every other task
-/// on it.
+/// Runs a future to its end on this thread, which sleeps while there is nothing to do: for `main`,
+/// tests and threads of your own. Inside an async task use `.await`: this would block the
+/// executor's thread, and every other task on it.
 ///
 /// ```
 /// let device = futensor::Device::cpu();

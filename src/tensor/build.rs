@@ -40,8 +40,9 @@ impl Drop for Within {
     }
 }
 
-/// For a function that is made of others, in closures too: their mistakes have its name and its caller's line. Of
-/// functions inside each other the outermost is what the user wrote. No function of a user may be called meanwhile.
+/// For a function that is made of others, in closures too: their mistakes have its name and its
+/// caller's line. Of functions inside each other the outermost is what the user wrote. No function
+/// of a user may be called meanwhile.
 #[must_use]
 pub(crate) fn within(name: &'static str, at: At) -> Within {
     let before = CALLER.get();
@@ -51,7 +52,8 @@ pub(crate) fn within(name: &'static str, at: At) -> Within {
     Within(before)
 }
 
-/// What the user calls an op that is asked for now: its name, but for one that is a part of another.
+/// What the user calls an op that is asked for now: its name, but for one that is a part of
+/// another.
 pub(crate) fn named(op: &str) -> &str {
     CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
@@ -65,8 +67,8 @@ fn in_layers(at: At) -> bool {
     own && ["nn", "optim", "train.rs"].iter().any(|part| file[root..].starts_with(part))
 }
 
-/// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own file is said to be
-/// asked for at `at`. What a user's module asks for keeps its own line.
+/// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own
+/// file is said to be asked for at `at`. What a user's module asks for keeps its own line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     let before = CALLER.get();
     let _back = Within(before);
@@ -110,9 +112,10 @@ pub(crate) fn create_named(
 /// As many dimensions as PyTorch allows; views and kernels count them in a byte.
 const RANK_MAX: usize = 64;
 
-/// Refuses a value of too many dimensions, and one whose bytes no address space holds, even where it would
-/// need none (a constant, a view): whatever is made from it would. So a size is less than `isize::MAX`, which
-/// [`Dims`](super::dims::Dims) has for what is beyond, where there are no elements as well.
+/// Refuses a value of too many dimensions, and one whose bytes no address space holds, even where
+/// it would need none (a constant, a view): whatever is made from it would. So a size is less than
+/// `isize::MAX`, which [`Dims`](super::dims::Dims) has for what is beyond, where there are no
+/// elements as well.
 pub(crate) fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
     if shape.rank() > RANK_MAX {
         return Err(Refusal::shape(format!("{} dimensions are more than {RANK_MAX}", shape.rank())));
@@ -130,16 +133,16 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
     TensorFuture::new(port.given(meta.shape, meta.dtype, at, Err(error)))
 }
 
-/// A failed value of an op that is made of others and does not take its operands: with the first one's
-/// error where that is known to have failed.
+/// A failed value of an op that is made of others and does not take its operands: with the first
+/// one's error where that is known to have failed.
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
     let at = seen(at);
     let own = || Error::new(refusal.kind, named(op), refusal.message, at);
     failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
 }
 
-/// An op that is asked for and that the engine has not been told of. Who owns an operand lets it go before: a
-/// worker that is awake would find it observed, and copy what may be written over.
+/// An op that is asked for and that the engine has not been told of. Who owns an operand lets it go
+/// before: a worker that is awake would find it observed, and copy what may be written over.
 #[must_use]
 pub(crate) struct Asked {
     value: TensorFuture,
@@ -180,12 +183,13 @@ pub(crate) fn apply(
     ask(|| op, operands, rule, at).go()
 }
 
-/// Prepares an op on operands, or makes a failed value: where an operand is known to have failed, with
-/// that one's error; where devices are mixed; where the rule refuses.
+/// Prepares an op on operands, or makes a failed value: where an operand is known to have failed,
+/// with that one's error; where devices are mixed; where the rule refuses.
 ///
-/// What most ops are (their operands have not failed, on one device, no gradient, no region) is part of the caller: the
-/// node's fields are written once, where the node will be. On the way over a function's stack they would be stored by
-/// words and loaded by lines, for which a processor waits until all that was stored before is in its cache.
+/// What most ops are (their operands have not failed, on one device, no gradient, no region) is
+/// part of the caller: the node's fields are written once, where the node will be. On the way over
+/// a function's stack they would be stored by words and loaded by lines, for which a processor
+/// waits until all that was stored before is in its cache.
 #[inline(always)]
 pub(crate) fn ask(
     op: impl FnOnce() -> Op,
@@ -290,7 +294,8 @@ pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, le
     ask(|| Op::WithScalar { op, scalar, left }, &[x], rule, at)
 }
 
-/// `x`, once all of `after` is there: it fails with the first of them that does. All are on one device.
+/// `x`, once all of `after` is there: it fails with the first of them that does. All are on one
+/// device.
 pub(crate) fn gate(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
     let operands: SmallVec<[&TensorFuture; 8]> = std::iter::once(x).chain(after).collect();
     apply(Op::Gate(Otherwise::Fails), &operands, || Ok(x.node.meta()), at)
@@ -321,13 +326,15 @@ fn gate_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> T
     TensorFuture::new(enqueue(port, node))
 }
 
-/// A 0-d value that is there once all of these are, on their device, and fails with the first that does.
+/// A 0-d value that is there once all of these are, on their device, and fails with the first that
+/// does.
 pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> TensorFuture {
     let yes = create(device.port, Op::Fill(Scalar::Bool(true)), ().into(), DType::Bool, at);
     gate(&yes, values, at)
 }
 
-/// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape and type.
+/// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape
+/// and type.
 pub(crate) fn choose(condition: &TensorFuture, new: TensorFuture, old: TensorFuture, at: At) -> TensorFuture {
     let rule = || match (new.node.meta(), old.node.meta()) {
         (n, o) if n.shape != o.shape => {
@@ -354,8 +361,8 @@ pub(crate) fn ask_custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at:
     ask(|| Op::Custom(op.clone()), operands, move || meta, at)
 }
 
-/// A reduction over these dimensions, or all of them. As in PyTorch, no dimension at all stands for all of them, but in
-/// `any` and `all`, where it stands for none.
+/// A reduction over these dimensions, or all of them. As in PyTorch, no dimension at all stands for
+/// all of them, but in `any` and `all`, where it stands for none.
 pub(crate) fn reduce(
     op: ReduceOp,
     x: &TensorFuture,
@@ -378,13 +385,15 @@ pub(crate) fn reduce(
     apply(Op::Reduce(Box::new(reduction)), &[x], rule, at)
 }
 
-/// A failed value of a function that was given no operand at all: on the CPU, since it has to be somewhere.
+/// A failed value of a function that was given no operand at all: on the CPU, since it has to be
+/// somewhere.
 pub(crate) fn of_nothing(op: &str, at: At) -> TensorFuture {
     let error = Error::new(ErrorKind::Argument, op, "needs at least one tensor", at);
     failed(Device::cpu().port, Meta::new([0], DType::F32), error, at)
 }
 
-/// These dimensions, each named once; of a 0-d value, which counts as a row of one, dimension 0 is none of its shape.
+/// These dimensions, each named once; of a 0-d value, which counts as a row of one, dimension 0 is
+/// none of its shape.
 pub(crate) fn named_dims(x: &TensorFuture, dims: &[isize]) -> Result<SmallVec<[usize; 8]>, Refusal> {
     let twice = |dim: isize| Refusal::argument(format!("dimension {dim} is named twice"));
     let mut out: SmallVec<[usize; 8]> = SmallVec::new();

@@ -25,8 +25,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Creation of tensors. Float32 unless told otherwise; each has a `_dtype` form or follows its data.
-/// Nothing waits.
+/// Creation of tensors. Float32 unless told otherwise; each has a `_dtype` form or follows its
+/// data. Nothing waits.
 impl Device {
     /// Zeros, float32.
     ///
@@ -154,8 +154,8 @@ impl Device {
         }
     }
 
-    /// Ones on the diagonal, zeros beside it, float32: the identity matrix of a size, or a matrix of rows and
-    /// columns.
+    /// Ones on the diagonal, zeros beside it, float32: the identity matrix of a size, or a matrix
+    /// of rows and columns.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -183,8 +183,8 @@ impl Device {
         self.diagonal("eye_dtype", shape.into(), 0, dtype, Location::caller())
     }
 
-    /// [`eye`](Self::eye) with its ones on another diagonal: so many columns to the right, or below zero so many rows
-    /// down. NumPy's `eye` with `k`.
+    /// [`eye`](Self::eye) with its ones on another diagonal: so many columns to the right, or below
+    /// zero so many rows down. NumPy's `eye` with `k`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -220,8 +220,8 @@ impl Device {
         build::binary(crate::op::BinaryOp::Eq, &column.unsqueeze(1), &row, at).to_dtype(dtype)
     }
 
-    /// Uniform numbers in [0, 1), float32, from the device's generator. Their positions in its sequence are
-    /// reserved now, so the numbers do not depend on when or where they are drawn.
+    /// Uniform numbers in [0, 1), float32, from the device's generator. Their positions in its
+    /// sequence are reserved now, so the numbers do not depend on when or where they are drawn.
     #[track_caller]
     pub fn rand(&self, shape: impl Into<Shape>) -> TensorFuture {
         draw(self.port, &Dice::Device(self.port), shape.into(), DType::F32, false, Location::caller())
@@ -281,12 +281,13 @@ impl Device {
         TensorFuture::new(self.port.given(shape, T::DTYPE, at, value))
     }
 
-    /// A tensor whose elements some future will bring: a download, a decoder, a channel. The engine polls
-    /// it, starting now; nobody has to await it. Dropping the last handle drops the future.
+    /// A tensor whose elements some future will bring: a download, a decoder, a channel. The engine
+    /// polls it, starting now; nobody has to await it. Dropping the last handle drops the future.
     ///
-    /// It is polled on a thread of the device's for that, outside of any runtime: where it needs one, spawn it there
-    /// and pass the join handle. A poll that takes long keeps nothing waiting but what is made from it (and, where four
-    /// do so at once, other sources). A panic in it is this value's error.
+    /// It is polled on a thread of the device's for that, outside of any runtime: where it needs
+    /// one, spawn it there and pass the join handle. A poll that takes long keeps nothing waiting
+    /// but what is made from it (and, where four do so at once, other sources). A panic in it is
+    /// this value's error.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -450,7 +451,8 @@ pub(crate) fn sourced(
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
-/// The value of a node on another device, for the engine: nobody waits for it, so it counts as no barrier.
+/// The value of a node on another device, for the engine: nobody waits for it, so it counts as no
+/// barrier.
 struct Arrival {
     from: TensorFuture,
     bell: Option<u32>,
@@ -506,8 +508,8 @@ impl Drop for Arrival {
 
 /// Copies between devices.
 impl TensorFuture {
-    /// The same values on another device, copied while everything else goes on; itself where it is there
-    /// already.
+    /// The same values on another device, copied while everything else goes on; itself where it is
+    /// there already.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -19,8 +19,9 @@ pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
     foreign(op, inputs, Location::caller()).go()
 }
 
-/// [`custom`] on operands that are given away: their handles are gone before the device hears of the op. So one that
-/// [reuses](Operation::reuses) an operand is sure to change it where it lies, if nobody else holds it.
+/// [`custom`] on operands that are given away: their handles are gone before the device hears of
+/// the op. So one that [reuses](Operation::reuses) an operand is sure to change it where it lies,
+/// if nobody else holds it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -69,8 +70,8 @@ pub fn custom_owned(op: impl Operation, inputs: impl IntoIterator<Item = TensorF
     asked.without(inputs)
 }
 
-/// Queues an op of your own that is two closures: its shape rule, and its CPU kernel. It runs on the
-/// device's threads; a refusal or a panic in it fails this value and what is made from it.
+/// Queues an op of your own that is two closures: its shape rule, and its CPU kernel. It runs on
+/// the device's threads; a refusal or a panic in it fails this value and what is made from it.
 ///
 /// ```
 /// # tokio_test::block_on(async {

@@ -105,28 +105,29 @@ macro_rules! options {
 pub(crate) use options;
 
 options! { CpuOptions;
-    /// Streams: how many independent chains can be under way at once. By default as many as threads, and
-    /// at least 2; from 1 to 1024.
+    /// Streams: how many independent chains can be under way at once. By default as many as
+    /// threads, and at least 2; from 1 to 1024.
     streams: usize;
-    /// Whether an awaiting poll may run a small ready step itself (the default), or every step is run by
-    /// the device's threads.
+    /// Whether an awaiting poll may run a small ready step itself (the default), or every step is
+    /// run by the device's threads.
     inline: bool;
-    /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8 by
-    /// default, 0 switches it off. Linux only.
+    /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8
+    /// by default, 0 switches it off. Linux only.
     nice: i32;
     /// How long an idle thread stays awake; 100 us by default.
     linger: Duration;
-    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by default,
-    /// and never more than 2 % of its own estimated time. Zero switches it off.
+    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by
+    /// default, and never more than 2 % of its own estimated time. Zero switches it off.
     hold_back: Duration;
     /// A step that runs longer than this ends the device with an error; off by default.
     watchdog: Option<Duration>;
-    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit by
-    /// default.
+    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
+    /// by default.
     bytes_max: usize;
     /// Steps that may be started and not finished; 64 by default.
     in_flight_ops: usize;
-    /// Bytes of results that may be started and not finished; 1 GiB by default. A larger step runs alone.
+    /// Bytes of results that may be started and not finished; 1 GiB by default. A larger step runs
+    /// alone.
     in_flight_bytes: usize;
     /// Queued ops up to which `ready` and `admit` let through; 1024 by default.
     queue_ops: usize;
@@ -149,8 +150,8 @@ impl CpuOptions {
 
 /// What a device has done, and has in hand. Counts are of ops unless their name says otherwise.
 ///
-/// `started + fused + skipped` is what has been taken up of `enqueued`; ops that failed at the call were
-/// never queued.
+/// `started + fused + skipped` is what has been taken up of `enqueued`; ops that failed at the call
+/// were never queued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Ops that were called and queued.
@@ -173,9 +174,10 @@ pub struct Stats {
     pub stream_waits: u64,
     /// Calls of regions that a GPU was given as one CUDA graph.
     pub graphs: u64,
-    /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node), and on a CPU of what is kept
-    /// beside them: a weight that several products with few rows have read is kept packed as well, where there is room for
-    /// that, and takes its bytes in float32 once more. A value that needs the room has it.
+    /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node), and on a
+    /// CPU of what is kept beside them: a weight that several products with few rows have read is
+    /// kept packed as well, where there is room for that, and takes its bytes in float32 once more.
+    /// A value that needs the room has it.
     pub bytes_live: usize,
     /// Largest `bytes_live` so far.
     pub bytes_peak: usize,
@@ -211,8 +213,8 @@ impl Device {
         CPU.get_or_init(|| Device::open("cpu".into(), CpuOptions::default())).clone()
     }
 
-    /// A CPU device of its own: threads, streams, limits, counters. Its threads end once its last handle
-    /// is gone and all its work is done.
+    /// A CPU device of its own: threads, streams, limits, counters. Its threads end once its last
+    /// handle is gone and all its work is done.
     pub fn cpu_with(options: CpuOptions) -> Device {
         Device::open(format!("cpu:{}", COUNT.fetch_add(1, Relaxed) + 1), options)
     }
@@ -316,8 +318,9 @@ impl Device {
         }
     }
 
-    /// Waits until everything that was enqueued on this device before this call is done: computed, fused,
-    /// failed, or skipped because nobody observes it. MXNet's `waitall`, PyTorch's `synchronize`.
+    /// Waits until everything that was enqueued on this device before this call is done: computed,
+    /// fused, failed, or skipped because nobody observes it. MXNet's `waitall`, PyTorch's
+    /// `synchronize`.
     ///
     /// # Errors
     /// The errors of *detached* work that failed since the last `waitall`: see
@@ -350,8 +353,8 @@ impl Device {
         Ready::on(self.port)
     }
 
-    /// Waits for a permit: backpressure for many producers, first come, first served. Keep the permit
-    /// while your work is queued; dropping it lets the next one in.
+    /// Waits for a permit: backpressure for many producers, first come, first served. Keep the
+    /// permit while your work is queued; dropping it lets the next one in.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the line; a permit that was just granted goes to the next.
@@ -371,10 +374,10 @@ impl Device {
         self.port.pressure.try_admit().then(|| Permit::on(self.port))
     }
 
-    /// The orderly end: waits for everything that was enqueued before, refuses what comes after, and lets the
-    /// threads end. Handles stay valid, and what they know (shape, error, whether they are ready) can be asked;
-    /// but a read is an op of its own where it copies more than a few bytes, or from a GPU, and is refused
-    /// then. So read what you need first.
+    /// The orderly end: waits for everything that was enqueued before, refuses what comes after,
+    /// and lets the threads end. Handles stay valid, and what they know (shape, error, whether they
+    /// are ready) can be asked; but a read is an op of its own where it copies more than a few
+    /// bytes, or from a GPU, and is refused then. So read what you need first.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -397,13 +400,14 @@ impl Device {
 
     /// Gives memory that is kept for later values back to the system; returns how many bytes.
     ///
-    /// Freed memory is kept warm, since pages that nobody has touched cost more than most steps; what is
-    /// kept stands in [`Stats::bytes_cached`], and is never more than the most that was live (or 64 MiB). Packed weights
-    /// ([`Stats::bytes_live`]) that no product reads just now go too; who is multiplied with again is packed again.
+    /// Freed memory is kept warm, since pages that nobody has touched cost more than most steps;
+    /// what is kept stands in [`Stats::bytes_cached`], and is never more than the most that was
+    /// live (or 64 MiB). Packed weights ([`Stats::bytes_live`]) that no product reads just now go
+    /// too; who is multiplied with again is packed again.
     ///
-    /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the driver's pool keeps and the
-    /// memory of graphs ([`Region`](crate::region::Region)), and unloads kernels that were not used since the last call. What
-    /// is needed again is made again.
+    /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the
+    /// driver's pool keeps and the memory of graphs ([`Region`](crate::region::Region)), and
+    /// unloads kernels that were not used since the last call. What is needed again is made again.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -7,7 +7,8 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 /// One dimension or several: `0`, `-1`, `[0, 2]`, a slice or a vector. Negative ones count from the
 /// end.
 pub trait Dims {
-    /// As signed numbers. One that `isize` cannot hold is `isize::MAX`, which is no dimension and no size of anything.
+    /// As signed numbers. One that `isize` cannot hold is `isize::MAX`, which is no dimension and
+    /// no size of anything.
     fn dims(&self) -> SmallVec<[isize; 8]>;
 }
 
@@ -55,8 +56,8 @@ impl Dims for () {
 pub enum Index {
     /// One position; the dimension goes. Negative ones count from the end.
     At(isize),
-    /// From start to end (exclusive), negative ones from the end, limited to what is there: Python's
-    /// `start:end:step`.
+    /// From start to end (exclusive), negative ones from the end, limited to what is there:
+    /// Python's `start:end:step`.
     Span {
         /// First position, or the end that the steps lead away from.
         start: Option<isize>,
@@ -71,8 +72,8 @@ impl Index {
     /// Everything.
     pub const ALL: Index = Index::Span { start: None, end: None, step: 1 };
 
-    /// This span in steps of `by`, as Python's `start:end:by`: `Index::ALL.step(-1)` is all in reverse, and
-    /// `Index::from(3..1).step(-1)` are positions 3 and 2.
+    /// This span in steps of `by`, as Python's `start:end:by`: `Index::ALL.step(-1)` is all in
+    /// reverse, and `Index::from(3..1).step(-1)` are positions 3 and 2.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -148,8 +149,8 @@ impl From<RangeFull> for Index {
     }
 }
 
-/// Indices of the first dimensions: one, a tuple of up to six, or a list of [`Index`] that is made at run time:
-/// `x.i(0)`, `x.i((.., 1..3, -1))`, `x.i(vec![Index::ALL; n])`.
+/// Indices of the first dimensions: one, a tuple of up to six, or a list of [`Index`] that is made
+/// at run time: `x.i(0)`, `x.i((.., 1..3, -1))`, `x.i(vec![Index::ALL; n])`.
 pub trait Indices {
     /// One a dimension.
     fn indices(self) -> SmallVec<[Index; 6]>;
@@ -276,7 +277,8 @@ mod tests {
             let positions: Vec<isize> = (0..n as isize).collect();
             for (&start, &end) in ends.iter().flat_map(|a| ends.iter().map(move |b| (a, b))) {
                 for step in [1, 2, 3, isize::MAX, -1, -2, -3, isize::MIN] {
-                    // The definition: i = start, start + step, ... as long as i lies before the end.
+                    // The definition: i = start, start + step, ... as long as i lies before the
+                    // end.
                     let counted = |i: isize| if i < 0 { i.saturating_add(n as isize) } else { i };
                     let (mut i, stop) = match step > 0 {
                         true => (start.map_or(0, |i| counted(i).max(0)), end.map_or(n as isize, counted)),

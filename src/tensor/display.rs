@@ -1,9 +1,10 @@
 //! How a tensor is printed: PyTorch's look, from a shape, a type and the elements that are shown.
 //!
-//! Called by `display()` once it has read those elements. Pure text: it knows no tensors and reads no
-//! device. A tensor of more than 1000 elements shows three at either end of each dimension:
+//! Called by `display()` once it has read those elements. Pure text: it knows no tensors and reads
+//! no device. A tensor of more than 1000 elements shows three at either end of each dimension:
 //! [`window`] says which, so that only these are copied from the device. The rules of the look are
-//! those of PyTorch's `_tensor_str.py`; the expected texts under `tests/reference/` are PyTorch's own.
+//! those of PyTorch's `_tensor_str.py`; the expected texts under `tests/reference/` are PyTorch's
+//! own.
 
 use crate::dtype::DType;
 use smallvec::{SmallVec, smallvec};
@@ -44,8 +45,8 @@ pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
         .collect()
 }
 
-/// The text of a tensor. `values` are the elements of [`window`]; `device` is given where it is to be
-/// shown, that is, where it is not the CPU.
+/// The text of a tensor. `values` are the elements of [`window`]; `device` is given where it is to
+/// be shown, that is, where it is not the CPU.
 pub(crate) fn format(shape: &[usize], dtype: DType, device: Option<&str>, values: &Values) -> String {
     let mut text = String::from(PREFIX);
     let mut suffixes: SmallVec<[Cow<'_, str>; 3]> = SmallVec::new();

@@ -22,8 +22,8 @@ pub(crate) type At = &'static Location<'static>;
 
 /// A tensor that is being computed, or will be: what every op returns, at once.
 ///
-/// Shape, element type and device are known now; the elements are not. The op is queued already
-/// and runs by itself; `.await` waits for this one value and gives a [`Tensor`]. The handle is a plain
+/// Shape, element type and device are known now; the elements are not. The op is queued already and
+/// runs by itself; `.await` waits for this one value and gives a [`Tensor`]. The handle is a plain
 /// value: clone it, send it, await it from many tasks, again and again.
 ///
 /// A value that nobody can observe need not be computed: when the last handle goes before the
@@ -128,7 +128,8 @@ impl TensorFuture {
         self.node.completion.state().is_complete()
     }
 
-    /// The error, where the op is known to have failed. Looks, and waits for nothing; the error stays.
+    /// The error, where the op is known to have failed. Looks, and waits for nothing; the error
+    /// stays.
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -245,7 +246,8 @@ impl TensorFuture {
         Poll::Pending
     }
 
-    /// Runs a small step on this thread, where the device allows it; true where it is complete then.
+    /// Runs a small step on this thread, where the device allows it; true where it is complete
+    /// then.
     fn run_inline(&self) -> bool {
         let node = &self.node;
         let port = port_of(node);
@@ -424,7 +426,8 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Shape, type and device, and the word for the elements: reading them is a barrier, and so it is awaited.
+/// Shape, type and device, and the word for the elements: reading them is a barrier, and so it is
+/// awaited.
 ///
 /// ```
 /// # tokio_test::block_on(async {

@@ -40,9 +40,10 @@ pub(crate) fn draw(
     build::create(port, Op::Random { normal, seed, offset }, shape, dtype, at)
 }
 
-/// A sequence of random numbers of one's own: give each task its own, and what it draws does not depend
-/// on what others draw meanwhile. Counter-based (Philox 4x32-10), so the numbers are those of seed and
-/// position, on every device and in whatever order streams run. Clones share the sequence.
+/// A sequence of random numbers of one's own: give each task its own, and what it draws does not
+/// depend on what others draw meanwhile. Counter-based (Philox 4x32-10), so the numbers are those
+/// of seed and position, on every device and in whatever order streams run. Clones share the
+/// sequence.
 ///
 /// ```
 /// # tokio_test::block_on(async {

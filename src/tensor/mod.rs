@@ -1,8 +1,8 @@
 //! What users hold: futures, tensors, devices, operators, reads.
 
-// rustdoc shows the methods of a type by the order of its modules here. So the page of `TensorFuture`
-// opens with awaiting and reading, then has the ops. (rustfmt sorts within a group, so groups are kept apart
-// by empty lines.)
+// rustdoc shows the methods of a type by the order of its modules here. So the page of
+// `TensorFuture` opens with awaiting and reading, then has the ops. (rustfmt sorts within a group,
+// so groups are kept apart by empty lines.)
 
 // Awaiting and reading.
 pub(crate) mod future;
@@ -39,8 +39,8 @@ pub(crate) mod operand;
 pub(crate) mod scope;
 pub(crate) mod timeline;
 
-/// Handles may cross a `catch_unwind`: a value is immutable and is written whole or fails, and no lock of ours is left
-/// half done by a panic of the caller's.
+/// Handles may cross a `catch_unwind`: a value is immutable and is written whole or fails, and no
+/// lock of ours is left half done by a panic of the caller's.
 macro_rules! unwind_safe {
     ($($handle:ty),* $(,)?) => {$(
         impl std::panic::UnwindSafe for $handle {}

@@ -23,7 +23,8 @@ pub enum OperandRef<'a> {
     Scalar(Scalar),
 }
 
-/// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32 usize bool`.
+/// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32
+/// usize bool`.
 ///
 /// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x + 2.0`
 /// makes it float32. Sealed.
@@ -82,8 +83,8 @@ fn ask(op: BinaryOp, a: &TensorFuture, b: &impl Operand, at: build::At) -> build
     }
 }
 
-/// A number first, where an op has no operator: PyTorch's `torch.pow(2, x)`. With operators a number stands on the left
-/// as it is (`2.0 - &x`), and so does a [`Scalar`]. Nothing waits.
+/// A number first, where an op has no operator: PyTorch's `torch.pow(2, x)`. With operators a
+/// number stands on the left as it is (`2.0 - &x`), and so does a [`Scalar`]. Nothing waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -104,13 +105,15 @@ impl Scalar {
         build::ask_with_scalar(BinaryOp::Pow, x.as_ref(), self, true, Location::caller()).without(x)
     }
 
-    /// The remainder of this number by each element, with this number's sign; see [`TensorFuture::fmod`].
+    /// The remainder of this number by each element, with this number's sign; see
+    /// [`TensorFuture::fmod`].
     #[track_caller]
     pub fn fmod(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         build::ask_with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller()).without(x)
     }
 
-    /// The whole number at or below this number over each element; see [`TensorFuture::floor_divide`].
+    /// The whole number at or below this number over each element; see
+    /// [`TensorFuture::floor_divide`].
     #[track_caller]
     pub fn floor_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         build::ask_with_scalar(BinaryOp::FloorDivide, x.as_ref(), self, true, Location::caller()).without(x)
@@ -122,7 +125,8 @@ impl Scalar {
         build::ask_with_scalar(BinaryOp::TruncDivide, x.as_ref(), self, true, Location::caller()).without(x)
     }
 
-    /// The angle of the point `(x, self)` for each element, in radians; see [`TensorFuture::atan2`].
+    /// The angle of the point `(x, self)` for each element, in radians; see
+    /// [`TensorFuture::atan2`].
     #[track_caller]
     pub fn atan2(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         build::ask_with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller()).without(x)
@@ -132,7 +136,8 @@ impl Scalar {
 macro_rules! operators {
     ($($Trait:ident $method:ident $op:ident),* $(,)?) => {$(
         operators!(@tensor $Trait $method $op; TensorFuture, &TensorFuture, Tensor, &Tensor);
-        // On the left one float and one integer type: with two, the type of `(1.0 - &x).exp()` would be open.
+        // On the left one float and one integer type: with two, the type of `(1.0 - &x).exp()`
+        // would be open.
         operators!(@scalar $Trait $method $op; f64, i64, Scalar; TensorFuture, &TensorFuture, Tensor, &Tensor);
     )*};
     (@tensor $Trait:ident $method:ident $op:ident; $($T:ty),*) => {$(

@@ -296,8 +296,8 @@ impl TensorFuture {
         Shown(Reading::queue("display", self, at, sink))
     }
 
-    /// Indices of the elements that are not zero, one row each, in row-major order: int64 `[n, rank]`. A
-    /// future of a [`Tensor`], since its shape depends on the data.
+    /// Indices of the elements that are not zero, one row each, in row-major order: int64 `[n,
+    /// rank]`. A future of a [`Tensor`], since its shape depends on the data.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -335,7 +335,8 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
     }
     fn each<T: Element, R>(view: View<'_>, offsets: &[isize], f: impl Fn(T) -> R) -> Vec<R> {
         #[allow(unsafe_code)]
-        // SAFETY: every offset belongs to an index inside the shape, for which the view promises reads.
+        // SAFETY: every offset belongs to an index inside the shape, for which the view promises
+        // reads.
         offsets.iter().map(|&o| f(unsafe { *(view.ptr as *const T).offset(o) })).collect()
     }
     let values = match view.dtype {

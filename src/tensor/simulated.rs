@@ -54,8 +54,8 @@ impl SimOptions {
 options! { SimOptions;
     /// How many streams it has; 3 by default.
     streams: usize;
-    /// Whether a thread of its own runs it as work comes (then the order also depends on timing), or
-    /// [`Simulation`] does, by hand. By hand is the default.
+    /// Whether a thread of its own runs it as work comes (then the order also depends on timing),
+    /// or [`Simulation`] does, by hand. By hand is the default.
     own_thread: bool;
     /// The kernel of this step fails; its value with it, and nothing else.
     kernel_failure_at: Option<u64>;
@@ -91,7 +91,8 @@ options! { SimOptions;
 pub struct Simulation(Device);
 
 impl Device {
-    /// A simulated device: the engine is the real one, threads and time are not. Values are computed.
+    /// A simulated device: the engine is the real one, threads and time are not. Values are
+    /// computed.
     pub fn simulated(options: SimOptions) -> (Device, Simulation) {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let memory = Memory::new(options.bytes_max);
@@ -155,8 +156,8 @@ impl Simulation {
         events
     }
 
-    /// Polls a future, letting the device go on in between; `None` where the future still waits when
-    /// nothing can happen any more: it hangs.
+    /// Polls a future, letting the device go on in between; `None` where the future still waits
+    /// when nothing can happen any more: it hangs.
     pub fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());

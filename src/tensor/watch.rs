@@ -1,4 +1,5 @@
-//! Who looks on while somebody awaits: the scopes of [`deny_barriers`](crate::barrier::deny_barriers), the tables of
+//! Who looks on while somebody awaits: the scopes of
+//! [`deny_barriers`](crate::barrier::deny_barriers), the tables of
 //! [`Barriers`](crate::barrier::Barriers), recordings, and `tracing`.
 //!
 //! Every await of a value passes here once it is polled and once it ends, if anybody looks on; else
@@ -107,8 +108,8 @@ impl Drop for Inside {
     }
 }
 
-/// The error of an await that its scope denies; where the scope only wants to know, it is told at the
-/// `first` poll.
+/// The error of an await that its scope denies; where the scope only wants to know, it is told at
+/// the `first` poll.
 fn refusal(what: &'static str, site: At, first: bool) -> Option<Error> {
     match SCOPE.with_borrow(|scope| scope.manner.clone())? {
         Manner::Allow => None,
@@ -141,7 +142,8 @@ pub struct BarrierSite {
     pub device: &'static str,
     /// Awaits that have ended.
     pub count: u64,
-    /// Of those, how many had to wait: the value was not there at the first poll, nor computed by it.
+    /// Of those, how many had to wait: the value was not there at the first poll, nor computed by
+    /// it.
     pub waited: u64,
     /// Time from their first poll to their end, added up.
     pub total: Duration,
@@ -151,8 +153,8 @@ pub struct BarrierSite {
     pub queued_mean: f64,
     /// The same at most.
     pub queued_max: usize,
-    /// How often the device had nothing left to do when the wait ended: it idles until this task, or
-    /// another, queues more.
+    /// How often the device had nothing left to do when the wait ended: it idles until this task,
+    /// or another, queues more.
     pub ran_dry: u64,
 }
 
@@ -247,8 +249,9 @@ struct Ended<'a> {
 
 impl Ended<'_> {
     fn tell(&self) {
-        // Who waits is woken before the engine has closed its books on the step: what is in between counts as
-        // done. In this order: a step is taken off the queue first, and then off what is closing.
+        // Who waits is woken before the engine has closed its books on the step: what is in between
+        // counts as done. In this order: a step is taken off the queue first, and then off what is
+        // closing.
         let counters = &self.port.counters;
         let closing = counters.closing.load(Relaxed) + counters.closing_small.load(Relaxed);
         let ran_dry = self.waited.is_some() && self.port.pressure.queued().0 <= closing;
@@ -285,8 +288,8 @@ pub(crate) fn at_once(port: &'static Port, what: &'static str, site: At, cx: &Co
 }
 
 impl TensorFuture {
-    /// An await of this value by a user: ends once the value is there or has failed, or with the error
-    /// of a scope that denies it. The value's own error is not looked at.
+    /// An await of this value by a user: ends once the value is there or has failed, or with the
+    /// error of a scope that denies it. The value's own error is not looked at.
     #[inline]
     pub(crate) fn poll_await(
         &mut self,
@@ -320,7 +323,8 @@ impl TensorFuture {
     }
 }
 
-/// True for a line of the standard library, of another crate, or of this one: who polled is not the user.
+/// True for a line of the standard library, of another crate, or of this one: who polled is not the
+/// user.
 pub(crate) fn is_foreign(site: At) -> bool {
     let file = site.file();
     file.starts_with("/rustc/")

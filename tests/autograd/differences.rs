@@ -9,8 +9,8 @@ use futensor::{
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
 
-/// A function of float64 tensors: name, shapes of the operands, how they are prepared, the function, and
-/// whether it is smooth enough for second derivatives.
+/// A function of float64 tensors: name, shapes of the operands, how they are prepared, the
+/// function, and whether it is smooth enough for second derivatives.
 struct Case(&'static str, &'static [&'static [usize]], Kind, Call, bool);
 
 /// Values at which a function is smooth.
@@ -458,7 +458,8 @@ fn every_second_derivative_agrees_with_differences_of_the_first() {
     let generator = Generator::new(seed() ^ 2);
     for case in cases().iter().filter(|case| case.4) {
         let data = operands(case, &generator, &device);
-        // The gradients, each weighed by other numbers: a function whose gradient is a second derivative.
+        // The gradients, each weighed by other numbers: a function whose gradient is a second
+        // derivative.
         let first = |x: &[TensorFuture], graph: bool| {
             let y = (case.3)(x);
             let loss = (y.square() * weights(&y)).sum_all();

@@ -110,8 +110,8 @@ fn an_activation_is_kept_in_place_of_the_product_before_it() {
     drop(h);
     block_on(&loss).unwrap();
     block_on(device.waitall()).unwrap();
-    // One value a layer (of the last, the product: nobody else needs its relu in memory). The weight's packed form is
-    // not the tape's.
+    // One value a layer (of the last, the product: nobody else needs its relu in memory). The
+    // weight's packed form is not the tape's.
     device.trim();
     let kept = device.stats().bytes_live - before;
     assert!(kept <= LAYERS * MIB + 4096, "{kept} bytes are kept for {LAYERS} layers of {MIB}");

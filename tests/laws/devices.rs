@@ -1,5 +1,5 @@
-//! Law 9: one meaning on every device: streams that overlap, chains that do not wait, random numbers that
-//! do not depend on the order in which anything ran.
+//! Law 9: one meaning on every device: streams that overlap, chains that do not wait, random
+//! numbers that do not depend on the order in which anything ran.
 
 use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, identity, same_meta};
 use crate::{Laws, promises};

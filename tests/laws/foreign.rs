@@ -1,4 +1,5 @@
-//! Laws 5 and 6 where users bring code: an op from outside sees no memory of others, and whatever panics in it fails one value.
+//! Laws 5 and 6 where users bring code: an op from outside sees no memory of others, and whatever
+//! panics in it fails one value.
 
 use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, copy_input, copy_on_gpu, same_meta, until};
 use crate::{Laws, promises};

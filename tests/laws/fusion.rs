@@ -1,4 +1,5 @@
-//! What runs as one step, as recordings show it: decided by what is queued, the same to the bit as apart.
+//! What runs as one step, as recordings show it: decided by what is queued, the same to the bit as
+//! apart.
 
 use crate::support::{Kind, PARALLEL, block_on};
 use crate::{Laws, promises};
@@ -154,7 +155,8 @@ fn a_product_and_what_follows_it_take_the_memory_of_one(kind: Kind) {
     drop(h);
 }
 
-/// The queue is longer than what the engine looks at in one go, so its groups are settled bit by bit.
+/// The queue is longer than what the engine looks at in one go, so its groups are settled bit by
+/// bit.
 fn the_groups_of_a_loop_are_the_same_each_time_round(kind: Kind) {
     let device = kind.device();
     let Layer { x, w, b } = layer(&device);
@@ -197,7 +199,8 @@ fn products_with_what_follows_are_the_same_in_a_region(kind: Kind) {
     assert!(steps.iter().flatten().all(|name| name == "region"), "{steps:?}");
 }
 
-/// Each round is queued while the device works (on something, for as long as it takes: a gate), and its loss is awaited.
+/// Each round is queued while the device works (on something, for as long as it takes: a gate), and
+/// its loss is awaited.
 fn the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round(kind: Kind) {
     let device = kind.device();
     let Layer { x, w, b } = layer(&device);

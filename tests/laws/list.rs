@@ -1,7 +1,8 @@
 //! The committed list of promises: one that goes missing is a failure, on every kind of device.
 //!
-//! Both suites of laws note what they are given and compare it with `promises.txt`, a line a promise with the number of
-//! kinds of devices that it is for. `FUTENSOR_LIST=write` writes the file anew.
+//! Both suites of laws note what they are given and compare it with `promises.txt`, a line a
+//! promise with the number of kinds of devices that it is for. `FUTENSOR_LIST=write` writes the
+//! file anew.
 
 use crate::support::Kind;
 use libtest_mimic::{Failed, Trial};

@@ -3,9 +3,9 @@
 //!     cargo test -p futensor-tests --test laws                 # all
 //!     cargo test -p futensor-tests --test laws law_4           # one law
 //!
-//! Each trial is a promise and fails when it is broken. What must be running and what must be queued is
-//! decided by gates that the trial holds, never by a sleep; a trial that does not end within a minute
-//! ends the process with its name.
+//! Each trial is a promise and fails when it is broken. What must be running and what must be
+//! queued is decided by gates that the trial holds, never by a sleep; a trial that does not end
+//! within a minute ends the process with its name.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -52,7 +52,8 @@ fn dropping_the_last_handle_of_queued_work_skips_it(kind: Kind) {
     assert_eq!(stats.started + stats.fused + stats.skipped, stats.enqueued, "{stats:?}");
 }
 
-/// The intake is one way to be queued, the engine's books the other: these are in there, behind what runs.
+/// The intake is one way to be queued, the engine's books the other: these are in there, behind
+/// what runs.
 fn what_waits_in_the_books_is_skipped_when_its_last_handle_goes(kind: Kind) {
     let device = kind.device();
     let (gate, counter) = (Gate::new(), Counter::new());

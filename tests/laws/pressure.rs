@@ -42,7 +42,8 @@ fn counting() -> (Arc<Wakes>, Waker) {
     (wakes.clone(), Waker::from(wakes))
 }
 
-/// Runs `looping` beside a task that yields and counts, on one thread; how far the other came meanwhile.
+/// Runs `looping` beside a task that yields and counts, on one thread; how far the other came
+/// meanwhile.
 fn beside(looping: impl Future<Output = ()>) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let local = tokio::task::LocalSet::new();
@@ -143,7 +144,8 @@ fn a_poll_runs_nothing_that_is_not_small(kind: Kind) {
     assert_eq!((small.runs(), large.runs()), (200, 200));
 }
 
-/// Large operands with small results, and the other way round: whoever awaits such a value, the device computes it.
+/// Large operands with small results, and the other way round: whoever awaits such a value, the
+/// device computes it.
 fn a_poll_runs_no_step_of_many_elements(kind: Kind) {
     const MANY: usize = 1 << 20;
     let device = kind.device();

@@ -1,5 +1,5 @@
-//! Laws 6, 8 and 10, as wakers and sources bring them: whatever a waker does, nobody waits for ever because of it, and however
-//! long a source takes, it is the only one that is late.
+//! Laws 6, 8 and 10, as wakers and sources bring them: whatever a waker does, nobody waits for ever
+//! because of it, and however long a source takes, it is the only one that is late.
 
 use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, block_on, until};
 use crate::{Laws, promises};
@@ -138,7 +138,8 @@ fn a_waker_may_own_an_await_of_the_value_that_it_waits_for(kind: Kind) {
 #[allow(unsafe_code)]
 fn drops_as_it_is_cloned(what: TensorFuture) -> Waker {
     type Lent = Mutex<Option<TensorFuture>>;
-    // SAFETY: the data is a `Lent` that lives as long as the process, and nothing else is done with it.
+    // SAFETY: the data is a `Lent` that lives as long as the process, and nothing else is done with
+    // it.
     const TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
             let lent = unsafe { &*data.cast::<Lent>() };
@@ -190,7 +191,8 @@ fn a_waker_may_own_a_wait_for_room_and_a_permit(kind: Kind) {
         match round {
             0 => drop(next),
             1 => {
-                // The permit goes with the waker whose place this one takes, and comes to the one that asks.
+                // The permit goes with the waker whose place this one takes, and comes to the one
+                // that asks.
                 assert!(!polled(&mut next, Waker::noop()) && polled(&mut next, Waker::noop()));
             }
             _ => {

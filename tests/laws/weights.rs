@@ -1,5 +1,5 @@
-//! Products with a weight that stays: however often it was used, the result is the same to the bit, and the memory that
-//! is kept beside it is accounted for.
+//! Products with a weight that stays: however often it was used, the result is the same to the bit,
+//! and the memory that is kept beside it is accounted for.
 
 use crate::support::{Kind, Rng, block_on, until};
 use crate::{Laws, promises};
@@ -115,7 +115,8 @@ fn what_is_kept_beside_a_weight_is_counted_and_goes_with_it(kind: Kind) {
     use_it(8);
     until(|| (few + 2 * BYTES..few + 3 * BYTES).contains(&live()));
     assert!(device.stats().bytes_peak >= few + 2 * BYTES);
-    // Nobody multiplies by it just now (as soon as the device has let go of the last product's step).
+    // Nobody multiplies by it just now (as soon as the device has let go of the last product's
+    // step).
     until(|| {
         device.trim();
         live() == few + BYTES

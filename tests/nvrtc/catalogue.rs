@@ -1,4 +1,5 @@
-//! Every kernel there is: each op with each element type that its class takes, each walk, each family.
+//! Every kernel there is: each op with each element type that its class takes, each walk, each
+//! family.
 
 use crate::cuda::kernels::elementwise::{self, Key, Walk};
 use crate::cuda::kernels::generate::Form;

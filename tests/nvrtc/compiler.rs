@@ -1,4 +1,5 @@
-//! NVIDIA's run-time compiler, opened where it is found. It works without a GPU and without a driver.
+//! NVIDIA's run-time compiler, opened where it is found. It works without a GPU and without a
+//! driver.
 //!
 //! `kernels.rs` uses it for every kernel of futensor. Knows no kernels.
 

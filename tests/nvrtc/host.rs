@@ -220,7 +220,8 @@ pub fn run(plan: &Plan, inputs: &mut [Buffer], outputs: &mut [Buffer]) -> BadInd
         let library = lock(&home.library);
         // SAFETY: the launcher was made by `LAUNCHER` with this type.
         let f = unsafe { library.get::<Launcher>(format!("launch_{entry}").as_bytes()) }.expect("a launcher");
-        // SAFETY: arguments are laid out as the plan says; whether that is so is what is tested here.
+        // SAFETY: arguments are laid out as the plan says; whether that is so is what is tested
+        // here.
         unsafe { f(launch.grid.as_ptr(), launch.block.as_ptr(), pointers.as_mut_ptr()) };
     }
     inputs.iter().chain(outputs.iter()).chain([&scratch, &error]).for_each(Buffer::check);

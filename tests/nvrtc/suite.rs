@@ -1,7 +1,8 @@
 //! The kernels that a run of the test suite generated on the simulated driver, fused ones and all.
 //!
 //! The simulated compiler's binaries are their own source, so the disk cache of such a run
-//! (`FUTENSOR_CACHE`) holds every kernel that the run asked for. `FUTENSOR_KERNELS` names the folder:
+//! (`FUTENSOR_CACHE`) holds every kernel that the run asked for. `FUTENSOR_KERNELS` names the
+//! folder:
 //!
 //!     cargo test -p futensor-tests --test ops_simulated_cuda
 //!     FUTENSOR_KERNELS=$PWD/target/simulated-driver/kernels cargo test -p futensor-nvrtc suite
@@ -9,15 +10,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// How an entry begins, behind the cache's own head: this line, then architecture, name, and a list.
+/// How an entry begins, behind the cache's own head: this line, then architecture, name, and a
+/// list.
 const MARK: &[u8] = b"futensor simulated image 1\n";
 /// Where the kernels of a translation unit begin; what is before is shared.
 const ENTRY: &str = "extern \"C\" __global__";
 /// Kernels of a unit: so many cost little more than a few.
 const TOGETHER: usize = 48;
 
-/// Of the thousands of kernels that are not fused, which the catalogue has in one form or another, every so
-/// manieth is looked at, by its text.
+/// Of the thousands of kernels that are not fused, which the catalogue has in one form or another,
+/// every so manieth is looked at, by its text.
 const ONE_OF: u64 = 16;
 
 /// True of a kernel that is looked at.

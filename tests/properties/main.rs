@@ -1,7 +1,9 @@
-//! Random graphs: whatever is awaited, dropped, detached or cancelled in between, what is read is what a
-//! plain sequential evaluator gives; and fused or one by one, floats are the same to the bit.
+//! Random graphs: whatever is awaited, dropped, detached or cancelled in between, what is read is
+//! what a plain sequential evaluator gives; and fused or one by one, floats are the same to the
+//! bit.
 //!
-//! The seed is printed; `FUTENSOR_SEED=1234 cargo test -p futensor-tests --test properties` replays it.
+//! The seed is printed; `FUTENSOR_SEED=1234 cargo test -p futensor-tests --test properties` replays
+//! it.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -28,7 +30,8 @@ fn runner(name: &str, cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
-/// One step of a program: what it is, its operands and arguments, and what is done to handles after it.
+/// One step of a program: what it is, its operands and arguments, and what is done to handles after
+/// it.
 type Step = [u16; 6];
 
 fn programs(most: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -242,8 +245,8 @@ fn float_leaves(device: &Device, program: &[Step], seed: u64) -> [TensorFuture; 
     [device.randn([4, n]), device.rand([n]) + 0.5, device.randn([4, 1]) * 3.0]
 }
 
-/// Queues a program of float ops; `one_by_one` awaits each before the next. Returns what is kept: the same values,
-/// whatever was fused.
+/// Queues a program of float ops; `one_by_one` awaits each before the next. Returns what is kept:
+/// the same values, whatever was fused.
 fn float_ops(program: &[Step], leaves: [TensorFuture; 3], one_by_one: bool) -> Vec<TensorFuture> {
     let n = leaves[0].dims()[1];
     let mut values = leaves.to_vec();
@@ -312,7 +315,8 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
     let ran = runner(name, 20).run(&programs(20), |program| {
         for (kind, device) in &others {
             let region = device.region(|leaves| float_ops(&program, leaves, false));
-            // The first call plans, the others run the plan; the draws go on where the leaves have ended.
+            // The first call plans, the others run the plan; the draws go on where the leaves have
+            // ended.
             for seed in 1..4 {
                 let want = bits(&float_ops(&program, float_leaves(&alone, &program, seed), true));
                 let mut got = region.call(float_leaves(device, &program, seed));

@@ -15,7 +15,8 @@ pub struct Host {
     pub bytes: Vec<u8>,
 }
 
-/// A view that is taken of a stored tensor before the op sees it; arguments as PyTorch's method has them.
+/// A view that is taken of a stored tensor before the op sees it; arguments as PyTorch's method has
+/// them.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Step {
     Transpose(isize, isize),

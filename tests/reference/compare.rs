@@ -1,9 +1,10 @@
 //! Whether a tensor is what it should be, within a case's tolerance, and where it is not. Called by
 //! the harnesses. `store.py`'s `agrees` is the same rule on the other side.
 //!
-//! Tolerances (for floats; all else must be equal): `bits` the same value with the same sign of zero;
-//! `value` the same value; `ulp:N` at most `N` floats apart; `near:N:A` that, or at most `A` apart;
-//! `input:N:R` that, or at most `R` times the first input (64 at most) apart. NaN agrees with any NaN.
+//! Tolerances (for floats; all else must be equal): `bits` the same value with the same sign of
+//! zero; `value` the same value; `ulp:N` at most `N` floats apart; `near:N:A` that, or at most `A`
+//! apart; `input:N:R` that, or at most `R` times the first input (64 at most) apart. NaN agrees
+//! with any NaN.
 
 use super::case::{Host, Item};
 

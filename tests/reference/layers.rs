@@ -1,4 +1,5 @@
-//! Calls of what networks are made of: convolutions, pooling, batch norms, attention, losses, padding.
+//! Calls of what networks are made of: convolutions, pooling, batch norms, attention, losses,
+//! padding.
 
 use super::apply::{Arg, Made, futures};
 use super::case::ints;

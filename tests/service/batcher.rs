@@ -421,7 +421,8 @@ fn a_stuck_batch_is_left_behind_by_its_deadline() {
     });
     gate.open();
     block_on(device.waitall()).unwrap();
-    // What would have come after the stuck step was wanted by nobody; only what was submitted already ran.
+    // What would have come after the stuck step was wanted by nobody; only what was submitted
+    // already ran.
     assert!(counter.runs() < 8, "{} of 12", counter.runs());
     assert_eq!(batcher.stats().left_running, 1);
 }

@@ -1,5 +1,5 @@
-//! The batcher under thousands of seeds: the order of the device's events, its faults, the clock, the
-//! requests and those that go away all come from the seed, and a failure replays.
+//! The batcher under thousands of seeds: the order of the device's events, its faults, the clock,
+//! the requests and those that go away all come from the seed, and a failure replays.
 
 use crate::support::Rng;
 use futensor::Device;

@@ -1,5 +1,5 @@
-//! One bad request does not fail its batch, at a bounded price; and where the function is at fault, it is not asked for
-//! each request.
+//! One bad request does not fail its batch, at a bounded price; and where the function is at fault,
+//! it is not asked for each request.
 
 use crate::support::{Kind, Rng};
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
@@ -161,7 +161,8 @@ fn several_bad_requests_fail_alone_and_others_pass_whatever_the_seed() {
         let about = format!("seed {seed}, {fault:?}: {requests:?} in {sizes:?}");
         let g = (n as f64).sqrt().ceil() as usize;
         assert!(sizes.len() <= 1 + g + n, "{about}");
-        // Where each group had a bad one, nobody could tell: all have the error. Else each has its own.
+        // Where each group had a bad one, nobody could tell: all have the error. Else each has its
+        // own.
         if requests.chunks(n.div_ceil(g)).all(|group| group.contains(&-1)) {
             assert!(requests.iter().zip(&results).all(|(r, result)| *r >= 0 || result.is_err()), "{about}");
         } else {

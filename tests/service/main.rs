@@ -1,7 +1,8 @@
-//! What a service needs of the library: scopes that deny barriers, the barrier report, the batcher, every
-//! executor, results in the order of their completion.
+//! What a service needs of the library: scopes that deny barriers, the barrier report, the batcher,
+//! every executor, results in the order of their completion.
 //!
-//! `FUTENSOR_SEED=7 cargo test -p futensor-tests --test service` runs one seed of the tests that have seeds.
+//! `FUTENSOR_SEED=7 cargo test -p futensor-tests --test service` runs one seed of the tests that
+//! have seeds.
 
 #![allow(clippy::async_yields_async)] // Handles are futures, and tasks hand them on.
 

@@ -1,4 +1,5 @@
-//! `deny_barriers` and its siblings: what is denied, where it says so, and that the scope is the task's.
+//! `deny_barriers` and its siblings: what is denied, where it says so, and that the scope is the
+//! task's.
 
 use crate::support::{Gate, Kind};
 use futensor::Device;

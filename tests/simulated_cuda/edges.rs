@@ -1,7 +1,8 @@
-//! What surrounds a process: libraries and GPUs that are missing, settings, a disk cache that is damaged.
+//! What surrounds a process: libraries and GPUs that are missing, settings, a disk cache that is
+//! damaged.
 //!
-//! What a process reads once (its libraries, its settings) is tried in a process of its own: this program again, with
-//! the name of a part to play.
+//! What a process reads once (its libraries, its settings) is tried in a process of its own: this
+//! program again, with the name of a part to play.
 
 use super::support::{Deadline, block_on};
 use super::{Entry, device, entries};
@@ -75,8 +76,8 @@ fn values() -> Vec<u32> {
     bits
 }
 
-/// Bits of sums: of a value in memory, and of the same made on the way, from operands that lie in rows, in columns
-/// and in half the bytes. And how many launches it took.
+/// Bits of sums: of a value in memory, and of the same made on the way, from operands that lie in
+/// rows, in columns and in half the bytes. And how many launches it took.
 fn sums() -> (Vec<Vec<u32>>, u64) {
     let device = device(0);
     device.seed(3);
@@ -253,7 +254,8 @@ fn entries_of(folder: &Path) -> Vec<PathBuf> {
     list
 }
 
-/// What the cache makes of an image: a mark, its length, FNV-1a in 128 bits of length and image, and the image.
+/// What the cache makes of an image: a mark, its length, FNV-1a in 128 bits of length and image,
+/// and the image.
 fn entry_of(image: &[u8]) -> Vec<u8> {
     let length = (image.len() as u64).to_le_bytes();
     let sum = length.iter().chain(image).fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |h, &b| {
@@ -296,7 +298,8 @@ fn a_disk_cache_that_is_damaged_is_as_good_as_none(_: &Simulator, _: u64) {
             std::fs::write(path, damage(bytes)).unwrap();
         }
         assert_eq!(run(), want);
-        // What a run did not ask for stays as it was, and which fused kernels it asks for depends on who is quick.
+        // What a run did not ask for stays as it was, and which fused kernels it asks for depends
+        // on who is quick.
         let anew =
             whole.iter().filter(|(path, bytes)| std::fs::read(path).is_ok_and(|now| now == *bytes)).count();
         assert!(anew > 0, "none of {} is written anew", whole.len());

@@ -107,7 +107,8 @@ fn memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well(simulator:
 }
 
 fn memory_that_comes_free_is_waited_for(simulator: &Simulator, _: u64) {
-    // Room for three of these at once; twenty are asked for, and each is gone when its sum is there.
+    // Room for three of these at once; twenty are asked for, and each is gone when its sum is
+    // there.
     simulator.set_memory(0, 13 << 20);
     let device = Device::cuda_with(0, CudaOptions::default().streams(2).in_flight_ops(2)).unwrap();
     let sums: Vec<TensorFuture> = (0..10)
@@ -123,10 +124,12 @@ fn memory_that_comes_free_is_waited_for(simulator: &Simulator, _: u64) {
     }
 }
 
-/// A free is work of its stream like all else: until that has come past it, other streams cannot have the memory.
+/// A free is work of its stream like all else: until that has come past it, other streams cannot
+/// have the memory.
 fn memory_that_other_streams_free_is_waited_for(simulator: &Simulator, _: u64) {
     simulator.set_memory(0, 4 << 20);
-    // A stream runs while somebody waits for it, so that a free to which nobody listens stays undone.
+    // A stream runs while somebody waits for it, so that a free to which nobody listens stays
+    // undone.
     simulator.lazy(true);
     let device = Device::cuda_with(0, CudaOptions::default().streams(3)).unwrap();
     for round in 0..4 {
@@ -242,7 +245,8 @@ fn what_is_asked_of_a_lost_device_fails_at_once(simulator: &Simulator, _: u64) {
     simulator.clear_report();
 }
 
-/// The bits of a table after steps with Adam along rows of it; `bad` steps in between name a row that it has not.
+/// The bits of a table after steps with Adam along rows of it; `bad` steps in between name a row
+/// that it has not.
 fn trained(device: &Device, bad: bool) -> (Vec<u32>, Vec<Error>) {
     let table = Parameter::new(device.arange(0.0, 12.0, 1.0).reshape([4, 3]).sin());
     let bias = Parameter::new(device.zeros([3]));

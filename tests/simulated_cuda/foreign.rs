@@ -1,4 +1,5 @@
-//! Ops from outside on a GPU: they see no memory of others, change a value in place, and end no device.
+//! Ops from outside on a GPU: they see no memory of others, change a value in place, and end no
+//! device.
 
 use super::support::{Gate, block_on, identity, until};
 use super::{Entry, device, entries};
@@ -239,7 +240,8 @@ fn put_row(cache: TensorFuture, row: &TensorFuture, at: usize) -> TensorFuture {
             CudaArg::I32(at as i32),
             CudaArg::I32(n as i32),
         ];
-        // SAFETY: the arguments are the kernel's parameters; it reads a row and writes one of the cache's.
+        // SAFETY: the arguments are the kernel's parameters; it reads a row and writes one of the
+        // cache's.
         unsafe { run.launch(PUT_ROW, CudaGrid::cover(n, 64), &args) }
     };
     let meta = Meta::new(cache.dims(), DType::F32);

@@ -3,8 +3,9 @@
 //!     cargo test -p futensor-tests --test simulated_cuda              # all; ignored where there is no g++
 //!     FUTENSOR_SEEDS=100 cargo test -p futensor-tests --test simulated_cuda faults
 //!
-//! The program starts itself again with the simulated driver in the loader's path. Each trial gets a machine anew,
-//! with two GPUs, and must leave nothing behind: no race, no leak, no misuse, or it fails.
+//! The program starts itself again with the simulated driver in the loader's path. Each trial gets
+//! a machine anew, with two GPUs, and must leave nothing behind: no race, no leak, no misuse, or it
+//! fails.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -59,7 +60,8 @@ fn two_devices() -> (Device, Device) {
     (device(0), device(1))
 }
 
-/// Waits until the devices' threads have ended, which they do by themselves once the last handle is gone.
+/// Waits until the devices' threads have ended, which they do by themselves once the last handle is
+/// gone.
 fn settle(simulator: &Simulator) {
     support::until(|| simulator.stats().live_streams == 0);
 }

@@ -1,5 +1,5 @@
-//! What kernels are given that is out of the ordinary: sources of a user's, operands that cuBLAS cannot express, many
-//! dimensions, constants of a region's own.
+//! What kernels are given that is out of the ordinary: sources of a user's, operands that cuBLAS
+//! cannot express, many dimensions, constants of a region's own.
 
 use super::support::block_on;
 use super::{Entry, device, entries};
@@ -59,7 +59,8 @@ impl Operation for Brought {
                 CudaArg::Bytes(&pair),
             ]);
         }
-        // SAFETY: the arguments are the parameters of the kernels below, which touch n elements of each.
+        // SAFETY: the arguments are the parameters of the kernels below, which touch n elements of
+        // each.
         unsafe { run.launch(kernel, CudaGrid::cover(n, 64), &args) }
     }
 }

@@ -16,9 +16,10 @@ pub fn deep() -> Device {
     Device::cuda_with(0, CudaOptions::default().streams(3).depth(1000).in_flight_ops(1000)).unwrap()
 }
 
-/// Plays a scene in which nothing depends on how fast anybody is: its ops are asked for while the device's thread
-/// stands still, and nothing runs until all of them, and one that joins them, have been launched. All that they make is
-/// read then. Two that begin on streams of their own are joined as well, so that one stream waits for another at least.
+/// Plays a scene in which nothing depends on how fast anybody is: its ops are asked for while the
+/// device's thread stands still, and nothing runs until all of them, and one that joins them, have
+/// been launched. All that they make is read then. Two that begin on streams of their own are
+/// joined as well, so that one stream waits for another at least.
 pub fn launched_at_once(simulator: &Simulator, device: &Device, ask: impl FnOnce() -> Vec<TensorFuture>) {
     let [x, y] = [1.0, 2.0].map(|v| device.from_vec(vec![v; 64], [64]));
     simulator.pause();
@@ -37,8 +38,8 @@ pub fn launched_at_once(simulator: &Simulator, device: &Device, ask: impl FnOnce
     }
 }
 
-/// A graph on three streams; how often one of them waited for another, and whether the device is lost (a missing wait
-/// may make a kernel read what is freed).
+/// A graph on three streams; how often one of them waited for another, and whether the device is
+/// lost (a missing wait may make a kernel read what is freed).
 fn tangle(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
     let device = deep();
     simulator.drop_wait(drop_wait);
@@ -50,9 +51,9 @@ fn leaving_out_any_one_wait_is_reported(simulator: &Simulator, seed: u64) {
     every_wait_is_needed(simulator, seed, u64::MAX, |n| tangle(simulator, seed, n));
 }
 
-/// Plays a scene as it is, where it has to be silent, and once without each of its first waits, where the race check
-/// has to report it. The scene leaves out the wait of a number (0: none), and tells how many it had and whether the
-/// device is lost.
+/// Plays a scene as it is, where it has to be silent, and once without each of its first waits,
+/// where the race check has to report it. The scene leaves out the wait of a number (0: none), and
+/// tells how many it had and whether the device is lost.
 pub fn every_wait_is_needed(simulator: &Simulator, seed: u64, most: u64, scene: impl Fn(u64) -> (u64, bool)) {
     let (waits, lost) = scene(0);
     assert_eq!((simulator.report(), lost), (String::new(), false));
@@ -60,8 +61,8 @@ pub fn every_wait_is_needed(simulator: &Simulator, seed: u64, most: u64, scene: 
     super::settle(simulator);
     let mut dropped = 0;
     for n in 1..=waits.min(most) {
-        // Which stream takes what depends on timing: a run may have fewer waits, and one may be for what the host
-        // has come to know just then.
+        // Which stream takes what depends on timing: a run may have fewer waits, and one may be for
+        // what the host has come to know just then.
         let silent = (0..3).all(|_| {
             simulator.reset(seed, 2);
             let (waits, lost) = scene(n);

@@ -1,4 +1,5 @@
-//! Regions that run again are one graph: the values of their ops, in order with everything else, and nothing left.
+//! Regions that run again are one graph: the values of their ops, in order with everything else,
+//! and nothing left.
 
 use super::support::{Counter, Rng, block_on, until};
 use super::{Entry, device, entries, two_devices};
@@ -214,7 +215,8 @@ fn an_input_that_nobody_else_holds_is_written_over_by_a_graph(simulator: &Simula
     let mut cache = device.zeros([64, 64]) + 0.5;
     // The call begins when `x` is there: then the caller has long let go of the cache.
     let mut once = || {
-        // The engine's books have the call before as a reader until they close it, a moment after its values are known.
+        // The engine's books have the call before as a reader until they close it, a moment after
+        // its values are known.
         until(|| device.stats().queued == 0);
         let (sender, late) = later(&device, 64);
         let (next, sum) = step.call((std::mem::replace(&mut cache, device.zeros([1])), late));
@@ -520,8 +522,8 @@ fn a_fault_in_a_replay_fails_all_its_values_and_that_device_alone(simulator: &Si
     simulator.clear_report();
 }
 
-/// Replays on several streams whose inputs come from other streams and whose outputs go there; how often one stream
-/// waited for another since, and whether the device is lost.
+/// Replays on several streams whose inputs come from other streams and whose outputs go there; how
+/// often one stream waited for another since, and whether the device is lost.
 fn crossing(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
     let device = super::order::deep();
     let region = device.region(|(x, y): (TensorFuture, TensorFuture)| {

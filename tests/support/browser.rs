@@ -1,4 +1,5 @@
-//! A real browser without a window, where the machine has one: `FUTENSOR_BROWSER` names it, or it is on the path.
+//! A real browser without a window, where the machine has one: `FUTENSOR_BROWSER` names it, or it
+//! is on the path.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +24,8 @@ impl Browser {
         Some(Browser { program: named.or_else(found)?, profile: std::env::temp_dir().join(own) })
     }
 
-    /// What a page has become, as HTML, once it has loaded and its scripts had some seconds of its own time.
+    /// What a page has become, as HTML, once it has loaded and its scripts had some seconds of its
+    /// own time.
     pub fn page(&self, url: &str) -> String {
         let run = Command::new(&self.program)
             .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"])

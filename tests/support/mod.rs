@@ -1,7 +1,7 @@
 //! What the tests of the contract share: kinds of devices, gates, deadlines, seeds.
 //!
-//! A gate is a custom op that waits until its test opens it, so that a test decides what is running and
-//! what is queued. Nothing here sleeps in order to be right.
+//! A gate is a custom op that waits until its test opens it, so that a test decides what is running
+//! and what is queued. Nothing here sleeps in order to be right.
 
 #![allow(dead_code)] // Each test target uses its part.
 
@@ -172,8 +172,8 @@ impl Drop for Gate {
     }
 }
 
-/// An identity on float32 that stays inside until its door opens. On CUDA it keeps the device's thread, which an op
-/// must not do: that is what the tests need.
+/// An identity on float32 that stays inside until its door opens. On CUDA it keeps the device's
+/// thread, which an op must not do: that is what the tests need.
 struct Gated(Arc<Door>);
 
 impl Operation for Gated {

@@ -1,4 +1,5 @@
-//! What is measured: the cases, what they are fed with, and the bar that futensor has set itself for each.
+//! What is measured: the cases, what they are fed with, and the bar that futensor has set itself
+//! for each.
 
 /// Elements of the large tensors.
 pub const LARGE: usize = 16 << 20;
@@ -190,7 +191,8 @@ pub fn numbers(seed: u64, n: usize, scale: f32) -> Vec<f32> {
     (0..n).map(number).collect()
 }
 
-/// What an MLP starts from: a batch, its classes, and both layers' weights (outputs by inputs) and biases.
+/// What an MLP starts from: a batch, its classes, and both layers' weights (outputs by inputs) and
+/// biases.
 pub struct Start {
     pub x: Vec<f32>,
     pub y: Vec<i64>,

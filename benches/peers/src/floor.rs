@@ -1,4 +1,5 @@
-//! What the machine can do: copies, reads, multiply-adds, an empty task, and the `gemm` crate called directly.
+//! What the machine can do: copies, reads, multiply-adds, an empty task, and the `gemm` crate
+//! called directly.
 
 use crate::cases::{Case, LARGE, OPS, ROWS, numbers};
 use crate::measure::{Job, Sample, ends};
@@ -17,7 +18,8 @@ struct Block {
 impl Block {
     fn new(len: usize, value: f32) -> Block {
         let layout = Layout::array::<f32>(len).and_then(|l| l.align_to(ALIGN)).expect("a size");
-        // SAFETY: the layout is not empty; what is advised is our own allocation; each element is written once.
+        // SAFETY: the layout is not empty; what is advised is our own allocation; each element is
+        // written once.
         unsafe {
             let at = alloc(layout) as *mut f32;
             if at.is_null() {
@@ -55,10 +57,12 @@ struct Part {
 // SAFETY: parts of one sample do not overlap, and the sample outlives its threads.
 unsafe impl Send for Part {}
 
-/// A new thread may find itself beside its sibling on one core for longer than a copy takes; so each has its own.
+/// A new thread may find itself beside its sibling on one core for longer than a copy takes; so
+/// each has its own.
 fn stay_on(core: usize) {
     #[cfg(target_os = "linux")]
-    // SAFETY: zeroed sets are sets; both calls are about this thread only. A core that cannot be had is no matter.
+    // SAFETY: zeroed sets are sets; both calls are about this thread only. A core that cannot be
+    // had is no matter.
     unsafe {
         let (mut allowed, mut own): (libc::cpu_set_t, libc::cpu_set_t) =
             (std::mem::zeroed(), std::mem::zeroed());

@@ -6,17 +6,19 @@
 //! python3 peers.py --json FILE
 //! ```
 //!
-//! Method: one process, one case after the other. In a case each engine is warmed up until a sample is long enough,
-//! then the engines take turns, a sample each, and each is known by the median of its samples. Everybody has the same
-//! number of threads. Results are looked at in every sample, after the clock has stopped: all engines have to have come to
-//! the same numbers, and futensor's counters have to say that every op ran. Copies, reads, multiply-adds and the
-//! `gemm` crate called directly stand beside them as what the machine can do.
+//! Method: one process, one case after the other. In a case each engine is warmed up until a sample
+//! is long enough, then the engines take turns, a sample each, and each is known by the median of
+//! its samples. Everybody has the same number of threads. Results are looked at in every sample,
+//! after the clock has stopped: all engines have to have come to the same numbers, and futensor's
+//! counters have to say that every op ran. Copies, reads, multiply-adds and the `gemm` crate called
+//! directly stand beside them as what the machine can do.
 //!
-//! Cargo gives a crate one set of features, so beside futensor the `gemm` of candle and burn has AVX-512, which it has
-//! not by itself. The second line builds them as they come and writes what they took to a file; so does the script for
-//! NumPy, PyTorch and JAX; `--peers` reads such files into the tables. `--write` puts the tables between the marks
-//! of a file such as RESULTS.md. `run` does all of it. `--nice` is how far futensor's compute threads stand back (8 is
-//! its default); beside other work on the machine, `--nice 0` competes as the others do.
+//! Cargo gives a crate one set of features, so beside futensor the `gemm` of candle and burn has
+//! AVX-512, which it has not by itself. The second line builds them as they come and writes what
+//! they took to a file; so does the script for NumPy, PyTorch and JAX; `--peers` reads such files
+//! into the tables. `--write` puts the tables between the marks of a file such as RESULTS.md. `run`
+//! does all of it. `--nice` is how far futensor's compute threads stand back (8 is its default);
+//! beside other work on the machine, `--nice 0` competes as the others do.
 
 mod cases;
 mod floor;
@@ -77,7 +79,8 @@ fn parse() -> Outcome<Arguments> {
     }
 }
 
-/// All engines' jobs. The first use of memory and of threads is in them, so they are made case by case.
+/// All engines' jobs. The first use of memory and of threads is in them, so they are made case by
+/// case.
 struct Engines {
     #[cfg(feature = "futensor")]
     ours: ours::Ours,
@@ -98,7 +101,8 @@ impl Engines {
     }
 }
 
-/// All who show something have to show the same; what is random has to be different each time, and normal.
+/// All who show something have to show the same; what is random has to be different each time, and
+/// normal.
 fn check(case: Case, known: &mut Option<(String, Vec<f32>)>, engine: &str, shows: &[f32]) {
     assert!(shows.iter().all(|v| v.is_finite()), "{}: {engine} came to {shows:?}", case.name());
     if shows.is_empty() {

@@ -1,11 +1,14 @@
-//! How a case is measured: every engine's job is warmed up, then they take turns, and each is known by its median.
+//! How a case is measured: every engine's job is warmed up, then they take turns, and each is known
+//! by its median.
 //!
-//! Turns make what the machine does meanwhile everybody's share: a ratio of two rows says more than either alone.
+//! Turns make what the machine does meanwhile everybody's share: a ratio of two rows says more than
+//! either alone.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// What a job gives back: how long it took, and some elements of its last result, which the clock has not seen.
+/// What a job gives back: how long it took, and some elements of its last result, which the clock
+/// has not seen.
 pub struct Sample {
     pub time: Duration,
     pub shows: Vec<f32>,
@@ -108,7 +111,8 @@ fn calibrate(job: Job, effort: Effort, proof: &mut dyn FnMut(&str, &[f32])) -> R
     Runner { job, n, turns, seconds: Vec::new(), cpu: Vec::new() }
 }
 
-/// Runs all jobs of a case; a time is divided by `items`. `proof` is shown what every sample came to.
+/// Runs all jobs of a case; a time is divided by `items`. `proof` is shown what every sample came
+/// to.
 pub fn run(
     case: &str,
     items: f64,

@@ -1,5 +1,5 @@
-//! burn's way to do the cases, on its CPU backends: `flex`, and `ndarray`, which it is about to retire. Both are
-//! synchronous; the device is asked to finish all the same.
+//! burn's way to do the cases, on its CPU backends: `flex`, and `ndarray`, which it is about to
+//! retire. Both are synchronous; the device is asked to finish all the same.
 
 use crate::cases::{Case, LARGE, MLP, OPS, RATE, ROWS, SOFTMAX, chain_length, numbers, start};
 use crate::measure::{Job, Sample, repeat};

@@ -1,4 +1,5 @@
-//! futensor's way to do the cases. A value is awaited before the next is asked for, but where the case says otherwise.
+//! futensor's way to do the cases. A value is awaited before the next is asked for, but where the
+//! case says otherwise.
 
 use crate::cases::{Case, LARGE, MLP, OPS, RATE, ROWS, SOFTMAX, chain_length, numbers, start};
 use crate::measure::{Job, Sample};
@@ -85,7 +86,8 @@ impl Ours {
         self.each("futensor region", move || region.call(x.clone()))
     }
 
-    /// The op on data that stays in L1 and leaves nothing behind: a row, read again and again, and summed.
+    /// The op on data that stays in L1 and leaves nothing behind: a row, read again and again, and
+    /// summed.
     fn in_l1(&self, op: impl Fn(&TensorFuture) -> TensorFuture + 'static) -> Job {
         let row = self.values(9, &[1, 4096], 3.0).expand([LARGE / 4096, 4096]);
         let mut job = self.each("futensor in L1", move || op(&row).sum_all());
@@ -208,8 +210,8 @@ impl Ours {
         self.each("futensor region", move || region.call(x.clone()))
     }
 
-    /// Always the same steps, from the same start. The losses are read when the clock has stopped; nothing else waits
-    /// than `ready`.
+    /// Always the same steps, from the same start. The losses are read when the clock has stopped;
+    /// nothing else waits than `ready`.
     fn train(&self, awaited: bool) -> Job {
         let net = Rc::new(self.mlp());
         self.job(if awaited { "futensor, loss read" } else { "futensor" }, move |device, n| {

@@ -1,4 +1,5 @@
-//! Rows become tables: what the bar says, and everybody's times. Also the files by which other programs' rows come in.
+//! Rows become tables: what the bar says, and everybody's times. Also the files by which other
+//! programs' rows come in.
 
 use crate::cases::{Against, Bar, CASES, Case, Work};
 use crate::measure::Row;

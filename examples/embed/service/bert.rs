@@ -1,5 +1,5 @@
-//! The encoder: BERT (Devlin et al. 2018, arXiv:1810.04805) with mean pooling (Reimers and Gurevych 2019,
-//! arXiv:1908.10084), made of `nn`'s modules. Nothing in `embed` waits.
+//! The encoder: BERT (Devlin et al. 2018, arXiv:1810.04805) with mean pooling (Reimers and Gurevych
+//! 2019, arXiv:1908.10084), made of `nn`'s modules. Nothing in `embed` waits.
 
 use super::Outcome;
 use futensor::nn::{self, Module, Part};
@@ -109,7 +109,8 @@ impl Weights<'_> {
         for what in ["weight", "bias"] {
             state.push((format!("norm.{what}"), self.get(&format!("embeddings.LayerNorm.{what}"))?));
         }
-        // What scores are divided by is part of the weights: attention is asked for with a scale of one.
+        // What scores are divided by is part of the weights: attention is asked for with a scale of
+        // one.
         let scale = ((sizes.hidden_size / sizes.num_attention_heads) as f64).sqrt().recip();
         for k in 0..sizes.num_hidden_layers {
             let (own, theirs) = (format!("layers.{k}"), format!("encoder.layer.{k}"));
@@ -130,7 +131,8 @@ impl Weights<'_> {
 }
 
 impl Bert {
-    /// The model of a folder with `config.json` and `model.safetensors`; weights are kept and used as `dtype`.
+    /// The model of a folder with `config.json` and `model.safetensors`; weights are kept and used
+    /// as `dtype`.
     pub async fn load(device: &Device, folder: &Path, dtype: DType) -> Outcome<Bert> {
         let of = |name: &'static str| {
             move |e: &dyn std::fmt::Display| format!("{}: {e}", folder.join(name).display())
@@ -151,8 +153,8 @@ impl Bert {
         Ok(Bert { device: device.clone(), encoder, sizes })
     }
 
-    /// Queues the embeddings of these rows of token ids, `[rows, hidden]`, each of length 1, float32. Rows
-    /// are padded to the longest, and the padding does not count.
+    /// Queues the embeddings of these rows of token ids, `[rows, hidden]`, each of length 1,
+    /// float32. Rows are padded to the longest, and the padding does not count.
     ///
     /// Every id has to be in the vocabulary, and no row longer than the positions.
     pub fn embed(&self, rows: &[Vec<u32>]) -> TensorFuture {

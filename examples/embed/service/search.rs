@@ -70,7 +70,8 @@ pub fn of_page(name: &str, text: &str) -> Vec<Passage> {
     passages
 }
 
-/// Doc comments with the item that they are of: their first paragraph, and further ones as their own.
+/// Doc comments with the item that they are of: their first paragraph, and further ones as their
+/// own.
 pub fn of_source(name: &str, text: &str) -> Vec<Passage> {
     let lines: Vec<&str> = text.lines().collect();
     let mut passages = Vec::new();

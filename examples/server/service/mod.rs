@@ -1,7 +1,7 @@
 //! The service: a model behind a batcher, its routes, and its orderly end.
 //!
-//! [`App`] holds the engine that answers (device, model, batcher) and replaces it, or asks for the end, when
-//! its device is lost. Nothing here blocks a thread.
+//! [`App`] holds the engine that answers (device, model, batcher) and replaces it, or asks for the
+//! end, when its device is lost. Nothing here blocks a thread.
 
 mod input;
 mod metrics;
@@ -91,8 +91,8 @@ impl Engine {
         Ok(Engine { device, batcher, barriers, fallback })
     }
 
-    /// Why its device is of no use any more. Looks, and waits for nothing: an op on a device that has ended
-    /// fails at the call.
+    /// Why its device is of no use any more. Looks, and waits for nothing: an op on a device that
+    /// has ended fails at the call.
     pub fn lost(&self) -> Option<Error> {
         self.device.zeros([1]).error()
     }
@@ -127,8 +127,8 @@ impl App {
         self.engine().barriers.report()
     }
 
-    /// A request, or a look at the health, met a lost device: the first to say so brings about what the
-    /// policy asks for.
+    /// A request, or a look at the health, met a lost device: the first to say so brings about what
+    /// the policy asks for.
     pub fn device_was_lost(self: &Arc<Self>, of: &Arc<Engine>, error: &Error) {
         if !self.metrics.count_loss(of.device.name()) {
             return;
@@ -156,8 +156,9 @@ impl App {
     }
 }
 
-/// Loads the model and listens, in this order: whoever is told of the address (`announce`) or gets a connection meets
-/// a model that has its weights. A port that is taken, or weights of another network, are errors.
+/// Loads the model and listens, in this order: whoever is told of the address (`announce`) or gets
+/// a connection meets a model that has its weights. A port that is taken, or weights of another
+/// network, are errors.
 pub async fn start(
     device: Device,
     config: Config,
@@ -171,8 +172,8 @@ pub async fn start(
     Ok((app, listener))
 }
 
-/// Serves until `asked` resolves or the policy ends it; then takes no new connections, lets those that are
-/// there finish, and drains the device, all within [`Config::drain`].
+/// Serves until `asked` resolves or the policy ends it; then takes no new connections, lets those
+/// that are there finish, and drains the device, all within [`Config::drain`].
 pub async fn serve(
     app: Arc<App>,
     listener: tokio::net::TcpListener,

@@ -1,7 +1,7 @@
 //! A thread that compiles while the device goes on with kernels that it has.
 //!
-//! Made when the first job comes, and gone with the store that made it. Knows no device: it turns text into images,
-//! and the device's thread picks them up when it next looks.
+//! Made when the first job comes, and gone with the store that made it. Knows no device: it turns
+//! text into images, and the device's thread picks them up when it next looks.
 
 use super::cache::{Disk, Key};
 use super::compile::{Target, compile};

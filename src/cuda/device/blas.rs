@@ -1,9 +1,10 @@
 //! Products of matrices through cuBLAS, by raw calls.
 //!
-//! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32, float32 without
-//! TF32 unless that is asked for (`FUTENSOR_TF32=1`). Integers, and floats where there is no cuBLAS, go to a kernel of
-//! our own. A handle a stream, made when it is first needed, each with a workspace of its own: so results repeat bit by
-//! bit, and products on several streams never meet.
+//! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32,
+//! float32 without TF32 unless that is asked for (`FUTENSOR_TF32=1`). Integers, and floats where
+//! there is no cuBLAS, go to a kernel of our own. A handle a stream, made when it is first needed,
+//! each with a workspace of its own: so results repeat bit by bit, and products on several streams
+//! never meet.
 
 #![allow(unsafe_code)]
 
@@ -37,11 +38,13 @@ pub(super) struct Blas {
 /// Whether the library is there, looked for once.
 pub(super) fn is_present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are NVIDIA's own.
+    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
+    // NVIDIA's own.
     *PRESENT.get_or_init(|| unsafe { blas::is_culib_present() })
 }
 
-/// What a call's result means. cuBLAS says "execution failed" of faults and of refusals alike: the stream knows.
+/// What a call's result means. cuBLAS says "execution failed" of faults and of refusals alike: the
+/// stream knows.
 fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trouble> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),
@@ -60,7 +63,8 @@ fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trou
 
 impl Blas {
     pub fn new(gpu: &Gpu) -> Blas {
-        // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual, cublasSetWorkspace).
+        // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual,
+        // cublasSetWorkspace).
         let workspace = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
         let tf32 = std::env::var("FUTENSOR_TF32").is_ok_and(|v| v == "1");
         Blas { handles: Vec::new(), capturing: None, workspace, tf32 }
@@ -74,9 +78,9 @@ impl Blas {
         // SAFETY: the library is there (the caller has asked), and the context is current.
         check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, stream)?;
         let mut handle = Handle { raw, workspace: 0 };
-        // The workspace last: a new stream would take it away again.
-        // SAFETY: handle and stream are alive; the workspace is memory of ours that nobody else uses, and it lives
-        // as long as the handle.
+        // The workspace last: a new stream would take it away again. SAFETY: handle and stream are
+        // alive; the workspace is memory of ours that nobody else uses, and it lives as long as the
+        // handle.
         let set = unsafe {
             check("cublasSetStream", blas::cublasSetStream_v2(raw, stream.raw.cast()), stream)
                 .and_then(|()| {
@@ -128,8 +132,8 @@ impl Blas {
         }
     }
 
-    /// A product as a graph, by capturing it on a stream that has nothing to do with it; `spots` are its addresses.
-    /// The workspace is memory of the graph's, of `self.workspace` bytes.
+    /// A product as a graph, by capturing it on a stream that has nothing to do with it; `spots`
+    /// are its addresses. The workspace is memory of the graph's, of `self.workspace` bytes.
     pub fn captured(
         &mut self,
         raw: Raw,
@@ -149,9 +153,10 @@ impl Blas {
             }
         };
         let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-        // SAFETY: handle and stream are alive; the workspace is the graph's, and no two launches of one graph overlap.
-        // The workspace last: a new stream would take it away again. What is captured is not run, and nobody else
-        // captures on this stream, which this thread alone gives work to.
+        // SAFETY: handle and stream are alive; the workspace is the graph's, and no two launches of
+        // one graph overlap. The workspace last: a new stream would take it away again. What is
+        // captured is not run, and nobody else captures on this stream, which this thread alone
+        // gives work to.
         unsafe {
             check("cublasSetStream", blas::cublasSetStream_v2(handle, stream.raw.cast()), &stream)?;
             check("cublasSetMathMode", blas::cublasSetMathMode(handle, exact), &stream)?;
@@ -229,9 +234,10 @@ impl Blas {
             let address = |base: u64, offset: isize| {
                 base.wrapping_add_signed((offset * dtype.size() as isize) as i64) as *mut c_void
             };
-            // SAFETY: the handle is alive and bound to the stream; sizes, leading dimensions and strides were made
-            // for operands of these shapes (`gemm::calls`), which are alive in the order of the stream; the scalars
-            // outlive the call, which reads them at once (host pointer mode).
+            // SAFETY: the handle is alive and bound to the stream; sizes, leading dimensions and
+            // strides were made for operands of these shapes (`gemm::calls`), which are alive in
+            // the order of the stream; the scalars outlive the call, which reads them at once (host
+            // pointer mode).
             let status = unsafe {
                 blas::cublasGemmStridedBatchedEx(
                     handle,

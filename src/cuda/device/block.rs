@@ -1,7 +1,8 @@
 //! A planned block on a lane, step by step.
 //!
-//! The worker drives it, since each step is a flight by itself, so that memory goes round inside the block as well.
-//! How far it has come is kept with the block: where memory is short the rest is tried again later.
+//! The worker drives it, since each step is a flight by itself, so that memory goes round inside
+//! the block as well. How far it has come is kept with the block: where memory is short the rest is
+//! tried again later.
 
 use super::Trouble;
 use super::doubt::{Doubts, Known, doubt_too};

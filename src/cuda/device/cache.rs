@@ -1,12 +1,13 @@
 //! Compiled kernels on disk, so that a machine compiles each of them once.
 //!
-//! An entry is named by a hash of all that decides it: source, options, compiler version, architecture. Entries
-//! are written beside and moved into place, so a reader sees all of one or nothing; one that is damaged is as good
-//! as none. Nothing here can fail: without a folder that can be written there is no cache, and that is all.
+//! An entry is named by a hash of all that decides it: source, options, compiler version,
+//! architecture. Entries are written beside and moved into place, so a reader sees all of one or
+//! nothing; one that is damaged is as good as none. Nothing here can fail: without a folder that
+//! can be written there is no cache, and that is all.
 //!
-//! The folder is `FUTENSOR_CACHE` where that is set (empty: no cache), else `futensor` in `XDG_CACHE_HOME` or in
-//! `~/.cache`. It is made for its owner alone, and not used where others may write into it: what lies in there is
-//! code that a GPU will run.
+//! The folder is `FUTENSOR_CACHE` where that is set (empty: no cache), else `futensor` in
+//! `XDG_CACHE_HOME` or in `~/.cache`. It is made for its owner alone, and not used where others may
+//! write into it: what lies in there is code that a GPU will run.
 
 use std::fs;
 use std::io::Write;
@@ -18,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 pub(crate) struct Key(u128);
 
 impl Key {
-    /// The key of something that all the parts decide, in their order (Fowler, Noll and Vo's FNV-1a in 128 bits:
-    /// the same from run to run, and nobody else writes into the folder).
+    /// The key of something that all the parts decide, in their order (Fowler, Noll and Vo's FNV-1a
+    /// in 128 bits: the same from run to run, and nobody else writes into the folder).
     pub fn of(parts: &[&[u8]]) -> Key {
         Key(parts.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, part| {
             // The length first, so that no two lists of parts read alike.
@@ -152,7 +153,8 @@ fn make(folder: &Path) -> bool {
     fs::create_dir_all(folder).is_ok()
 }
 
-/// True where nobody else may put files there. A folder of another's, or one that all may write, is not used.
+/// True where nobody else may put files there. A folder of another's, or one that all may write, is
+/// not used.
 #[cfg(unix)]
 fn is_ours(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -167,7 +169,8 @@ fn is_ours(folder: &Path) -> bool {
     folder.is_dir()
 }
 
-/// Removes the oldest quarter where there are more than `most`, and what killed processes left half written.
+/// Removes the oldest quarter where there are more than `most`, and what killed processes left half
+/// written.
 fn thin_out(folder: &Path, most: usize) {
     let Ok(list) = fs::read_dir(folder) else { return };
     let mut entries: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();

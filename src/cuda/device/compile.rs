@@ -1,8 +1,8 @@
 //! From CUDA C to a binary for one architecture, by NVRTC.
 //!
-//! Called by the module store, on the device's thread or on the one that compiles in the background. Needs no
-//! context and no device. Where the library is missing, that is an error which says what was looked for: cudarc
-//! panics on a missing library, so it is asked for first.
+//! Called by the module store, on the device's thread or on the one that compiles in the
+//! background. Needs no context and no device. Where the library is missing, that is an error which
+//! says what was looked for: cudarc panics on a missing library, so it is asked for first.
 
 #![allow(unsafe_code)]
 
@@ -16,13 +16,15 @@ use std::sync::OnceLock;
 pub(crate) enum Target {
     /// A binary for exactly this `sm_`.
     Binary(u32),
-    /// Portable assembly for this `compute_`, for a device that is newer than the compiler: the driver finishes it.
+    /// Portable assembly for this `compute_`, for a device that is newer than the compiler: the
+    /// driver finishes it.
     Portable(u32),
 }
 
 impl Target {
-    /// The best that a compiler which knows the architectures of `known` can do for a device of compute capability
-    /// `sm` (90 for 9.0). Binaries run on later devices of the same major number, too.
+    /// The best that a compiler which knows the architectures of `known` can do for a device of
+    /// compute capability `sm` (90 for 9.0). Binaries run on later devices of the same major
+    /// number, too.
     pub fn choose(sm: u32, known: &[u32]) -> Option<Target> {
         let best = known.iter().copied().filter(|&k| k <= sm).max()?;
         Some(if best / 10 == sm / 10 { Target::Binary(best) } else { Target::Portable(best) })
@@ -52,7 +54,8 @@ pub(crate) fn compiler() -> Result<&'static Compiler, String> {
 }
 
 fn find() -> Result<Compiler, String> {
-    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are NVIDIA's own.
+    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
+    // NVIDIA's own.
     if !unsafe { sys::is_culib_present() } {
         let names = cudarc::get_lib_name_candidates("nvrtc");
         return Err(format!(
@@ -103,8 +106,8 @@ impl Program {
     }
 }
 
-/// Compiles a translation unit; `name` is what the compiler's messages call it. The result is a module image as
-/// the driver loads it.
+/// Compiles a translation unit; `name` is what the compiler's messages call it. The result is a
+/// module image as the driver loads it.
 ///
 /// # Errors
 /// What is missing, or the compiler's log.
@@ -119,7 +122,8 @@ pub(crate) fn compile(name: &str, source: &str, options: &[&str], target: Target
     let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
 
     let mut raw = ptr::null_mut();
-    // SAFETY: the library was found; the strings are zero-ended and outlive the program; no headers are named.
+    // SAFETY: the library was found; the strings are zero-ended and outlive the program; no headers
+    // are named.
     let made = unsafe {
         sys::nvrtcCreateProgram(&mut raw, text.as_ptr(), label.as_ptr(), 0, ptr::null(), ptr::null())
     };

@@ -1,6 +1,8 @@
-//! A device's context, streams, events and memory pool: made once on the device's thread, kept till its end.
+//! A device's context, streams, events and memory pool: made once on the device's thread, kept till
+//! its end.
 //!
-//! Streams are never destroyed while anything may run on them: `close` is for a device that is idle and over.
+//! Streams are never destroyed while anything may run on them: `close` is for a device that is idle
+//! and over.
 
 #![allow(unsafe_code)]
 
@@ -28,7 +30,8 @@ const STREAM_FLAGS: u32 = 1;
 impl Event {
     /// Where the event stands: reached, not yet, or a fault.
     pub fn is_reached(self) -> Result<bool, sys::CUresult> {
-        // SAFETY: an event that was made and not destroyed: the device is closed only after its waiters.
+        // SAFETY: an event that was made and not destroyed: the device is closed only after its
+        // waiters.
         match unsafe { sys::cuEventQuery(self.0) } {
             sys::CUresult::CUDA_SUCCESS => Ok(true),
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -148,7 +151,8 @@ impl Context {
             other => Err(format!("{call} says {}", describe(other))),
         };
         let mut context = std::ptr::null_mut();
-        // SAFETY: the places can be written, here and below; the context is current from the second call on.
+        // SAFETY: the places can be written, here and below; the context is current from the second
+        // call on.
         unsafe {
             said("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
             said("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;

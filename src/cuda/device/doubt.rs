@@ -1,7 +1,8 @@
 //! An index that may have been out of range: known only when the kernel that looked has run.
 //!
-//! Such a kernel clamps, and writes what it met to a record, which the step copies to page-locked memory at its
-//! end. Whoever publishes a value that the step made, or that was made from one, asks the doubt first.
+//! Such a kernel clamps, and writes what it met to a record, which the step copies to page-locked
+//! memory at its end. Whoever publishes a value that the step made, or that was made from one, asks
+//! the doubt first.
 
 #![allow(unsafe_code)]
 
@@ -52,8 +53,8 @@ impl Doubt {
         Doubt { record: Some(record), ..Doubt::nothing(&self.op, self.at) }.into()
     }
 
-    /// The error, if there is one. To be called once the host knows that a flight has been reached which is, or
-    /// is ordered after, the one that copies the record.
+    /// The error, if there is one. To be called once the host knows that a flight has been reached
+    /// which is, or is ordered after, the one that copies the record.
     pub fn verdict(&self) -> Option<Error> {
         let look = || {
             // SAFETY: the block has room for a record, and the copy into it is over.

@@ -62,7 +62,8 @@ pub(crate) struct Gear {
     pub to_reap: Vec<ToReap>,
     /// What the launch that is being prepared has to come after.
     pub(super) after: SmallVec<[Mark; 8]>,
-    /// What each lane's next flight has to keep; work that was queued for a step that had to be put off counts.
+    /// What each lane's next flight has to keep; work that was queued for a step that had to be put
+    /// off counts.
     pub(super) cargo: Vec<Cargo>,
     /// While a block is noted: launches go here, on memory that is only spoken of.
     pub(super) tape: Option<Arc<Tape>>,
@@ -117,8 +118,8 @@ impl Site for Berth {
 }
 
 impl Berth {
-    /// The step is queued: gives scratch memory back, and copies the index error record to the host, if there is
-    /// one: what is in doubt about the step's node then.
+    /// The step is queued: gives scratch memory back, and copies the index error record to the
+    /// host, if there is one: what is in doubt about the step's node then.
     pub fn leave(self, pinned: &Arc<Pinned>, node: &Node) -> Result<Option<Arc<Doubt>>, Trouble> {
         if let (Some(tape), Some(ptr)) = (&self.tape, self.index_error.get()) {
             let doubt = Doubt::stand_in(node.op.name(), node.at);
@@ -238,8 +239,8 @@ impl Gear {
         self.timing.begin(self.lanes.raw(lane))
     }
 
-    /// Where the elements of a value are for a launch on this lane, which is ordered after whoever wrote them;
-    /// brings them to the device where they are elsewhere.
+    /// Where the elements of a value are for a launch on this lane, which is ordered after whoever
+    /// wrote them; brings them to the device where they are elsewhere.
     pub(super) fn place(&mut self, lane: usize, value: &Value) -> Result<Place, Trouble> {
         let buffer = match &value.storage {
             Storage::Inline(_) => return Ok(Place::Inline),
@@ -278,7 +279,8 @@ impl Gear {
         true
     }
 
-    /// The rest, when no launch is under way: kernels, once no graph has them either. False: there is no more.
+    /// The rest, when no launch is under way: kernels, once no graph has them either. False: there
+    /// is no more.
     pub fn end_trim(&mut self) -> Result<bool, Trouble> {
         self.drop_graphs();
         self.free_returned()?;
@@ -292,8 +294,8 @@ impl Gear {
         self.returned.len()
     }
 
-    /// The end: nothing runs any more, and no buffer is left. What could not be given back is left to the end
-    /// of the process.
+    /// The end: nothing runs any more, and no buffer is left. What could not be given back is left
+    /// to the end of the process.
     pub fn close(mut self) {
         self.launcher.clear();
         let _ = self.free_returned();

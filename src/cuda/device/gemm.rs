@@ -1,7 +1,8 @@
-//! A product of matrices as calls that cuBLAS takes: leading dimensions, transposes, one stride between batches.
+//! A product of matrices as calls that cuBLAS takes: leading dimensions, transposes, one stride
+//! between batches.
 //!
-//! Pure arithmetic. cuBLAS counts by columns, so of row-major operands it is asked for the transposed product:
-//! `out' = b' a'`, where each prime costs nothing.
+//! Pure arithmetic. cuBLAS counts by columns, so of row-major operands it is asked for the
+//! transposed product: `out' = b' a'`, where each prime costs nothing.
 
 use crate::cuda::kernels::geometry::Geometry;
 use crate::cuda::kernels::matmul::Product;

@@ -1,18 +1,20 @@
 //! Planned blocks as CUDA graphs: what runs again with the same shapes is launched as one.
 //!
-//! A block that has run once is noted on a tape (`tape`) when it runs again, once its fused kernels are there: launches
-//! with the places at which addresses and random positions stand. Of that a graph is built, a node a launch, in a row;
-//! what a library computes is captured and becomes a child. The block's temporaries, scratch memory and index error
-//! records are places in one block of memory that the graph keeps: which of them share memory is settled once. At each
-//! replay the outputs get memory, the nodes that read inputs or write outputs get addresses where these have changed, and
-//! one call launches all of it.
+//! A block that has run once is noted on a tape (`tape`) when it runs again, once its fused kernels
+//! are there: launches with the places at which addresses and random positions stand. Of that a
+//! graph is built, a node a launch, in a row; what a library computes is captured and becomes a
+//! child. The block's temporaries, scratch memory and index error records are places in one block
+//! of memory that the graph keeps: which of them share memory is settled once. At each replay the
+//! outputs get memory, the nodes that read inputs or write outputs get addresses where these have
+//! changed, and one call launches all of it.
 //!
-//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are; a launch that is
-//! under way keeps the arguments it was given. A block keeps up to [`GRAPHS_MAX`] graphs: for other strides, constants
-//! among the inputs, wanted outputs, and inputs that may or may not be written over. It goes on as launches in a row
-//! where ops from outside take part, where there is but one launch, where a library would need more than [`STAGED_MAX`]
-//! bytes of inputs copied to a fixed place (large products are not what launches hold up), where an op fails, and where
-//! memory is short.
+//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are;
+//! a launch that is under way keeps the arguments it was given. A block keeps up to [`GRAPHS_MAX`]
+//! graphs: for other strides, constants among the inputs, wanted outputs, and inputs that may or
+//! may not be written over. It goes on as launches in a row where ops from outside take part, where
+//! there is but one launch, where a library would need more than [`STAGED_MAX`] bytes of inputs
+//! copied to a fixed place (large products are not what launches hold up), where an op fails, and
+//! where memory is short.
 
 #![allow(unsafe_code)]
 
@@ -40,7 +42,8 @@ const MADE_MAX: u32 = 16;
 pub(super) const STAGED_MAX: usize = 16 << 20;
 /// The run that is the first to be noted.
 const FIRST: u32 = 2;
-/// The outputs of a block that is queued, as far as they are wanted; `None` where it is to be run as launches in a row.
+/// The outputs of a block that is queued, as far as they are wanted; `None` where it is to be run
+/// as launches in a row.
 pub(crate) type Replayed = Option<Vec<Option<Known>>>;
 
 /// What a plan keeps between its runs.
@@ -153,7 +156,8 @@ pub(super) enum Verdict {
 }
 
 impl Gear {
-    /// Queues a block as one graph, where it can; an input whose value failed is a matter for launches in a row.
+    /// Queues a block as one graph, where it can; an input whose value failed is a matter for
+    /// launches in a row.
     ///
     /// # Errors
     /// What ends the device, and an input that is on its way.
@@ -177,8 +181,9 @@ impl Gear {
         self.launcher.had_brought = false;
     }
 
-    /// A block was launched in parts. One with ops from outside will not be a graph, and is not even noted, as what
-    /// such an op does when it is asked is its own affair; nor is one whose ops fail, until they do not.
+    /// A block was launched in parts. One with ops from outside will not be a graph, and is not
+    /// even noted, as what such an op does when it is asked is its own affair; nor is one whose ops
+    /// fail, until they do not.
     pub fn ran_in_parts(&mut self, block: &Block, failed: bool) {
         let brought = std::mem::take(&mut self.launcher.had_brought);
         let mut kept = lock(&block.plan.kept);
@@ -291,7 +296,8 @@ impl Gear {
         };
         let arena = made.arena.clone();
 
-        // With no memory of its own there is nothing that a replay on another lane could still be using.
+        // With no memory of its own there is nothing that a replay on another lane could still be
+        // using.
         if graph.arena > 0 {
             self.overwrites(lane, &arena);
         }
@@ -396,7 +402,8 @@ impl Graph {
                     (None, Storage::Shared(_)) => true,
                     _ => false,
                 };
-                // What may be written over now, and might have been then, was, if there was a use for it.
+                // What may be written over now, and might have been then, was, if there was a use
+                // for it.
                 let over = (spare || !input.taken) && (!spare || input.spare);
                 lies && over
                     && same(&input.placed, &value.placed)

@@ -1,8 +1,9 @@
 //! Fused groups on a device: one kernel where it is there, else op by op.
 //!
-//! A program of one op always has its kernel. A longer one gets its own when it has been seen often enough
-//! (`module`); until then each op is a launch, and what is only passed on lies in scratch memory that later ops use
-//! again. Both give the same bits: every instruction rounds to its own type.
+//! A program of one op always has its kernel. A longer one gets its own when it has been seen often
+//! enough (`module`); until then each op is a launch, and what is only passed on lies in scratch
+//! memory that later ops use again. Both give the same bits: every instruction rounds to its own
+//! type.
 
 use super::launch::{Launcher, launch_plan};
 use super::module::Function;
@@ -37,17 +38,17 @@ impl Place {
     }
 }
 
-/// True where the program does one thing: its kernel is no fused one. Conversions and constants beside it do not
-/// count, as they belong to it.
+/// True where the program does one thing: its kernel is no fused one. Conversions and constants
+/// beside it do not count, as they belong to it.
 fn is_single(program: &Program) -> bool {
     let counts = |code: &Code| !matches!(code, Code::Input(_) | Code::Cast(_) | Code::Fill(_));
     program.outputs.len() == 1 && program.instrs.iter().filter(|i| counts(&i.code)).count() <= 1
 }
 
 impl Launcher {
-    /// Runs a program over `shape`. Inputs are broadcast to it by strides of 0; there is an output for each of
-    /// `program.outputs`; `end` reduces a register. An output may be the memory of an input that is contiguous and
-    /// read for the last time.
+    /// Runs a program over `shape`. Inputs are broadcast to it by strides of 0; there is an output
+    /// for each of `program.outputs`; `end` reduces a register. An output may be the memory of an
+    /// input that is contiguous and read for the last time.
     ///
     /// # Errors
     /// See [`Trouble`].

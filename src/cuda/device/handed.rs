@@ -1,7 +1,8 @@
-//! Elements that were handed in from elsewhere (the host, another GPU) and are copied when a step first needs them.
+//! Elements that were handed in from elsewhere (the host, another GPU) and are copied when a step
+//! first needs them.
 //!
-//! So a value that waits in the queue costs the host memory it was handed in with, and no device memory. Made by
-//! whoever hands values in, on any thread; resolved by the device's thread.
+//! So a value that waits in the queue costs the host memory it was handed in with, and no device
+//! memory. Made by whoever hands values in, on any thread; resolved by the device's thread.
 
 use super::memory::DeviceBuffer;
 use crate::dtype::DType;

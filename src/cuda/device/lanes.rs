@@ -95,7 +95,8 @@ impl Lanes {
         Mark { lane: lane as u16, at: self.lanes[lane].queued }
     }
 
-    /// Memory is freed behind all that is queued on a lane: other lanes have it once this one has come past that.
+    /// Memory is freed behind all that is queued on a lane: other lanes have it once this one has
+    /// come past that.
     pub fn freed(&self, lane: usize) {
         self.lanes[lane].freed.set(true);
     }
@@ -122,9 +123,9 @@ impl Lanes {
             || self.is_reached(mark)
     }
 
-    /// Has what is queued on `lane` from now on come after all of the marks, with as few waits as that takes: a mark
-    /// that another one comes after needs none. Events that had to be recorded for it are handed to `reap`, with the
-    /// flights that they stand behind.
+    /// Has what is queued on `lane` from now on come after all of the marks, with as few waits as
+    /// that takes: a mark that another one comes after needs none. Events that had to be recorded
+    /// for it are handed to `reap`, with the flights that they stand behind.
     pub fn order(
         &mut self,
         lane: usize,

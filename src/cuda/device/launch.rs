@@ -63,12 +63,14 @@ impl Launcher {
 
     /// Zeroes memory of the step's own.
     pub(super) fn zero(&mut self, site: &dyn Site, ptr: u64, bytes: usize) -> Result<(), Trouble> {
-        // SAFETY: the step's memory has so many bytes, and nobody else uses it before the step's end.
+        // SAFETY: the step's memory has so many bytes, and nobody else uses it before the step's
+        // end.
         let status = unsafe { sys::cuMemsetD8Async(ptr, 0, bytes, site.stream().raw) };
         Trouble::of("cuMemsetD8Async", status)
     }
 
-    /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its strides.
+    /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its
+    /// strides.
     pub(super) fn contiguous<'a>(
         &mut self,
         site: &dyn Site,
@@ -240,9 +242,10 @@ fn launch(
     let mut pointers: SmallVec<[*mut c_void; 24]> =
         // SAFETY: every start lies inside the words (or at their end, for a struct without bytes).
         args.starts.iter().map(|&at| unsafe { base.add(at) }.cast()).collect();
-    // SAFETY: the function is loaded in the current context; there is a pointer for each parameter, to a value
-    // of its size in memory that outlives the call, which copies them. Plans are made for the kernel they name; of
-    // kernels from outside, the caller of `CudaRun::launch` promises the same.
+    // SAFETY: the function is loaded in the current context; there is a pointer for each parameter,
+    // to a value of its size in memory that outlives the call, which copies them. Plans are made
+    // for the kernel they name; of kernels from outside, the caller of `CudaRun::launch` promises
+    // the same.
     let status = unsafe {
         sys::cuLaunchKernel(
             function.0,

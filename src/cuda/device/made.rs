@@ -1,6 +1,8 @@
-//! The driver's side of a graph: made node by node, each behind the one before, given other arguments, launched.
+//! The driver's side of a graph: made node by node, each behind the one before, given other
+//! arguments, launched.
 //!
-//! Used by `graph` on the device's thread. Dropping it, on any thread, only hands the driver's handles over.
+//! Used by `graph` on the device's thread. Dropping it, on any thread, only hands the driver's
+//! handles over.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +34,8 @@ pub(super) struct Made {
     pub arena: Arc<DeviceBuffer>,
 }
 
-// SAFETY: handles; the device's thread alone uses them, and a drop elsewhere hands them over (`Heap::end_graph`).
+// SAFETY: handles; the device's thread alone uses them, and a drop elsewhere hands them over
+// (`Heap::end_graph`).
 unsafe impl Send for Made {}
 // SAFETY: as above; a drop does nothing with the node.
 unsafe impl Send for Kernel {}
@@ -87,8 +90,9 @@ impl Made {
         let mut pointers = SmallVec::new();
         let told = parameters(&kernel.noted, words, &mut pointers, context);
         let after = last.as_ref().map_or(std::ptr::null(), |node| node);
-        // SAFETY: as for the launch that was noted: there is a pointer for each parameter, to a value of its size that
-        // outlives the call, which copies them. The graph is ours, and `last` is a node of it.
+        // SAFETY: as for the launch that was noted: there is a pointer for each parameter, to a
+        // value of its size that outlives the call, which copies them. The graph is ours, and
+        // `last` is a node of it.
         let status = unsafe {
             sys::cuGraphAddKernelNode_v2(&mut kernel.node, self.graph, after, last.is_some() as usize, &told)
         };
@@ -118,7 +122,8 @@ impl Made {
     ) -> Result<sys::CUgraphNode, Trouble> {
         let mut node = std::ptr::null_mut();
         let after = last.as_ref().map_or(std::ptr::null(), |node| node);
-        // SAFETY: the graphs are ours, and `last` is a node of the outer one; the child is copied, and ends here.
+        // SAFETY: the graphs are ours, and `last` is a node of the outer one; the child is copied,
+        // and ends here.
         let status = unsafe {
             let status =
                 sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, last.is_some() as usize, child);
@@ -136,7 +141,8 @@ impl Made {
     }
 
     pub fn launch(&self, raw: Raw) -> Result<(), Trouble> {
-        // SAFETY: instantiated, and the stream is alive; what the nodes read and write is alive in its order.
+        // SAFETY: instantiated, and the stream is alive; what the nodes read and write is alive in
+        // its order.
         Trouble::of("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.executable, raw.0) })
     }
 }

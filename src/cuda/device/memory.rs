@@ -1,8 +1,9 @@
 //! Device memory in stream order, and the buffers that values lie in.
 //!
-//! Allocation and freeing happen on the device's thread alone. A buffer knows which flights have written and read it,
-//! so that whoever reads, overwrites or frees it can be ordered after them. Its drop, on any thread, only hands its
-//! address over: the thread frees it on a stream once no other has anything left to do with it.
+//! Allocation and freeing happen on the device's thread alone. A buffer knows which flights have
+//! written and read it, so that whoever reads, overwrites or frees it can be ordered after them.
+//! Its drop, on any thread, only hands its address over: the thread frees it on a stream once no
+//! other has anything left to do with it.
 //!
 //! Memory is asked for when a step is launched, and let go when its last reader is launched, not
 //! when that is through: a queue of updates takes a few buffers. The last reader writes over its
@@ -81,8 +82,9 @@ fn sized(trouble: Trouble, bytes: usize) -> Trouble {
     }
 }
 
-/// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A step that launches nothing
-/// leaves nothing on its lane to wait for, so an allocation of its own would be in no order with its readers.
+/// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A step
+/// that launches nothing leaves nothing on its lane to wait for, so an allocation of its own would
+/// be in no order with its readers.
 const NOWHERE: u64 = 0;
 
 /// Memory in stream order, to be given back by [`free`].
@@ -170,8 +172,8 @@ impl Heap {
         lock(&self.ended).push((graph as usize, executable as usize));
     }
 
-    /// Destroys the graphs that have ended. Launches that are under way go on to their end, says the driver's manual
-    /// (cuGraphExecDestroy), and nobody waits for them.
+    /// Destroys the graphs that have ended. Launches that are under way go on to their end, says
+    /// the driver's manual (cuGraphExecDestroy), and nobody waits for them.
     pub fn end_graphs(&self) {
         for (graph, executable) in std::mem::take(&mut *lock(&self.ended)) {
             // SAFETY: the driver's own handles, each handed over once; null where there was none.
@@ -191,8 +193,8 @@ impl Heap {
         self.live.load(SeqCst)
     }
 
-    /// Frees what was returned, as far as at most one lane still has something to do with it: in that lane's
-    /// order. The rest stays in the list.
+    /// Frees what was returned, as far as at most one lane still has something to do with it: in
+    /// that lane's order. The rest stays in the list.
     pub fn free(&self, list: &mut Vec<Returned>, lanes: &Lanes) -> Result<(), Trouble> {
         let mut result = Ok(());
         list.retain(|returned| {
@@ -241,7 +243,8 @@ impl DeviceBuffer {
         lock(&self.uses).written = Some(mark);
     }
 
-    /// The lane's next flight reads it: what it has to come after, which is the flight that wrote it.
+    /// The lane's next flight reads it: what it has to come after, which is the flight that wrote
+    /// it.
     pub fn read_by(&self, mark: Mark) -> Option<Mark> {
         let mut uses = lock(&self.uses);
         Uses::note(&mut uses.read, mark);

@@ -1,10 +1,12 @@
 //! CUDA: what a device's thread does to a GPU.
 //!
-//! The device's thread and its reapers (`cuda/worker`) decide when; this folder knows how. What its two
-//! halves say to each other stands in this file: memory, streams and copies make [`DeviceView`]s and a
-//! [`Site`]; [`launch`] turns a program or an op on such views into kernels on a stream.
+//! The device's thread and its reapers (`cuda/worker`) decide when; this folder knows how. What its
+//! two halves say to each other stands in this file: memory, streams and copies make
+//! [`DeviceView`]s and a [`Site`]; [`launch`] turns a program or an op on such views into kernels
+//! on a stream.
 //!
-//! What `gear` and `step` ask of the launching half (`launch::Launcher`, one a device, made and used on its thread):
+//! What `gear` and `step` ask of the launching half (`launch::Launcher`, one a device, made and
+//! used on its thread):
 //!
 //! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no panic if missing;
 //! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`, inputs broadcast to
@@ -15,8 +17,8 @@
 //! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
 //! - `clear(&mut self)`: unloads modules and ends cuBLAS handles, once nothing of this device runs any more.
 //!
-//! Everything here is called on the device's own thread, with the context current. Nothing waits for the
-//! device, nothing synchronises, and no destructor calls the driver.
+//! Everything here is called on the device's own thread, with the context current. Nothing waits
+//! for the device, nothing synchronises, and no destructor calls the driver.
 
 mod background;
 mod blas;
@@ -69,7 +71,8 @@ pub(crate) struct Gpu {
 
 pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
 
-/// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by it).
+/// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by
+/// it).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     pub raw: sys::CUstream,
@@ -79,11 +82,12 @@ pub(crate) struct Stream {
 /// The step that launches belong to, as far as a launch needs to know.
 pub(crate) trait Site {
     fn stream(&self) -> Stream;
-    /// Device memory for this step alone, aligned to 256 bytes, not initialised; it is given back in stream
-    /// order once the step's launches are queued.
+    /// Device memory for this step alone, aligned to 256 bytes, not initialised; it is given back
+    /// in stream order once the step's launches are queued.
     fn scratch(&self, bytes: usize) -> Result<u64, Trouble>;
-    /// Address of the step's index error record (`INDEX_ERROR_BYTES`, zeroed in stream order). Asking for
-    /// it makes the step read it back at its end: an index that was out of range fails the value.
+    /// Address of the step's index error record (`INDEX_ERROR_BYTES`, zeroed in stream order).
+    /// Asking for it makes the step read it back at its end: an index that was out of range fails
+    /// the value.
     fn index_error(&self) -> Result<u64, Trouble>;
     /// Where launches are noted instead of being made.
     fn tape(&self) -> Option<&tape::Tape> {

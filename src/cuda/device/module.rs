@@ -5,8 +5,9 @@
 //! background where the disk will keep them. A fused kernel is compiled in the background when its
 //! program is seen for the third time; until it is there the caller runs the program op by op.
 //!
-//! Used by the launcher, on the device's thread with the context current. Maps are bounded; what falls out is
-//! unloaded when the device is known to be idle, never while a launch may be under way.
+//! Used by the launcher, on the device's thread with the context current. Maps are bounded; what
+//! falls out is unloaded when the device is known to be idle, never while a launch may be under
+//! way.
 
 #![allow(unsafe_code)]
 
@@ -195,8 +196,8 @@ impl Modules {
         }
     }
 
-    /// Puts the kernels of a module on their shelf, but for those that are there already: functions of them may be
-    /// in use.
+    /// Puts the kernels of a module on their shelf, but for those that are there already: functions
+    /// of them may be in use.
     fn shelve(&mut self, all: Vec<(Kernel, KernelSource)>, image: &[u8]) -> Result<(), Trouble> {
         let id = match self.load(image) {
             Ok(id) => id,
@@ -285,7 +286,8 @@ impl Modules {
         found.result()
     }
 
-    /// Takes kernels from their shelves that were not used since the last call; [`trim`](Self::trim) unloads them.
+    /// Takes kernels from their shelves that were not used since the last call;
+    /// [`trim`](Self::trim) unloads them.
     pub fn forget_unused(&mut self) {
         let out = self.single.sweep(|_| false).into_iter().chain(self.brought.sweep(|_| false)).collect();
         self.release(out);
@@ -296,7 +298,8 @@ impl Modules {
     /// Unloads what no shelf holds any more. To be called when nothing of this device runs.
     pub fn trim(&mut self) {
         for module in self.retired.drain(..) {
-            // SAFETY: loaded by us, on no shelf, and the caller says that no launch of it is under way.
+            // SAFETY: loaded by us, on no shelf, and the caller says that no launch of it is under
+            // way.
             let _ = unsafe { sys::cuModuleUnload(module) };
         }
     }
@@ -334,7 +337,8 @@ impl Modules {
         job.run(&self.disk, OPTIONS)
     }
 
-    /// Compiles and loads one kernel. An error is the device's; what is the kernel's own fault is found.
+    /// Compiles and loads one kernel. An error is the device's; what is the kernel's own fault is
+    /// found.
     fn found(
         &mut self,
         entry: &str,
@@ -381,8 +385,8 @@ impl Modules {
             text.push(0);
             &text[..]
         };
-        // SAFETY: the image is whole (an ELF file says its own length, a text ends with a zero); the context is
-        // current.
+        // SAFETY: the image is whole (an ELF file says its own length, a text ends with a zero);
+        // the context is current.
         Trouble::of("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) })?;
         let id = self.next;
         self.next += 1;

@@ -1,5 +1,5 @@
-//! From a block to a graph: it is run on a tape, and what is on that is sorted: places in one block of memory, addresses
-//! that change from run to run, draws.
+//! From a block to a graph: it is run on a tape, and what is on that is sorted: places in one block
+//! of memory, addresses that change from run to run, draws.
 //!
 //! Called by `graph` on the device's thread. Makes nothing of the driver's.
 
@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What stands for the seed and the position of a draw while a block is noted: a word that nothing else is made of.
+/// What stands for the seed and the position of a draw while a block is noted: a word that nothing
+/// else is made of.
 const SEED: u64 = 0x5e3d_0f00_a5c3_9671;
 const POSITION: u64 = 0xa11c_e5ed_1bad_d1ce;
 
@@ -73,7 +74,8 @@ impl Gear {
         Ok(made.map_or(Verdict::Never, |graph| Verdict::Graph(Box::new(graph))))
     }
 
-    /// The steps of a block, and copies of outputs that a library computes, which have to lie still.
+    /// The steps of a block, and copies of outputs that a library computes, which have to lie
+    /// still.
     fn note_steps(
         &mut self,
         lane: usize,

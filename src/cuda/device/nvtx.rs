@@ -1,10 +1,12 @@
-//! Ranges for NVIDIA's profilers: around what the device's thread queues for a step, named by its ops and the caller's line.
+//! Ranges for NVIDIA's profilers: around what the device's thread queues for a step, named by its
+//! ops and the caller's line.
 //!
-//! The device's thread opens one around each step, where it was asked to. NVTX has no library that would have to be
-//! there: a profiler names its own in `NVTX_INJECTION64_PATH` (Nsight Systems does, with `--trace=nvtx`), and what
-//! wants to be seen loads that one and hands it a table of places, into which it writes its functions (the ABI of NVIDIA's
-//! NVTX 3, `nvtxDetail/nvtxTypes.h` and `nvtxInit.h`). So nothing is linked and nothing looked for where no profiler is, and
-//! CUDA 13, which brings no libnvToolsExt any more, makes no difference.
+//! The device's thread opens one around each step, where it was asked to. NVTX has no library that
+//! would have to be there: a profiler names its own in `NVTX_INJECTION64_PATH` (Nsight Systems
+//! does, with `--trace=nvtx`), and what wants to be seen loads that one and hands it a table of
+//! places, into which it writes its functions (the ABI of NVIDIA's NVTX 3, `nvtxDetail/nvtxTypes.h`
+//! and `nvtxInit.h`). So nothing is linked and nothing looked for where no profiler is, and CUDA
+//! 13, which brings no libnvToolsExt any more, makes no difference.
 
 #![allow(unsafe_code)]
 
@@ -59,7 +61,8 @@ extern "C" fn function_table(module: c_int, to: *mut *const AtomicPtr<Slot>, cou
     let Some(k) = usize::try_from(module).ok().and_then(|m| m.checked_sub(1)).filter(|&k| k < MODULES) else {
         return 0;
     };
-    // SAFETY: the profiler hands null, or a place of this type that can be written, as the interface says.
+    // SAFETY: the profiler hands null, or a place of this type that can be written, as the
+    // interface says.
     unsafe {
         if !count.is_null() {
             // Places, the empty first one counted and the empty last one not.
@@ -102,8 +105,8 @@ fn attach() -> Option<Tool> {
     let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
     if found.is_null() {
         let path = CString::new(std::env::var_os("NVTX_INJECTION64_PATH")?.as_bytes()).ok()?;
-        // SAFETY: loads the library that whoever started this process wants to be loaded, and looks a symbol up in it.
-        // It stays for the life of the process.
+        // SAFETY: loads the library that whoever started this process wants to be loaded, and looks
+        // a symbol up in it. It stays for the life of the process.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
             found = if library.is_null() { library } else { libc::dlsym(library, NAME.as_ptr()) };
@@ -117,8 +120,8 @@ fn attach() -> Option<Tool> {
             table[n].store((&raw const slots[n]).cast_mut(), Release);
         }
     }
-    // SAFETY: a function of this name has this type. It may write the places that `export_table` leads to, which are
-    // atomics and live as long as the process.
+    // SAFETY: a function of this name has this type. It may write the places that `export_table`
+    // leads to, which are atomics and live as long as the process.
     let ready = unsafe { std::mem::transmute::<*mut c_void, Initialize>(found)(export_table) };
     let (push, pop) = (SLOTS[0][RANGE_PUSH_A].load(Acquire), SLOTS[0][RANGE_POP].load(Acquire));
     if ready == 0 || push.is_null() || pop.is_null() {
@@ -145,8 +148,8 @@ pub(crate) struct Range {
     _here: std::marker::PhantomData<*const ()>,
 }
 
-/// Opens a range, where a profiler is there, named "mul add (src/main.rs:12)": ops in their order, and the last
-/// one's line.
+/// Opens a range, where a profiler is there, named "mul add (src/main.rs:12)": ops in their order,
+/// and the last one's line.
 pub(crate) fn range<'a>(ops: impl Iterator<Item = (&'a str, &'static Location<'static>)>) -> Option<Range> {
     let tool = tool()?;
     let (mut text, mut last) = (String::new(), None);
@@ -168,7 +171,8 @@ pub(crate) fn range<'a>(ops: impl Iterator<Item = (&'a str, &'static Location<'s
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the profiler's function; this thread has opened a range, and what it opened since has ended.
+        // SAFETY: the profiler's function; this thread has opened a range, and what it opened since
+        // has ended.
         unsafe { (self.tool.pop)() };
     }
 }

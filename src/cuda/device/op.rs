@@ -1,7 +1,8 @@
-//! An op that is not elementwise, and what its `run_cuda` launches through: the launcher behind the graph's `CudaQueue`.
+//! An op that is not elementwise, and what its `run_cuda` launches through: the launcher behind the
+//! graph's `CudaQueue`.
 //!
-//! The crate's own ops hand over plans and products, ops from outside their source. Trouble that is not the op's own
-//! is kept here, since an op can only hand a refusal on.
+//! The crate's own ops hand over plans and products, ops from outside their source. Trouble that is
+//! not the op's own is kept here, since an op can only hand a refusal on.
 
 use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
@@ -15,8 +16,8 @@ use crate::graph::operation::Refusal;
 use std::any::Any;
 
 impl Launcher {
-    /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output is the memory of
-    /// the input that `Operation::reuses` names.
+    /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output
+    /// is the memory of the input that `Operation::reuses` names.
     ///
     /// # Errors
     /// See [`Trouble`]. An op without a kernel is refused.

@@ -1,7 +1,8 @@
 //! Page-locked host memory for copies, in both directions.
 //!
-//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in blocks of powers of two that
-//! are kept and used again, since getting and freeing them may block. Small blocks are cut from slabs.
+//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in blocks of
+//! powers of two that are kept and used again, since getting and freeing them may block. Small
+//! blocks are cut from slabs.
 
 #![allow(unsafe_code)]
 
@@ -68,7 +69,8 @@ impl Pinned {
             None => {
                 let slab = size.max(SLAB);
                 let mut ptr = std::ptr::null_mut();
-                // SAFETY: `ptr` can be written; the context is current. No flags: plainly page-locked.
+                // SAFETY: `ptr` can be written; the context is current. No flags: plainly
+                // page-locked.
                 let status = unsafe { sys::cuMemHostAlloc(&mut ptr, slab, 0) };
                 Trouble::of("cuMemHostAlloc", status).map_err(|trouble| match trouble {
                     Trouble::OutOfMemory { .. } => Trouble::OutOfMemory { bytes: slab },

@@ -1,7 +1,9 @@
-//! What is there: libraries, GPUs, their names and memory, asked for without a context and without a panic.
+//! What is there: libraries, GPUs, their names and memory, asked for without a context and without
+//! a panic.
 //!
-//! `Device::cuda` and its like call it on any thread. A library that is missing would be a panic inside cudarc, so
-//! each is looked for before the first call into it; what is found once stays loaded.
+//! `Device::cuda` and its like call it on any thread. A library that is missing would be a panic
+//! inside cudarc, so each is looked for before the first call into it; what is found once stays
+//! loaded.
 
 #![allow(unsafe_code)]
 
@@ -20,8 +22,8 @@ fn libraries() -> Result<(), String> {
              loader's path (LD_LIBRARY_PATH is \"{path}\")"
         ))
     };
-    // SAFETY (the three below): each opens a library and closes it again; what is behind these names are NVIDIA's
-    // libraries, or stand-ins with the same entry points.
+    // SAFETY (the three below): each opens a library and closes it again; what is behind these
+    // names are NVIDIA's libraries, or stand-ins with the same entry points.
     let look = || {
         if !unsafe { sys::is_culib_present() } {
             return missing("libcuda.so", "NVIDIA's driver");

@@ -1,7 +1,7 @@
 //! Products of matrices: through cuBLAS where it takes the operands, else by a kernel of our own.
 //!
-//! Operands that the library cannot read as they lie are copied first, where the product is worth it. While launches
-//! are noted for a graph, the library works on memory that lies still.
+//! Operands that the library cannot read as they lie are copied first, where the product is worth
+//! it. While launches are noted for a graph, the library works on memory that lies still.
 //!
 //! **What follows a product is a step of its own**, where on the CPU it belongs to the product's.
 //! In one step it would still be two launches and as many passes: the epilogue is the product's
@@ -63,7 +63,8 @@ impl Launcher {
                 let Some(tape) = site.tape() else {
                     return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
                 };
-                // A library's own launches cannot be given other addresses later: it works on what lies still.
+                // A library's own launches cannot be given other addresses later: it works on what
+                // lies still.
                 let (a, b, to) = (self.still(site, a)?, self.still(site, b)?, self.still(site, out)?);
                 tape.product(product.dtype, &calls, product.adds, [a, b, to]);
                 return if to == out { Ok(()) } else { self.brought_back(site, to, out) };
@@ -90,7 +91,8 @@ impl Launcher {
         Ok(())
     }
 
-    /// For a tape: the same address, or one in a copy of all the memory around it that is the same at each replay.
+    /// For a tape: the same address, or one in a copy of all the memory around it that is the same
+    /// at each replay.
     fn still(&mut self, site: &dyn Site, ptr: u64) -> Result<u64, Trouble> {
         match site.tape() {
             Some(tape) if !tape.is_fixed(ptr) => {
@@ -117,8 +119,8 @@ impl Launcher {
         self.copy(site, view, DeviceViewMut { ptr: to, dtype: DType::U8, shape: &shape })
     }
 
-    /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes on doing so, unless
-    /// `all` of it is wanted.
+    /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes
+    /// on doing so, unless `all` of it is wanted.
     fn packed(
         &mut self,
         site: &dyn Site,

@@ -1,9 +1,10 @@
 //! Notes launches instead of making them: what a graph is made from.
 //!
-//! While a gear has a tape, a planned block goes its ordinary way (`step`, `group`, `launch`), but on memory that is not
-//! there: each buffer and each piece of scratch memory has an address of its own that nobody ever follows, and launches
-//! are written down with the places at which such addresses stand. So what a graph does is what the launches would do.
-//! Knows nothing of graphs, and of the driver only what a launch is.
+//! While a gear has a tape, a planned block goes its ordinary way (`step`, `group`, `launch`), but
+//! on memory that is not there: each buffer and each piece of scratch memory has an address of its
+//! own that nobody ever follows, and launches are written down with the places at which such
+//! addresses stand. So what a graph does is what the launches would do. Knows nothing of graphs,
+//! and of the driver only what a launch is.
 
 use super::doubt::Doubt;
 use super::gemm::Calls;
@@ -199,8 +200,8 @@ impl Tape {
         !matches!(kind, Some(Kind::Given(_, false)) | None)
     }
 
-    /// All of the base that an address is in is going to be copied for a library's sake: where it begins, its bytes,
-    /// and how far in the address is.
+    /// All of the base that an address is in is going to be copied for a library's sake: where it
+    /// begins, its bytes, and how far in the address is.
     pub(super) fn staged(&self, ptr: u64) -> (u64, usize, i64) {
         let Spot { base, bytes } = spot(ptr);
         let mut notes = lock(&self.0);
@@ -323,8 +324,9 @@ impl Drop for Virtual {
     }
 }
 
-/// Places in one block of memory for what lives at different times: where each begins, and the bytes of the whole.
-/// Starts are aligned to 256. First the largest; each goes as low as those that live beside it let it.
+/// Places in one block of memory for what lives at different times: where each begins, and the
+/// bytes of the whole. Starts are aligned to 256. First the largest; each goes as low as those that
+/// live beside it let it.
 pub(super) fn pack(lives: &[Life]) -> (Vec<usize>, usize) {
     let size = |life: &Life| life.bytes.max(1).next_multiple_of(256);
     let mut order: Vec<usize> = (0..lives.len()).collect();

@@ -78,7 +78,8 @@ impl Rig {
     pub fn upload(&self, bytes: &[u8]) -> u64 {
         let ptr = self.alloc(bytes.len());
         if !bytes.is_empty() {
-            // SAFETY: the memory was just made with this size; the host's lives through the call, which waits.
+            // SAFETY: the memory was just made with this size; the host's lives through the call,
+            // which waits.
             ok(unsafe { sys::cuMemcpyHtoD_v2(ptr, bytes.as_ptr().cast(), bytes.len()) });
         }
         ptr

@@ -1,10 +1,11 @@
-//! Launches beside the CPU's kernels, on whatever driver the loader finds: the simulated one in CI, a GPU's where
-//! there is one. Ignored by default, since a process without a driver has nothing to say here:
+//! Launches beside the CPU's kernels, on whatever driver the loader finds: the simulated one in CI,
+//! a GPU's where there is one. Ignored by default, since a process without a driver has nothing to
+//! say here:
 //!
 //!     cargo run -p futensor-simulated-driver --example under -- cargo test --lib cuda::device -- --ignored
 //!
-//! Values on both sides are the same bytes through the same layouts; results are compared bit by bit where the
-//! arithmetic is exact.
+//! Values on both sides are the same bytes through the same layouts; results are compared bit by
+//! bit where the arithmetic is exact.
 
 #![allow(unsafe_code)]
 
@@ -214,7 +215,8 @@ fn windows_move_as_they_do_on_the_cpu() {
     let launcher = &mut rig.launcher(Fusion::Background);
     let r = &mut Rng(13);
     use DType::*;
-    // Dimensions; stride, padding, dilation, groups; sizes of input and kernel; channels of a group.
+    // Dimensions; stride, padding, dilation, groups; sizes of input and kernel; channels of a
+    // group.
     let cases = [
         (2, [1, 1, 1], [[0; 2], [0; 2], [0; 2]], [1, 1, 1], 1, [1, 5, 6], [1, 1, 1], [3, 4]),
         (2, [1, 1, 1], [[0; 2], [1; 2], [1; 2]], [1, 1, 1], 1, [1, 5, 6], [1, 3, 3], [2, 5]),
@@ -365,7 +367,8 @@ fn a_program_has_the_cpus_bits_fused_and_op_by_op() {
                 wanted.push(all[..60 * p.dtype(reg).size()].to_vec());
             }
         }
-        // The end of the group: a reduction of a register that is not written out, where there is one.
+        // The end of the group: a reduction of a register that is not written out, where there is
+        // one.
         let reg = (0..p.instrs.len() as u8).rev().find(|k| !p.outputs.contains(k)).unwrap();
         let (kept, dims) = ([3, 5], [false, true, false]);
         let mut best = vec![0u64; 15];

@@ -1,8 +1,9 @@
 //! Device time: which launches stand between two timed events, and what the events say.
 //!
-//! Sampled, and only while somebody records. The events are read once their flight is known to be through, so nothing
-//! ever waits for them. A lane's times hang together: each is counted from the one before, since a difference of two
-//! events is a single-precision number of milliseconds and would lose its microseconds over hours.
+//! Sampled, and only while somebody records. The events are read once their flight is known to be
+//! through, so nothing ever waits for them. A lane's times hang together: each is counted from the
+//! one before, since a difference of two events is a single-precision number of milliseconds and
+//! would lose its microseconds over hours.
 
 use super::Trouble;
 use super::context::{Event, Events, Raw};
@@ -95,7 +96,8 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// When a launch that is through began and ended on the device; the next one is counted from its end.
+    /// When a launch that is through began and ended on the device; the next one is counted from
+    /// its end.
     pub fn read(&mut self, timed: Timed, events: &Events) -> Option<(Instant, Instant)> {
         let Timed { begin, end, launched } = timed;
         let times = match (begin.since(self.event), end.since(begin)) {

@@ -1,8 +1,8 @@
 //! Copies to the device: from the host through page-locked staging, from another GPU directly.
 //!
-//! Few bytes go on the lane that needs them; many go a piece at a time on the lane for copies, so that the thread
-//! can launch in between and the copy runs beside what computes. A step that needs what is still on its way is tried
-//! again later.
+//! Few bytes go on the lane that needs them; many go a piece at a time on the lane for copies, so
+//! that the thread can launch in between and the copy runs beside what computes. A step that needs
+//! what is still on its way is tried again later.
 
 #![allow(unsafe_code)]
 
@@ -48,7 +48,8 @@ fn gather(value: &Value, handed: &Handed, to: *mut u8) {
 }
 
 impl Gear {
-    /// Brings elements to the device for a launch on this lane; [later](Trouble::Later) where that takes a while.
+    /// Brings elements to the device for a launch on this lane; [later](Trouble::Later) where that
+    /// takes a while.
     pub(super) fn bring(
         &mut self,
         lane: usize,
@@ -67,7 +68,8 @@ impl Gear {
             let here = self.heap.buffer(bytes, &self.lanes, lane)?;
             let offset = value.placed.as_ref().map_or(0, |p| p.offset) * handed.dtype.size();
             let contexts = (self.heap.context(), source.heap.context());
-            // SAFETY: both hold so many bytes from there on; the source is complete, and the flight keeps it.
+            // SAFETY: both hold so many bytes from there on; the source is complete, and the flight
+            // keeps it.
             let status = unsafe {
                 sys::cuMemcpyPeerAsync(
                     here.ptr,

@@ -1,8 +1,9 @@
 //! Which kernels are compiled together.
 //!
-//! A compiler's time goes into the shared parts of a translation unit: fifty kernels cost what eight alone do. So a
-//! kernel that a single op needs comes with its relatives: the other ops of the same types and walk, the other
-//! reductions of the same walk, the other element sizes of a copy. A fused program has none.
+//! A compiler's time goes into the shared parts of a translation unit: fifty kernels cost what
+//! eight alone do. So a kernel that a single op needs comes with its relatives: the other ops of
+//! the same types and walk, the other reductions of the same walk, the other element sizes of a
+//! copy. A fused program has none.
 //!
 //! Pure: keys in, keys out.
 

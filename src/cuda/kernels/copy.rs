@@ -1,7 +1,7 @@
 //! Copies between strided places (`contiguous`, `cat`, `slice_assign`, `flip`), and triangles.
 //!
-//! Kernels know element sizes, not types: where both sides are contiguous enough, a copy moves 16 bytes
-//! a thread. A transpose goes by tiles.
+//! Kernels know element sizes, not types: where both sides are contiguous enough, a copy moves 16
+//! bytes a thread. A transpose goes by tiles.
 
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
@@ -49,8 +49,9 @@ pub(crate) fn packed(g: &Geometry, f: usize) -> Geometry {
     g
 }
 
-/// The launches that copy input 0 into output 0 over `shape`. `from` and `to` are strides in elements
-/// of `size` bytes; `to_bytes` is where in the output the copy begins. The two must not overlap.
+/// The launches that copy input 0 into output 0 over `shape`. `from` and `to` are strides in
+/// elements of `size` bytes; `to_bytes` is where in the output the copy begins. The two must not
+/// overlap.
 pub(crate) fn plan(size: usize, shape: &[usize], from: Operand<'_>, to: Operand<'_>, to_bytes: usize) -> Plan {
     let mut plan = Plan::default();
     if shape.contains(&0) {
@@ -89,7 +90,8 @@ pub(crate) fn plan(size: usize, shape: &[usize], from: Operand<'_>, to: Operand<
     plan
 }
 
-/// A transpose, where the sides have their stride of 1 in different dimensions, both of some length.
+/// A transpose, where the sides have their stride of 1 in different dimensions, both of some
+/// length.
 fn transpose(size: usize, g: &Geometry, to_bytes: usize) -> Option<Launch> {
     let along = |k: usize| (0..g.rank()).find(|&d| g.strides[k][d] == 1);
     let (r, c) = (along(0)?, along(1)?);
@@ -123,8 +125,8 @@ fn transpose(size: usize, g: &Geometry, to_bytes: usize) -> Option<Launch> {
     })
 }
 
-/// The launches of `tril` (`upper` false) or `triu` about diagonal `k` of the last two dimensions. The
-/// output is contiguous. `None` where more than eight dimensions are left after merging.
+/// The launches of `tril` (`upper` false) or `triu` about diagonal `k` of the last two dimensions.
+/// The output is contiguous. `None` where more than eight dimensions are left after merging.
 pub(crate) fn triangle(size: usize, shape: &[usize], from: Operand<'_>, k: i64, upper: bool) -> Option<Plan> {
     let mut plan = Plan::default();
     let g = Geometry::new(shape, &[from.strides]);

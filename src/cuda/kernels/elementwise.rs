@@ -1,10 +1,11 @@
 //! A fused elementwise program as one kernel.
 //!
-//! Two walks. *Flat*: every input lies row by row like the result, or is a single number. *Strided*:
-//! anything else; a thread finds its place by division and takes several neighbours of the innermost
-//! dimension where that can be cut so. Each in 32- and 64-bit index arithmetic, and with 16-byte moves
-//! or element by element. An input may share its memory with an output where both lie alike: a thread
-//! reads all its elements before it writes, and no pointer is `__restrict__`.
+//! Two walks. *Flat*: every input lies row by row like the result, or is a single number.
+//! *Strided*: anything else; a thread finds its place by division and takes several neighbours of
+//! the innermost dimension where that can be cut so. Each in 32- and 64-bit index arithmetic, and
+//! with 16-byte moves or element by element. An input may share its memory with an output where
+//! both lie alike: a thread reads all its elements before it writes, and no pointer is
+//! `__restrict__`.
 
 use super::generate::{Form, Names, immediates, inputs, statements, storage};
 use super::geometry::Geometry;
@@ -35,16 +36,17 @@ pub(crate) struct Key {
     pub wide: bool,
 }
 
-/// As many elements of the widest type in memory as 16 bytes hold, 8 at most (a thread's registers).
+/// As many elements of the widest type in memory as 16 bytes hold, 8 at most (a thread's
+/// registers).
 pub(super) fn lanes(program: &Program, inputs: &[DType]) -> usize {
     let outputs = program.outputs.iter().map(|&r| program.dtype(r));
     let widest = inputs.iter().copied().chain(outputs).map(DType::size).max().unwrap_or(4);
     (16 / widest).min(8)
 }
 
-/// The launches that compute `program` over `shape`. Inputs are in the order of `Code::Input`; their
-/// strides are over `shape`, 0 where they repeat. Outputs are contiguous and `out_align` is the
-/// least of their alignments.
+/// The launches that compute `program` over `shape`. Inputs are in the order of `Code::Input`;
+/// their strides are over `shape`, 0 where they repeat. Outputs are contiguous and `out_align` is
+/// the least of their alignments.
 pub(crate) fn plan(program: &Program, shape: &[usize], operands: &[Operand<'_>], out_align: usize) -> Plan {
     let mut plan = Plan::default();
     let numel = crate::shape::numel(shape);

@@ -1,8 +1,8 @@
 //! A [`Program`] as C statements, for every kernel that evaluates one.
 //!
-//! Names are canonical (`r0`, `r1`... by register) and numbers come from a run-time table, so programs
-//! that differ in immediates alone share one kernel. Who calls says how inputs and random draws are
-//! spelled; this file knows neither memory nor threads.
+//! Names are canonical (`r0`, `r1`... by register) and numbers come from a run-time table, so
+//! programs that differ in immediates alone share one kernel. Who calls says how inputs and random
+//! draws are spelled; this file knows neither memory nor threads.
 
 use super::Words;
 use crate::dtype::{DType, Element, Scalar, with_dtype};
@@ -10,8 +10,8 @@ use crate::graph::program::{Arg, Code, Instr, Program};
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 
-/// A program without its numbers: immediates, seeds and offsets are false and 0. What is left decides
-/// the kernel.
+/// A program without its numbers: immediates, seeds and offsets are false and 0. What is left
+/// decides the kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Form(pub Program);
 
@@ -116,8 +116,8 @@ pub(crate) fn computed(dtype: DType) -> &'static str {
     }
 }
 
-/// The eight bytes of an immediate, as `ft::imm<C>` takes them: rounded to the type, then widened to
-/// the type computed in.
+/// The eight bytes of an immediate, as `ft::imm<C>` takes them: rounded to the type, then widened
+/// to the type computed in.
 fn immediate(x: Scalar, dtype: DType) -> u64 {
     match dtype {
         DType::F64 => x.as_f64().to_bits(),

@@ -68,8 +68,9 @@ impl Geometry {
             })
     }
 
-    /// The geometry cut into launches of at most [`RANK_MAX`] dimensions: for each the linear position
-    /// of its first element and every operand's offset there. One piece in all but odd cases.
+    /// The geometry cut into launches of at most [`RANK_MAX`] dimensions: for each the linear
+    /// position of its first element and every operand's offset there. One piece in all but odd
+    /// cases.
     pub fn pieces(&self) -> (Geometry, Vec<(usize, SmallVec<[isize; 4]>)>) {
         let cut = self.rank().min(RANK_MAX);
         let mut low = self.clone();

@@ -1,8 +1,9 @@
 //! Reads and writes at places that are data: gather, index_select, embedding, scatter, one_hot.
 //!
 //! An index out of range touches nothing and is written to the step's index error
-//! ([`super::source::INDEX_ERROR_BYTES`]): of several, the one that comes first in the index. Indices
-//! are i64, i32 or u8; a negative one counts from the end where that is asked for, or is out of range.
+//! ([`super::source::INDEX_ERROR_BYTES`]): of several, the one that comes first in the index.
+//! Indices are i64, i32 or u8; a negative one counts from the end where that is asked for, or is
+//! out of range.
 
 use super::copy::{pack, packed, unit};
 use super::generate::storage;
@@ -22,7 +23,8 @@ pub(crate) enum Key {
     OneHot { index: DType, wide: bool },
 }
 
-/// How an index is read: over the result's shape for `gather`, along one dimension for `index_select`.
+/// How an index is read: over the result's shape for `gather`, along one dimension for
+/// `index_select`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Indexed<'a> {
     pub dtype: DType,
@@ -41,10 +43,10 @@ impl Indexed<'_> {
     }
 }
 
-/// `out[i] = x[.., index[i], ..]` along `dim`, over `shape`, the contiguous result's. Inputs: the value,
-/// whose `strides` are over its own dimensions (as many), `size` its length in `dim`; then the index.
-/// For `index_select` and `embedding` the index repeats in all other dimensions. `None` where more than
-/// eight dimensions are left after merging.
+/// `out[i] = x[.., index[i], ..]` along `dim`, over `shape`, the contiguous result's. Inputs: the
+/// value, whose `strides` are over its own dimensions (as many), `size` its length in `dim`; then
+/// the index. For `index_select` and `embedding` the index repeats in all other dimensions. `None`
+/// where more than eight dimensions are left after merging.
 pub(crate) fn gather(
     element: usize,
     shape: &[usize],
@@ -112,9 +114,10 @@ fn contiguous_inner(dims: &[usize]) -> Vec<isize> {
         .collect()
 }
 
-/// `out[.., index[j], ..]` joined with `source[.., j, ..]` along `dim`, for every j of the index's `shape`. The output
-/// holds the value already and is contiguous over `out_shape`; input 0 is the source, 1 the index.
-/// What comes to one place comes in order of j, whatever the device. `None` as in [`gather`].
+/// `out[.., index[j], ..]` joined with `source[.., j, ..]` along `dim`, for every j of the index's
+/// `shape`. The output holds the value already and is contiguous over `out_shape`; input 0 is the
+/// source, 1 the index. What comes to one place comes in order of j, whatever the device. `None` as
+/// in [`gather`].
 pub(crate) fn scatter(
     mode: ScatterMode,
     dtype: DType,
@@ -167,7 +170,8 @@ pub(crate) fn scatter(
     Some(plan)
 }
 
-/// `out[i, c] = (index[i] == c)` as i64, over the index's shape and `classes`. `None` as in [`gather`].
+/// `out[i, c] = (index[i] == c)` as i64, over the index's shape and `classes`. `None` as in
+/// [`gather`].
 pub(crate) fn one_hot(shape: &[usize], index: DType, strides: &[isize], classes: usize) -> Option<Plan> {
     let mut plan = Plan::default();
     if shape.contains(&0) || classes == 0 {

@@ -1,4 +1,5 @@
-//! Matrix products that the vendor's library does not take: integers, and strides it cannot express.
+//! Matrix products that the vendor's library does not take: integers, and strides it cannot
+//! express.
 //!
 //! One kernel a type, any strides, batches that broadcast. `cuda/device/product` asks the library
 //! first.
@@ -42,9 +43,9 @@ impl Product {
     }
 }
 
-/// The launches of `out[batch.., m, n] = a[batch.., m, k] b[batch.., k, n]`. `a` and `b` are strides over
-/// `batch` (0 where they repeat) and then over their matrix; the output is contiguous. `None` where more
-/// than eight batch dimensions are left after merging, or m is above 4 million.
+/// The launches of `out[batch.., m, n] = a[batch.., m, k] b[batch.., k, n]`. `a` and `b` are
+/// strides over `batch` (0 where they repeat) and then over their matrix; the output is contiguous.
+/// `None` where more than eight batch dimensions are left after merging, or m is above 4 million.
 pub(crate) fn plan(
     dtype: DType,
     batch: &[usize],

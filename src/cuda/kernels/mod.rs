@@ -8,7 +8,8 @@
 //! Pure text and arithmetic: no driver, no compiler, no memory. The order of additions in a kernel
 //! depends on shapes alone, never on timing, so results repeat bit by bit.
 //!
-//! A pointer that a kernel only reads is a `const T*` in its signature and every other one is written.
+//! A pointer that a kernel only reads is a `const T*` in its signature and every other one is
+//! written.
 
 pub(crate) mod bundle;
 pub(crate) mod copy;

@@ -1,9 +1,10 @@
 //! Reductions, with a fused elementwise program in front.
 //!
-//! A row is shared by a team whose size, like the elements that each member adds and the order in which the
-//! members are joined, depends on the shape and the reduced type alone: a sum is the same to the bit fused or not, and
-//! however its operand lies in memory. Where the rows lie decides only which threads do a member's work: neighbours
-//! of one row, or one of each of neighbouring rows. Long rows are split; a second launch joins the splits.
+//! A row is shared by a team whose size, like the elements that each member adds and the order in
+//! which the members are joined, depends on the shape and the reduced type alone: a sum is the same
+//! to the bit fused or not, and however its operand lies in memory. Where the rows lie decides only
+//! which threads do a member's work: neighbours of one row, or one of each of neighbouring rows.
+//! Long rows are split; a second launch joins the splits.
 
 use super::generate::{Form, Names, computed, immediates, inputs, statements, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -58,7 +59,8 @@ pub(crate) struct Key {
     pub walk: Walk,
     /// Neighbouring elements that a member adds to chains of their own.
     pub lanes: u8,
-    /// True where each of them is looked for by itself, as they may lie in different rows of memory.
+    /// True where each of them is looked for by itself, as they may lie in different rows of
+    /// memory.
     pub apart: bool,
     pub wide: bool,
 }
@@ -145,7 +147,8 @@ pub(crate) fn plan(
     }
     let wide = len > 0 && !Geometry::new(shape, &strides).fits_32();
 
-    // What decides the order: nothing here may look at strides, at alignment or, for floats, at what is fused.
+    // What decides the order: nothing here may look at strides, at alignment or, for floats, at
+    // what is fused.
     let size = match dtype.is_float() {
         true => dtype.size(),
         // Integers give the same in every order, so that what is read may decide.
@@ -177,7 +180,8 @@ pub(crate) fn plan(
         (false, ..=32) => (Walk::Warp, [team, THREADS / team, 1]),
         (false, _) => (Walk::Block, [THREADS, 1, 1]),
         (true, _) => {
-            // Few rows: 32 bytes of each line of memory, so that there are blocks for the whole device.
+            // Few rows: 32 bytes of each line of memory, so that there are blocks for the whole
+            // device.
             let least = if rows < 4 * BLOCKS && team >= 32 { 8 } else { 32 };
             let width = least.max(THREADS / team).min(THREADS);
             (Walk::Turned, [width, team.min(TURNED / width), 1])

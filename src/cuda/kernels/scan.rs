@@ -1,7 +1,8 @@
 //! Running sums and products along a dimension.
 //!
-//! A row is cut into chunks of 2048; what these come to is scanned in between, so that one long row fills the
-//! device too. Integers and bool are computed in i64, halves in float. Knows no dtypes beyond that.
+//! A row is cut into chunks of 2048; what these come to is scanned in between, so that one long row
+//! fills the device too. Integers and bool are computed in i64, halves in float. Knows no dtypes
+//! beyond that.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -35,8 +36,9 @@ fn carried(dtype: DType) -> (&'static str, usize) {
     if dtype.is_float() { (computed(dtype), dtype.size().max(4)) } else { ("i64", 8) }
 }
 
-/// The launches of `cumsum` or `cumprod` along `dim`. The output is contiguous, i64 for integers and bool. `None` where
-/// more than eight dimensions are left after merging, or a row has more than 2^27 elements.
+/// The launches of `cumsum` or `cumprod` along `dim`. The output is contiguous, i64 for integers
+/// and bool. `None` where more than eight dimensions are left after merging, or a row has more than
+/// 2^27 elements.
 pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) -> Option<Plan> {
     let mut plan = Plan::default();
     if shape.contains(&0) {

@@ -1,8 +1,8 @@
-//! Softmax, its logarithms, and the norms: a warp or a block a row, one read of memory where the row
-//! fits in registers.
+//! Softmax, its logarithms, and the norms: a warp or a block a row, one read of memory where the
+//! row fits in registers.
 //!
-//! A row is one dimension (or the trailing ones, merged), with any stride. Rows that lie side by side,
-//! because the dimension is not the last, are taken a thread each.
+//! A row is one dimension (or the trailing ones, merged), with any stride. Rows that lie side by
+//! side, because the dimension is not the last, are taken a thread each.
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
@@ -47,9 +47,9 @@ pub(crate) struct Key {
 const PACKS: usize = 16;
 
 /// The launches that apply `op` to rows along `dims` of `shape`, marked. Input 0 is the value, then
-/// weight and bias where there are any: contiguous, of the value's type. The output is contiguous over
-/// `shape` (for `LogSumExp`, over the dimensions that are left). `eps` is the norms'. `None` where the
-/// rows cannot be walked by one stride: copy the input to contiguous memory first.
+/// weight and bias where there are any: contiguous, of the value's type. The output is contiguous
+/// over `shape` (for `LogSumExp`, over the dimensions that are left). `eps` is the norms'. `None`
+/// where the rows cannot be walked by one stride: copy the input to contiguous memory first.
 ///
 /// Marked dimensions are neighbours; the norms' are the last.
 pub(crate) fn plan(
@@ -80,8 +80,9 @@ pub(crate) fn plan(
         return Some(plan);
     }
     let step = row.inner(0);
-    // The shape decides how a row is shared, and with it the order of the additions, so that a value does not
-    // depend on how its operand lies in memory; one that lies otherwise is copied first.
+    // The shape decides how a row is shared, and with it the order of the additions, so that a
+    // value does not depend on how its operand lies in memory; one that lies otherwise is copied
+    // first.
     let columns = inner > 1 && rows >= 32;
     let most = (16 / dtype.size()).min(8);
     let bytes = most * dtype.size();

@@ -1,7 +1,8 @@
 //! Stable sorts along a dimension, and the first of them (`topk`).
 //!
 //! Rows of up to 2048 elements are sorted in shared memory by one launch. Longer ones are sorted in
-//! tiles of 2048 and merged, a launch for each doubling: slower, since every pass goes through memory.
+//! tiles of 2048 and merged, a launch for each doubling: slower, since every pass goes through
+//! memory.
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
@@ -31,10 +32,10 @@ fn key(dtype: DType) -> (&'static str, usize) {
     if dtype.size() == 8 { ("u64", 8) } else { ("u32", 4) }
 }
 
-/// The launches that sort along `dim`. Output 0 takes the first `k` values of each row, output 1 their
-/// places as i64; both contiguous over `shape` with `k` in `dim`. NaN counts as the largest, equals keep
-/// their order. `None` where more than eight dimensions are left after merging, or a row has 2^31
-/// elements or more.
+/// The launches that sort along `dim`. Output 0 takes the first `k` values of each row, output 1
+/// their places as i64; both contiguous over `shape` with `k` in `dim`. NaN counts as the largest,
+/// equals keep their order. `None` where more than eight dimensions are left after merging, or a
+/// row has 2^31 elements or more.
 pub(crate) fn plan(
     dtype: DType,
     shape: &[usize],
@@ -73,8 +74,8 @@ pub(crate) fn plan(
         return Some(plan);
     }
 
-    // Scratch: two lists of keys and two of places, for all rows. The rows are a grid's y dimension,
-    // 65535 a launch.
+    // Scratch: two lists of keys and two of places, for all rows. The rows are a grid's y
+    // dimension, 65535 a launch.
     let (_, size) = key(dtype);
     let all = (rows * n).next_multiple_of(64);
     let keys = [0, all * size];

@@ -7,8 +7,8 @@
 use crate::op::{Class, for_each_binary, for_each_unary};
 use std::sync::LazyLock;
 
-/// How the compiler is called, beside the architecture. Contraction is off because every instruction
-/// rounds to its own type; kernels that want a fused multiply-add say `fma`.
+/// How the compiler is called, beside the architecture. Contraction is off because every
+/// instruction rounds to its own type; kernels that want a fused multiply-add say `fma`.
 pub(crate) const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false"];
 
 /// Size of the record that a kernel which takes indices fills when one is out of range (zeroed

@@ -1,7 +1,9 @@
-//! Windows that move over lines, planes and volumes: pooling, and what turns a convolution into products of matrices.
+//! Windows that move over lines, planes and volumes: pooling, and what turns a convolution into
+//! products of matrices.
 //!
-//! `im2col` lays the elements under each output below each other, and a product with the weight does the
-//! rest; `col2im` is the way back. Convolutions in groups are done directly, a thread an element.
+//! `im2col` lays the elements under each output below each other, and a product with the weight
+//! does the rest; `col2im` is the way back. Convolutions in groups are done directly, a thread an
+//! element.
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
@@ -63,7 +65,8 @@ pub(crate) enum Key {
     },
 }
 
-/// Steps between images, channels, and along depth, height and width, of which the first may not be there.
+/// Steps between images, channels, and along depth, height and width, of which the first may not be
+/// there.
 fn steps(strides: &[isize]) -> Arg {
     let mut w = Words::default();
     let (planes, own) = strides.split_at(2);
@@ -124,8 +127,8 @@ pub(crate) fn columns(
     fits(window).then(|| launch(Key::Columns { dtype, wide }, n, args))
 }
 
-/// From columns `[batch, channels * taps, places]` back to `[batch, channels, ..]`; with `adds`, sums
-/// begin with what the output holds.
+/// From columns `[batch, channels * taps, places]` back to `[batch, channels, ..]`; with `adds`,
+/// sums begin with what the output holds.
 pub(crate) fn from_columns(
     columns: DType,
     dtype: DType,
@@ -148,8 +151,8 @@ pub(crate) enum Way {
     Back { adds: bool },
 }
 
-/// A convolution, a thread an element. Inputs: the value and the weight, with their strides; `channels` are
-/// those of a group, of input and output.
+/// A convolution, a thread an element. Inputs: the value and the weight, with their strides;
+/// `channels` are those of a group, of input and output.
 pub(crate) fn convolve(
     dtype: DType,
     way: Way,
@@ -206,8 +209,9 @@ pub(crate) fn max(
     fits(window).then(|| launch(Key::Max { dtype, position, wide }, n, args))
 }
 
-/// The mean under each window, or with `back` its way back: then `shape` ends in the window's output. `fixed`
-/// is what sums are divided by, where it is not 0; else the elements met, with the padding where `padded`.
+/// The mean under each window, or with `back` its way back: then `shape` ends in the window's
+/// output. `fixed` is what sums are divided by, where it is not 0; else the elements met, with the
+/// padding where `padded`.
 pub(crate) fn mean(
     dtype: DType,
     back: bool,

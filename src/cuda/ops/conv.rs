@@ -1,8 +1,8 @@
 //! Convolutions on CUDA, as products of matrices over columns.
 //!
-//! The elements under each output are laid below each other (`im2col`), so that cuBLAS does the work; in groups a
-//! direct kernel does. The batch is cut so that columns stay within bounds. Halves are added in float32, and where
-//! sums are cut, they are rounded to halves once at the end.
+//! The elements under each output are laid below each other (`im2col`), so that cuBLAS does the
+//! work; in groups a direct kernel does. The batch is cut so that columns stay within bounds.
+//! Halves are added in float32, and where sums are cut, they are rounded to halves once at the end.
 
 use super::OnCuda;
 use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
@@ -51,8 +51,8 @@ fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// Puts the bias into the result, where there is one: sums begin with it, so that the whole is rounded once. True
-/// where it did.
+/// Puts the bias into the result, where there is one: sums begin with it, so that the whole is
+/// rounded once. True where it did.
 fn begin(cuda: &mut CudaRun<'_>) -> Result<bool, Refusal> {
     let (out, bias) = (cuda.output(), cuda.inputs().get(2).copied());
     let Some(bias) = bias else { return Ok(false) };

@@ -1,6 +1,7 @@
 //! Reads and writes by index on CUDA: gather and its relatives, scatter, one_hot.
 //!
-//! A bad index is written to the step's error record by the kernel, and fails the value when the device has run it.
+//! A bad index is written to the step's error record by the kernel, and fails the value when the
+//! device has run it.
 
 use super::{OnCuda, copy_to, operand, run};
 use crate::cuda::kernels::align;
@@ -44,8 +45,8 @@ fn look(cuda: &mut CudaRun<'_>, index: CudaView<'_>, size: usize, from_end: bool
     run(cuda, plan.ok_or_else(|| refused("an index", shape))?, &[x, index], &[to])
 }
 
-/// `out[i] = x[.., index[i], ..]`, where `index_at` are the strides of the index over the result's shape and
-/// `positions` those of a contiguous one.
+/// `out[i] = x[.., index[i], ..]`, where `index_at` are the strides of the index over the result's
+/// shape and `positions` those of a contiguous one.
 fn gather(
     cuda: &mut CudaRun<'_>,
     x: CudaView<'_>,

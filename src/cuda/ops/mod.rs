@@ -1,7 +1,7 @@
 //! The CUDA side of the ops: which plans of `cuda/kernels` each of them is.
 //!
-//! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch
-//! memory first. Pure description: plans are handed over with addresses, and `cuda/device` launches them.
+//! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch memory first.
+//! Pure description: plans are handed over with addresses, and `cuda/device` launches them.
 
 mod conv;
 mod cumsum;
@@ -115,7 +115,8 @@ pub(crate) fn contiguous<'a>(
     if view.is_contiguous() { Ok(view) } else { packed(cuda, view, strides) }
 }
 
-/// Plans with the operand as it lies or, where that is no use, with a copy of it, and queues the plan.
+/// Plans with the operand as it lies or, where that is no use, with a copy of it, and queues the
+/// plan.
 pub(crate) fn walk(
     cuda: &mut CudaRun<'_>,
     view: CudaView<'_>,

@@ -1,4 +1,5 @@
-//! Parts of a result that come from different values, on CUDA: cat and slice_assign are copies into windows.
+//! Parts of a result that come from different values, on CUDA: cat and slice_assign are copies into
+//! windows.
 
 use super::OnCuda;
 use super::{copy_to, operand, run};
@@ -10,7 +11,8 @@ use crate::ops::check::checked;
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::{Layout, Strides, contiguous_strides};
 
-/// Copies a view into a window of the output: `strides` over the view's shape, from `first`, in elements.
+/// Copies a view into a window of the output: `strides` over the view's shape, from `first`, in
+/// elements.
 fn copy_into(
     cuda: &mut CudaRun<'_>,
     from: CudaView<'_>,

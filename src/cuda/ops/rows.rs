@@ -27,7 +27,8 @@ fn along(cuda: &mut CudaRun<'_>, op: RowOp, dim: isize) -> Result<(), Refusal> {
     })
 }
 
-/// A norm over the trailing dimensions. Weight and bias of another type: all is done in the wider one.
+/// A norm over the trailing dimensions. Weight and bias of another type: all is done in the wider
+/// one.
 fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<(), Refusal> {
     let (inputs, out) = (cuda.inputs(), cuda.output());
     if out.numel() == 0 {

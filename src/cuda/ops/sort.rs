@@ -9,7 +9,8 @@ use crate::ops::check::checked;
 use crate::ops::sort::Sort;
 use crate::ops::topk::TopK;
 
-/// The first `k` along `dim` in order: values, or their places. The kernel makes both; one goes to scratch.
+/// The first `k` along `dim` in order: values, or their places. The kernel makes both; one goes to
+/// scratch.
 fn sorted(
     cuda: &mut CudaRun<'_>,
     dim: usize,

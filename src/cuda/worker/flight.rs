@@ -1,6 +1,8 @@
-//! Flights: steps that are queued on a lane and not yet seen to be through, and how they are published.
+//! Flights: steps that are queued on a lane and not yet seen to be through, and how they are
+//! published.
 //!
-//! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows nothing of streams.
+//! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows
+//! nothing of streams.
 
 use super::Shared;
 use crate::completion::AWAITED;
@@ -96,7 +98,8 @@ fn place(node: &NodeLink) -> String {
 }
 
 impl Shared {
-    /// The ops that the lanes have begun, as far as that is known: those of each lane's first flights.
+    /// The ops that the lanes have begun, as far as that is known: those of each lane's first
+    /// flights.
     pub(super) fn running_ops(&self) -> String {
         let mut named: Vec<String> = Vec::new();
         for lane in &self.lanes {
@@ -110,7 +113,8 @@ impl Shared {
         named.join(", ") + &more
     }
 
-    /// Publishes a flight that is through: values and errors become known, and those who await them wake.
+    /// Publishes a flight that is through: values and errors become known, and those who await them
+    /// wake.
     pub(super) fn publish(&self, lane: usize, flight: Flight) {
         let Flight { step, cargo, landing, timed, launched, .. } = flight;
         // Staging is of no more use; a landing's is read below.

@@ -18,7 +18,8 @@ impl Shared {
         desk.conduct(self.port, LOOKS_AT_ONCE, || self.now(), &mut &*self)
     }
 
-    /// Completes what needs no device: constants, views and gates of what is there. True where it is complete then.
+    /// Completes what needs no device: constants, views and gates of what is there. True where it
+    /// is complete then.
     fn complete(&self, node: &NodeLink) -> bool {
         if !matches!(node.op, Op::Fill(_) | Op::View(_) | Op::Gate(_)) {
             return node.completion.state().is_complete();

@@ -148,7 +148,8 @@ impl Shared {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    /// The device is lost: everything that is pending fails, and everything that is asked for later.
+    /// The device is lost: everything that is pending fails, and everything that is asked for
+    /// later.
     fn lose(&self, what: impl std::fmt::Display) {
         let running = self.running_ops();
         let text = if running.is_empty() {

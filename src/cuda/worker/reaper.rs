@@ -1,8 +1,9 @@
-//! A lane's reaper: waits for the lane's events, one after the other, and publishes what is through.
+//! A lane's reaper: waits for the lane's events, one after the other, and publishes what is
+//! through.
 //!
-//! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the driver on an event made
-//! for that. Every answer but "reached" and "not yet" ends the device, and so does a panic of its own. It never launches
-//! anything.
+//! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the
+//! driver on an event made for that. Every answer but "reached" and "not yet" ends the device, and
+//! so does a panic of its own. It never launches anything.
 
 use super::Shared;
 use crate::cuda::device::{context, describe};

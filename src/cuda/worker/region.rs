@@ -1,4 +1,5 @@
-//! Planned blocks on the device's thread: queued on one lane, as a graph where they have become one, else step by step.
+//! Planned blocks on the device's thread: queued on one lane, as a graph where they have become
+//! one, else step by step.
 
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
@@ -13,7 +14,8 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    /// Queues a block, or hands out an output of one. As `Gear::work`; what is doubted about the result is added.
+    /// Queues a block, or hands out an output of one. As `Gear::work`; what is doubted about the
+    /// result is added.
     pub(super) fn region(
         &mut self,
         lane: usize,
@@ -70,7 +72,8 @@ impl Worker {
                 *lock(&block.under_way) = Some(Box::new(under_way));
                 return Err(trouble);
             }
-            // Memory may come free behind this one; only the step that was stuck has had its last try.
+            // Memory may come free behind this one; only the step that was stuck has had its last
+            // try.
             last_try = false;
             if self.gear.lanes.is_begun(lane) {
                 self.depart(lane, None, None, None);

@@ -1,8 +1,8 @@
 //! The device's thread: attends to the intake, calls the machine, queues its steps on the GPU.
 //!
-//! Everything that launches, loads or allocates happens here, and nothing here waits for the GPU. A step that cannot
-//! be queued yet (an operand is still being copied, memory is short and some is about to come free) stays at the head
-//! of its lane and is tried again when something has moved.
+//! Everything that launches, loads or allocates happens here, and nothing here waits for the GPU. A
+//! step that cannot be queued yet (an operand is still being copied, memory is short and some is
+//! about to come free) stays at the head of its lane and is tried again when something has moved.
 
 mod launch;
 
@@ -25,7 +25,8 @@ use std::time::Instant;
 
 /// Steps launched on each lane before anything else is looked at.
 const AT_ONCE: usize = 64;
-/// Work on a lane, in estimated nanoseconds, behind which an event is recorded although more follows.
+/// Work on a lane, in estimated nanoseconds, behind which an event is recorded although more
+/// follows.
 const COVERED_AFTER_NS: u64 = 20_000;
 /// Steps on a lane behind which an event is recorded although more follows.
 const COVERED_AFTER: u32 = 32;
@@ -95,7 +96,8 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         if healthy {
             worker.close();
         } else {
-            // After a fault no call succeeds any more, and some never return: the process's end cleans up.
+            // After a fault no call succeeds any more, and some never return: the process's end
+            // cleans up.
             std::mem::forget(worker);
         }
     }
@@ -229,8 +231,9 @@ impl Worker {
         Ok(did || short && self.has_all_memory())
     }
 
-    /// A free is queued like all else, and other lanes cannot have the memory before that lane has come past it. Here
-    /// an empty flight follows the frees, so that the engine hears of it; only where memory is short.
+    /// A free is queued like all else, and other lanes cannot have the memory before that lane has
+    /// come past it. Here an empty flight follows the frees, so that the engine hears of it; only
+    /// where memory is short.
     fn watch_frees(&mut self) -> Result<(), Trouble> {
         for lane in 0..self.queues.len() {
             if self.gear.lanes.has_freed(lane) {
@@ -306,7 +309,8 @@ impl Worker {
             && !self.gear.is_uploading()
     }
 
-    /// True where no more memory can come: nothing is under way, nor a free, nor word of a value that was dropped.
+    /// True where no more memory can come: nothing is under way, nor a free, nor word of a value
+    /// that was dropped.
     fn has_all_memory(&self) -> bool {
         let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
         !freed && !self.shared.port.has_news() && lock(&self.shared.desk).is_clear() && self.is_alone()

@@ -1,5 +1,5 @@
-//! The books: how a node enters them, what waits for what, how it leaves, and the epochs that end a `waitall`. Called by
-//! the machine's events; knows nothing of streams.
+//! The books: how a node enters them, what waits for what, how it leaves, and the epochs that end a
+//! `waitall`. Called by the machine's events; knows nothing of streams.
 
 use super::{Entry, Epoch, Machine, Stage};
 use crate::completion::{ENTERED, Phase, QUEUED};
@@ -137,8 +137,8 @@ impl Machine {
         }
     }
 
-    /// Takes the edge at this place of an input's consumers away; true where nobody wants the input any more. Inputs that
-    /// have ended are out of the books, and their edges with them.
+    /// Takes the edge at this place of an input's consumers away; true where nobody wants the input
+    /// any more. Inputs that have ended are out of the books, and their edges with them.
     fn cut(&mut self, e: u32, i: u32, place: u32) -> bool {
         let Some(y) = self.entries[i as usize].as_mut() else { return false };
         if y.consumers.get(place as usize) != Some(&e) {

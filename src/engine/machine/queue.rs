@@ -1,5 +1,5 @@
-//! What can run: held back for a moment, queued behind the chain that it continues, and picked for a stream. What a step is
-//! made of stands in `take_up`.
+//! What can run: held back for a moment, queued behind the chain that it continues, and picked for
+//! a stream. What a step is made of stands in `take_up`.
 
 use super::{Machine, Stage, Stream};
 use crate::completion::DETACHED;
@@ -116,7 +116,8 @@ impl Machine {
         if self.streams[s].submitted - self.streams[s].completed >= self.limits.depth_max {
             return None;
         }
-        // With nothing else to do, a stream continues another's chain where that needs nothing but a thread.
+        // With nothing else to do, a stream continues another's chain where that needs nothing but
+        // a thread.
         let others = (!self.limits.ahead).then_some(0..count).into_iter().flatten();
         for from in others.map(Some).chain([None]).rev() {
             let queue = match from {

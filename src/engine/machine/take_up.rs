@@ -1,4 +1,5 @@
-//! Taking up: from an entry that was picked to a step, with what fuses with it. The one place that says what is written out.
+//! Taking up: from an entry that was picked to a step, with what fuses with it. The one place that
+//! says what is written out.
 //!
 //! A group holds what is elementwise over one shape and needs nothing that is not there; at its end
 //! may stand a reduction, which folds a tile after what is held of it was written, so that each
@@ -36,8 +37,8 @@ impl Machine {
         }
         let grouped = fusible || group.head.is_some();
         if fusible && self.written(&group, end.as_ref(), &node).len() > OUTPUTS_MAX {
-            // Too many of them are observed: a shorter group, cut where it fits. (The old one goes first:
-            // its links would count.)
+            // Too many of them are observed: a shorter group, cut where it fits. (The old one goes
+            // first: its links would count.)
             drop(std::mem::replace(&mut group, Group::new()));
             let cut = (1..entries.len()).rev().find(|&cut| {
                 let part = self.regroup(&entries[..cut]);
@@ -113,8 +114,8 @@ impl Machine {
         Step { at, waits, work, entries, bytes, cost_ns }
     }
 
-    /// The members whose values anybody may look at. `borrowed` is a member that the caller holds a link
-    /// on beside the books and the group.
+    /// The members whose values anybody may look at. `borrowed` is a member that the caller holds a
+    /// link on beside the books and the group.
     fn written(
         &self,
         group: &Group<NodeLink>,
@@ -146,8 +147,8 @@ impl Machine {
         entries.push(e);
     }
 
-    /// Takes in what follows, as far as it is elementwise over the same shape and needs nothing that is
-    /// not there; a reduction ends it.
+    /// Takes in what follows, as far as it is elementwise over the same shape and needs nothing
+    /// that is not there; a reduction ends it.
     fn grow(
         &mut self,
         first: &NodeLink,
@@ -181,7 +182,8 @@ impl Machine {
         Some((self.entry(e).node.clone(), member))
     }
 
-    /// What comes after a step of one node in the same step, as long as nobody else looks at the node's value.
+    /// What comes after a step of one node in the same step, as long as nobody else looks at the
+    /// node's value.
     fn follow(
         &mut self,
         head: &NodeLink,
@@ -204,8 +206,8 @@ impl Machine {
         }
     }
 
-    /// Includes an entry and, before it, those of its inputs that are not submitted, if all of that can
-    /// be done now.
+    /// Includes an entry and, before it, those of its inputs that are not submitted, if all of that
+    /// can be done now.
     fn try_include(
         &mut self,
         e: u32,
@@ -229,8 +231,8 @@ impl Machine {
             if group.member(input).is_some() {
                 continue;
             }
-            // The books, not the value, say what is there: one computed outside may be complete while the
-            // word of it, which unblocks this entry, is still on its way.
+            // The books, not the value, say what is there: one computed outside may be complete
+            // while the word of it, which unblocks this entry, is still on its way.
             let there = match input.entry() {
                 None => input.completion.state().is_complete(),
                 Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => self.limits.ahead,

@@ -1,9 +1,9 @@
-//! Attention without the matrix of scores: blocks of queries meet blocks of keys, and a softmax that is corrected
-//! as larger scores come along (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
-//! arXiv:2205.14135).
+//! Attention without the matrix of scores: blocks of queries meet blocks of keys, and a softmax
+//! that is corrected as larger scores come along (Milakov and Gimelshein 2018, arXiv:1805.02867;
+//! Dao et al. 2022, arXiv:2205.14135).
 //!
-//! Called by the op's CPU kernel, which has checked shapes and types and broadcast the batches. Blocks depend on
-//! sizes alone, so the result does not depend on the number of threads.
+//! Called by the op's CPU kernel, which has checked shapes and types and broadcast the batches.
+//! Blocks depend on sizes alone, so the result does not depend on the number of threads.
 
 use super::isa::{Levelled, at_level};
 use super::matmul::{self, Matrix, gemm_piece};
@@ -31,9 +31,9 @@ pub(crate) struct Sight {
     pub causal: bool,
 }
 
-/// `softmax(q k^T scale + mask) v` of `[batch.., rows, width]`, `[batch.., keys, width]`, `[batch.., keys, out]`
-/// and a mask `[batch.., rows, keys]` of bool (true is seen) or of the same type (added), all of the same
-/// batch. A query that sees nothing finds zeros.
+/// `softmax(q k^T scale + mask) v` of `[batch.., rows, width]`, `[batch.., keys, width]`,
+/// `[batch.., keys, out]` and a mask `[batch.., rows, keys]` of bool (true is seen) or of the same
+/// type (added), all of the same batch. A query that sees nothing finds zeros.
 pub(crate) fn attention(
     [q, k, v]: [View<'_>; 3],
     mask: Option<View<'_>>,
@@ -145,7 +145,8 @@ impl<W: Real> Block<W> {
                 let tile = Matrix { at: Shared::new(scores.as_mut_ptr()), rows: len as isize, cols: 1 };
                 let q = Matrix { at: Shared::new(self.q.from(self.first, 0)), ..self.q };
                 let k = Matrix { at: Shared::new(self.k.from(start, 0)), rows: self.k.cols, cols: self.k.rows };
-                // SAFETY: the block's queries and keys are there, and the tile has room for their scores.
+                // SAFETY: the block's queries and keys are there, and the tile has room for their
+                // scores.
                 unsafe { gemm_piece(tile, q, k, [self.count, len, width], false) };
                 let scores = &mut scores[..self.count * len];
                 at_level(Rescale { block: self, scores, start, len, largest, sums, out: &mut *sum });

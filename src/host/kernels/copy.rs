@@ -94,8 +94,9 @@ fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *cons
                         let cut = slice_of(row.size, cuts, c);
                         let (d, s) =
                             (d + cut.start as isize * row.step[0], s + cut.start as isize * row.step[1]);
-                        // SAFETY: both views are valid at every index of the shape, which these are;
-                        // parts write elements that do not meet; what is written is nobody else's.
+                        // SAFETY: both views are valid at every index of the shape, which these
+                        // are; parts write elements that do not meet; what is written is nobody
+                        // else's.
                         unsafe { copy_row(to.at(d), from.at(s), cut.len(), row.step) };
                     }
                 }

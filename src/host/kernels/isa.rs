@@ -1,14 +1,16 @@
 //! Bodies with captured state, compiled for the widest vectors of this machine.
 //!
-//! [`simd`](super::simd) knows the levels and instantiates plain functions; here it is closures, and
-//! values with a generic method for bodies that must know the level. Knows nothing of what they compute.
+//! [`simd`](super::simd) knows the levels and instantiates plain functions; here it is closures,
+//! and values with a generic method for bodies that must know the level. Knows nothing of what they
+//! compute.
 
 use super::simd::{Baseline, Level, Simd, level};
 
 /// Runs a body as compiled for the level in use. What it calls takes part only where it is inlined.
 ///
-/// A macro, so that there is a closure for each level, with one caller: one that all levels call is compiled once, for
-/// none of them, wherever it is too long to be inlined (a softmax of bfloat16 rows took five times as long for that).
+/// A macro, so that there is a closure for each level, with one caller: one that all levels call is
+/// compiled once, for none of them, wherever it is too long to be inlined (a softmax of bfloat16
+/// rows took five times as long for that).
 macro_rules! vectorize {
     (|| $body:expr) => {{
         use $crate::host::kernels::{isa, simd::Level};

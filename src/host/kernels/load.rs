@@ -1,6 +1,7 @@
 //! Elements and the types that they are computed in: halves in f32, small integers in wider ones.
 //!
-//! Called by kernels that accumulate. Conversions are free of branches, so loops over them vectorise.
+//! Called by kernels that accumulate. Conversions are free of branches, so loops over them
+//! vectorise.
 
 use super::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 use half::{bf16, f16};

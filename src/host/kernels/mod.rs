@@ -1,7 +1,7 @@
 //! CPU loops.
 //!
-//! `unsafe` is reopened for the files that walk raw addresses: a view may have any stride, so there is
-//! no slice to index.
+//! `unsafe` is reopened for the files that walk raw addresses: a view may have any stride, so there
+//! is no slice to index.
 
 #[allow(unsafe_code)]
 pub(crate) mod attention;

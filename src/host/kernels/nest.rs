@@ -1,4 +1,5 @@
-//! Loop nests over strided operands: sizes and the steps of each operand, walked in row-major order.
+//! Loop nests over strided operands: sizes and the steps of each operand, walked in row-major
+//! order.
 //!
 //! Every kernel that takes strides builds one, merges what can be merged, and walks what is left.
 //! Pure arithmetic, but for [`Shared`], the address that the parts of a parallel kernel hold.
@@ -129,9 +130,10 @@ pub(super) fn slice_of(n: usize, parts: usize, i: usize) -> Range<usize> {
     start..start + base + (i < more) as usize
 }
 
-/// How many parts `n` units of work make, when fewer than `least` units are not worth a thread (some 20 us: the
-/// bench `hand_over` shows it, and each kernel's own figures stand at its constant). A few for each thread, so that
-/// one that starts late does not leave the others waiting.
+/// How many parts `n` units of work make, when fewer than `least` units are not worth a thread
+/// (some 20 us: the bench `hand_over` shows it, and each kernel's own figures stand at its
+/// constant). A few for each thread, so that one that starts late does not leave the others
+/// waiting.
 pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
     let threads = par.threads();
     if threads <= 1 || n < 2 * least.max(1) {

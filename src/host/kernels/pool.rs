@@ -1,8 +1,8 @@
-//! Pooling: the largest element, its position, or the mean under a window that moves over lines, planes or
-//! volumes (all of them "planes" below).
+//! Pooling: the largest element, its position, or the mean under a window that moves over lines,
+//! planes or volumes (all of them "planes" below).
 //!
-//! Called by the CPU kernels of those ops, which have checked shapes, types, and that every window meets
-//! the input. A plane is worked on by one thread, a row of outputs at a time.
+//! Called by the CPU kernels of those ops, which have checked shapes, types, and that every window
+//! meets the input. A plane is worked on by one thread, a row of outputs at a time.
 
 use super::isa::vectorize;
 use super::load::{Load, by_float};
@@ -78,8 +78,8 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
     }
 }
 
-/// Where the largest element under each window is, counted row by row of its plane; of equals the first, of
-/// NaNs the last.
+/// Where the largest element under each window is, counted row by row of its plane; of equals the
+/// first, of NaNs the last.
 pub(crate) fn max_positions(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
     fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
         let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<i64>::new(out.ptr), window.places());

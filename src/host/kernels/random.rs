@@ -1,10 +1,11 @@
 //! Uniform and normal numbers as a pure function of (seed, position).
 //!
-//! A sequence is the words of Philox blocks 0, 1, 2...: word `w` is lane `w % 4` of block `w / 4`. A tensor's
-//! numbers begin at word `offset`, a multiple of 4. Called by the elementwise executor for any range of a
-//! tensor; any cut gives the same numbers. Every step below is one IEEE operation in the order that is
-//! written, where `fma(a, b, c)` is one too, so f32 numbers are bitwise the same at every SIMD level, and on any
-//! device that follows the formula. Polynomials are by Horner, each step an fma.
+//! A sequence is the words of Philox blocks 0, 1, 2...: word `w` is lane `w % 4` of block `w / 4`.
+//! A tensor's numbers begin at word `offset`, a multiple of 4. Called by the elementwise executor
+//! for any range of a tensor; any cut gives the same numbers. Every step below is one IEEE
+//! operation in the order that is written, where `fma(a, b, c)` is one too, so f32 numbers are
+//! bitwise the same at every SIMD level, and on any device that follows the formula. Polynomials
+//! are by Horner, each step an fma.
 //!
 //! **Uniform.** f32 element i is `(w >> 8) * 2^-24` of word `w = offset + i`. f64 element i takes the words
 //! `lo = offset + 2i` and `hi = lo + 1`: `((hi << 32 | lo) >> 11) * 2^-53`. 16-bit elements are the f32
@@ -22,9 +23,10 @@
 //!   where it is odd, and change signs.
 //!
 //! Against exact arithmetic a number is off by less than 3 units in the last place. 16-bit elements
-//! are the f32 number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`:
-//! `u = (k + 1) 2^-53` and `v` of the 53 upper bits of its lower and upper two words, and the standard
-//! library's logarithm, sine and cosine: between platforms they agree within 4 units in the last place.
+//! are the f32 number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`: `u = (k +
+//! 1) 2^-53` and `v` of the 53 upper bits of its lower and upper two words, and the standard
+//! library's logarithm, sine and cosine: between platforms they agree within 4 units in the last
+//! place.
 //!
 //! The CUDA source says the same formulas and is compiled with `--fmad=false`. `tests/nvrtc`
 //! compares it bit by bit as host code; on the simulated GPU a test allows 2 units in the last
@@ -74,9 +76,10 @@ fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
     if S::FMA { a.mul_add(b, c) } else { fused(a, b, c) }
 }
 
-/// [`fma`] for a machine that has not got it, on normal numbers. In f64 the product is exact; the sum is rounded to odd,
-/// after which rounding it again is as good as rounding once (Boldo and Melquiond, "Emulation of FMA and correctly rounded
-/// sums: proved algorithms using rounding to odd", IEEE Transactions on Computers 57, 2008).
+/// [`fma`] for a machine that has not got it, on normal numbers. In f64 the product is exact; the
+/// sum is rounded to odd, after which rounding it again is as good as rounding once (Boldo and
+/// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+/// odd", IEEE Transactions on Computers 57, 2008).
 #[inline(always)]
 fn fused(a: f32, b: f32, c: f32) -> f32 {
     let (product, c) = (a as f64 * b as f64, c as f64);
@@ -146,8 +149,8 @@ fn box_muller_f64(words: [u32; 4]) -> [f64; 2] {
     [r * cos, r * sin]
 }
 
-/// A distribution: how the words of a step become `N` elements. A trait, since a closure would not be compiled
-/// for the level of the loop around it.
+/// A distribution: how the words of a step become `N` elements. A trait, since a closure would not
+/// be compiled for the level of the loop around it.
 trait Draw<const N: usize> {
     type Out: Copy + Default;
     fn draw(&self, words: &[[u32; STEP]; 4], out: &mut [MaybeUninit<Self::Out>; N]);
@@ -220,8 +223,8 @@ impl Draw<{ WORDS / 2 }> for Normal64 {
     }
 }
 
-/// Writes elements `start..start + dst.len()` of a sequence. The ends that do not fill a step go through a
-/// buffer.
+/// Writes elements `start..start + dst.len()` of a sequence. The ends that do not fill a step go
+/// through a buffer.
 #[inline(always)]
 fn steps<D: Draw<N>, const N: usize>(
     draw: D,
@@ -282,8 +285,8 @@ multiversion! { fn uniform_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start:
 multiversion! { fn normal_f32_at(dst: Out32<'_>, seed: u64, offset: u64, start: u64) = normal_f32 }
 multiversion! { fn normal_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start: u64) = normal_f64 }
 
-/// Writes elements `start..start + n` of a tensor of uniform numbers in [0, 1) whose sequence begins at word
-/// `offset`. 16-bit types are written as f32 that they can hold.
+/// Writes elements `start..start + n` of a tensor of uniform numbers in [0, 1) whose sequence
+/// begins at word `offset`. 16-bit types are written as f32 that they can hold.
 ///
 /// # Safety
 /// `dst` is valid for writes of `n` elements: f64 for `DType::F64`, else f32.
@@ -302,8 +305,8 @@ pub(crate) unsafe fn uniform(
             let dst = std::slice::from_raw_parts_mut(dst.cast(), n);
             return uniform_f64_at(level, dst, seed, offset, start as u64);
         }
-        // Multiples of 2^-24 have no bits below those of a 16-bit type but the ones cut off here, also where
-        // they are subnormal f16.
+        // Multiples of 2^-24 have no bits below those of a 16-bit type but the ones cut off here,
+        // also where they are subnormal f16.
         let mask = match dtype {
             DType::F16 => !0x1fff,
             DType::BF16 => !0xffff,
@@ -313,8 +316,8 @@ pub(crate) unsafe fn uniform(
     }
 }
 
-/// Writes elements `start..start + n` of a tensor of standard normal numbers whose sequence begins at word
-/// `offset`. 16-bit types are written as f32 that are yet to be rounded.
+/// Writes elements `start..start + n` of a tensor of standard normal numbers whose sequence begins
+/// at word `offset`. 16-bit types are written as f32 that are yet to be rounded.
 ///
 /// # Safety
 /// `dst` is valid for writes of `n` elements: f64 for `DType::F64`, else f32.

@@ -1,9 +1,9 @@
 //! Which vector instructions this machine has, and loops compiled once for each set.
 //!
-//! A plain `cargo build` targets the oldest machine of its architecture. Here a loop body is written
-//! once, generic over a [`Simd`] marker, and instantiated inside functions that have more instructions
-//! enabled; LLVM vectorises each instance for its own width. Which instance runs is decided once, at
-//! run time. This file knows nothing of what the loops compute.
+//! A plain `cargo build` targets the oldest machine of its architecture. Here a loop body is
+//! written once, generic over a [`Simd`] marker, and instantiated inside functions that have more
+//! instructions enabled; LLVM vectorises each instance for its own width. Which instance runs is
+//! decided once, at run time. This file knows nothing of what the loops compute.
 //!
 //! **What may differ between levels.** `+ - * /`, square root, comparisons, conversions and everything
 //! built from those alone give the same bits at every level: nothing is contracted or reassociated.
@@ -11,8 +11,8 @@
 //! has them, so they may differ between levels in the last place, within their stated bounds. On one
 //! level everything is a pure function of the element: lanes, remainders and tiles change nothing.
 //!
-//! `FUTENSOR_SIMD=baseline|avx2|avx512` forces a level that the machine has; it is read once. The `gemm` crate does not
-//! know of it and chooses for itself.
+//! `FUTENSOR_SIMD=baseline|avx2|avx512` forces a level that the machine has; it is read once. The
+//! `gemm` crate does not know of it and chooses for itself.
 //!
 //! **arm64.** The baseline there is NEON with FMA. The library's tests were built for it. Those of
 //! `math`, `elementwise`, `softmax`, `random`, `reduce` and `index` passed under qemu-user, and of
@@ -113,7 +113,8 @@ fn choose(forced: Option<&str>) -> Level {
 
 /// A marker type: the level for which a generic body is being compiled.
 pub(crate) trait Simd: Copy + Default + Send + Sync + 'static {
-    /// Whether a fused multiply-add is one instruction. Without it `f32::mul_add` is a call into libm.
+    /// Whether a fused multiply-add is one instruction. Without it `f32::mul_add` is a call into
+    /// libm.
     const FMA: bool;
     /// Whether a register holds a cache line.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -146,8 +147,8 @@ pub(crate) type Loop = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize
 
 /// A loop, before it is instantiated for a level.
 pub(crate) trait Body {
-    /// Runs the loop. Mark it, and all it calls, `#[inline(always)]`: only what is inlined is compiled
-    /// for the level.
+    /// Runs the loop. Mark it, and all it calls, `#[inline(always)]`: only what is inlined is
+    /// compiled for the level.
     ///
     /// # Safety
     /// The body says what the pointers must be.
@@ -185,8 +186,8 @@ pub(crate) const fn instances<B: Body>() -> [Loop; LEVELS] {
     [on_baseline::<B>; LEVELS]
 }
 
-/// Makes `fn name(level, args) -> R` that runs a generic `#[inline(always)] fn body<S: Simd>(args) -> R`
-/// as compiled for `level`.
+/// Makes `fn name(level, args) -> R` that runs a generic `#[inline(always)] fn body<S: Simd>(args)
+/// -> R` as compiled for `level`.
 macro_rules! multiversion {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? = $body:ident) => {
         $(#[$meta])*
@@ -200,7 +201,8 @@ macro_rules! multiversion {
             #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
             fn on_avx512($($arg: $t),*) $(-> $r)? { $body::<simd::Avx512>($($arg),*) }
             match level {
-                // SAFETY: a `Level` is only made where the machine has it: see `level` and `available`.
+                // SAFETY: a `Level` is only made where the machine has it: see `level` and
+                // `available`.
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Avx2 => unsafe { on_avx2($($arg),*) },
                 // SAFETY: as above.

@@ -1,8 +1,9 @@
 //! Traffic with memory: stores that go around the cache, and loads that are asked for early.
 //!
 //! Called by kernels for arrays that no cache holds. An ordinary store first reads the line that it
-//! overwrites, so a third of the traffic would be for nothing; and while a tile is computed in the first cache
-//! the memory would have nothing to do, so the next tile's inputs are asked for meanwhile, a few lines a step.
+//! overwrites, so a third of the traffic would be for nothing; and while a tile is computed in the
+//! first cache the memory would have nothing to do, so the next tile's inputs are asked for
+//! meanwhile, a few lines a step.
 
 #![allow(unsafe_code)]
 
@@ -76,8 +77,9 @@ pub(super) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Copies `n` bytes, the destination around the cache where the machine can; [`fence`] ends a series. A step's
-/// share of what is ahead is asked for between the lines, so that reading and writing overlap.
+/// Copies `n` bytes, the destination around the cache where the machine can; [`fence`] ends a
+/// series. A step's share of what is ahead is asked for between the lines, so that reading and
+/// writing overlap.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
@@ -116,7 +118,8 @@ fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut A
 /// One line at `src` may be read, and one at `dst`, aligned to lines, written.
 #[inline(always)]
 pub(super) unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
-    // SAFETY: the caller's promise; SSE2 is part of x86-64, and where a register holds a line there is AVX-512.
+    // SAFETY: the caller's promise; SSE2 is part of x86-64, and where a register holds a line there
+    // is AVX-512.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         use std::arch::x86_64::*;
@@ -135,8 +138,8 @@ pub(super) unsafe fn copy_line<S: Simd>(src: *const u8, dst: *mut u8) {
     }
 }
 
-/// Copies `n` bytes of a value to where it lies; around the cache where no cache holds all of its `whole` bytes. Then
-/// a [`fence`] has to end the series, on each thread: see [`Fenced`].
+/// Copies `n` bytes of a value to where it lies; around the cache where no cache holds all of its
+/// `whole` bytes. Then a [`fence`] has to end the series, on each thread: see [`Fenced`].
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Random numbers for tests (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014). The seed is printed, so a failing test shows it.
+/// Random numbers for tests (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", OOPSLA 2014). The seed is printed, so a failing test shows it.
 pub(super) struct Rng(u64);
 
 impl Rng {
@@ -52,7 +52,8 @@ impl<T: Element> Value<T> {
         Value { data, offset: 0, shape: shape.to_vec(), strides }
     }
 
-    /// Of a shape, through a random layout: permuted, reversed, with gaps, with repeated dimensions.
+    /// Of a shape, through a random layout: permuted, reversed, with gaps, with repeated
+    /// dimensions.
     pub fn random(rng: &mut Rng, shape: &[usize], mut draw: impl FnMut(&mut Rng) -> T) -> Value<T> {
         let rank = shape.len();
         let mut order: Vec<usize> = (0..rank).collect();
@@ -150,8 +151,8 @@ impl Parallel for Threads {
     }
 }
 
-/// Runs a test at every level that this machine has but the one at which it runs by itself. The `gemm` crate chooses
-/// for itself, whatever the level.
+/// Runs a test at every level that this machine has but the one at which it runs by itself. The
+/// `gemm` crate chooses for itself, whatever the level.
 pub(super) fn at_other_levels(test: fn()) {
     for other in Level::available().filter(|&other| other != level()) {
         println!("at {}", other.name());
@@ -165,12 +166,14 @@ pub(super) fn at_other_levels(test: fn()) {
     }
 }
 
-/// Turns of a test whose checks take long: a few at each level, all of them where it runs by itself.
+/// Turns of a test whose checks take long: a few at each level, all of them where it runs by
+/// itself.
 pub(super) fn turns(all: usize) -> Range<usize> {
     0..if FORCED.get().is_some() { all.div_ceil(6) } else { all }
 }
 
-/// `at_every_level! { a b c }`: the tests `a`, `b` and `c` hold at the levels below the machine's widest as well.
+/// `at_every_level! { a b c }`: the tests `a`, `b` and `c` hold at the levels below the machine's
+/// widest as well.
 macro_rules! at_every_level {
     ($($name:ident)*) => {
         mod at_every_level {

@@ -1,12 +1,13 @@
-//! What a gradient rule is given, and where it puts the gradients. Called by the walk; known to `graph/` by
-//! name only.
+//! What a gradient rule is given, and where it puts the gradients. Called by the walk; known to
+//! `graph/` by name only.
 
 use crate::graph::operation::Meta;
 use crate::shape::Shape;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 
-/// One op of the tape, as its gradient rule ([`Operation::gradient`](crate::custom::Operation::gradient)) sees it.
+/// One op of the tape, as its gradient rule
+/// ([`Operation::gradient`](crate::custom::Operation::gradient)) sees it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -99,9 +100,10 @@ impl Backward<'_> {
         self.upstream.device().zeros_dtype(self.metas[i].shape.clone(), self.metas[i].dtype)
     }
 
-    /// Gives the gradient of operand `i`; the closure runs only where somebody asks for it. What was
-    /// broadcast is summed up and the type is matched, so a rule may give the gradient in the result's shape. An
-    /// operand that is given none has gradient zero; what is given twice is added.
+    /// Gives the gradient of operand `i`; the closure runs only where somebody asks for it. What
+    /// was broadcast is summed up and the type is matched, so a rule may give the gradient in the
+    /// result's shape. An operand that is given none has gradient zero; what is given twice is
+    /// added.
     pub fn give(&mut self, i: usize, gradient: impl FnOnce(&Self) -> TensorFuture) {
         if self.wanted[i] {
             let gradient = gradient(self);
@@ -110,8 +112,8 @@ impl Backward<'_> {
         }
     }
 
-    /// True where operand `i` is a view with the last two dimensions changed: a rule that can give its gradient
-    /// so that it is row-major once it is turned back had better do it.
+    /// True where operand `i` is a view with the last two dimensions changed: a rule that can give
+    /// its gradient so that it is row-major once it is turned back had better do it.
     pub(crate) fn is_turned(&self, i: usize) -> bool {
         self.turned[i]
     }

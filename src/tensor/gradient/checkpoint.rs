@@ -1,4 +1,5 @@
-//! Checkpoints: a block whose values are not kept for its gradient but computed again when it comes.
+//! Checkpoints: a block whose values are not kept for its gradient but computed again when it
+//! comes.
 
 use super::backward::Backward;
 use super::record::{given, is_recording, with_recording};
@@ -22,11 +23,12 @@ struct Checkpoint {
     draws: Vec<Draw>,
 }
 
-/// Calls `block` on `inputs` and keeps nothing of what it computes: when a gradient goes through, the block is
-/// called once more, and its values live only as long as that takes. Less memory for a second forward pass.
+/// Calls `block` on `inputs` and keeps nothing of what it computes: when a gradient goes through,
+/// the block is called once more, and its values live only as long as that takes. Less memory for a
+/// second forward pass.
 ///
-/// The block has to do the same both times. Random draws are repeated; values of the tape that it captures (a
-/// layer's weights) get their gradients too. Nothing waits.
+/// The block has to do the same both times. Random draws are repeated; values of the tape that it
+/// captures (a layer's weights) get their gradients too. Nothing waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {

@@ -40,8 +40,8 @@ pub struct GradOptions {
 }
 
 impl GradOptions {
-    /// The gradient that comes in from above: of the shape of the first argument, which then need not be a
-    /// scalar. By default one.
+    /// The gradient that comes in from above: of the shape of the first argument, which then need
+    /// not be a scalar. By default one.
     pub fn upstream(mut self, gradient: &TensorFuture) -> GradOptions {
         self.upstream = Some(gradient.clone());
         self
@@ -53,8 +53,8 @@ impl GradOptions {
         self
     }
 
-    /// Puts the gradients on the tape, so that they have gradients themselves; keeps the tape as well. Off by
-    /// default.
+    /// Puts the gradients on the tape, so that they have gradients themselves; keeps the tape as
+    /// well. Off by default.
     pub fn graph(mut self, on: bool) -> GradOptions {
         self.graph = on;
         self
@@ -91,12 +91,12 @@ impl<T: AsRef<TensorFuture>> Leaf for T {
         self.as_ref().clone()
     }
 }
-/// The gradients of `loss`, a floating point value of one element, with respect to `wrt`: one for each, of its
-/// shape and type. They are queued like any other op; nothing waits.
+/// The gradients of `loss`, a floating point value of one element, with respect to `wrt`: one for
+/// each, of its shape and type. They are queued like any other op; nothing waits.
 ///
-/// The tape is used up as the gradients are formed: what it held for the rules is let go, and a second `grad`
-/// through the same ops fails; [`grad_with`] can retain it. The values in `wrt` are leaves
-/// ([`requires_grad`](TensorFuture::requires_grad)) or anything made from them.
+/// The tape is used up as the gradients are formed: what it held for the rules is let go, and a
+/// second `grad` through the same ops fails; [`grad_with`] can retain it. The values in `wrt` are
+/// leaves ([`requires_grad`](TensorFuture::requires_grad)) or anything made from them.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -161,7 +161,8 @@ fn gradients(loss: &TensorFuture, wrt: &[impl Leaf], options: GradOptions, at: A
         .collect()
 }
 
-/// The gradients with respect to those values that `loss` depends on: it is to depend on one of them.
+/// The gradients with respect to those values that `loss` depends on: it is to depend on one of
+/// them.
 #[track_caller]
 pub(crate) fn some_gradients(
     loss: &TensorFuture,

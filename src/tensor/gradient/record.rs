@@ -1,4 +1,5 @@
-//! Putting values on the tape: what `build` calls once an operand is on it, and the three ways on and off.
+//! Putting values on the tape: what `build` calls once an operand is on it, and the three ways on
+//! and off.
 
 use super::table;
 use crate::graph::node::NodeHandle;
@@ -29,8 +30,9 @@ pub(super) fn with_recording<R>(on: bool, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Calls `f` with the tape off: what is made in it has no gradient. It is a synchronous closure, so that
-/// nothing of it can leak across an await; an `async` block made in it is not covered once it is polled.
+/// Calls `f` with the tape off: what is made in it has no gradient. It is a synchronous closure, so
+/// that nothing of it can leak across an await; an `async` block made in it is not covered once it
+/// is polled.
 ///
 /// ```
 /// let w = futensor::Device::cpu().ones([2]).requires_grad();
@@ -61,8 +63,9 @@ pub(crate) fn recorded(made: Made, operands: &[&TensorFuture], node: NodeHandle)
 ///
 /// The tape: which values have gradients.
 impl TensorFuture {
-    /// This value as a leaf of the tape: gradients can be asked for it, and what is made from the handle
-    /// that this returns is recorded. (Values are immutable: the handle it is called on stays as it was.)
+    /// This value as a leaf of the tape: gradients can be asked for it, and what is made from the
+    /// handle that this returns is recorded. (Values are immutable: the handle it is called on
+    /// stays as it was.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -73,15 +76,16 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
-    /// A value whose type is no floating point type has no gradient: asking for it is an error then.
+    /// A value whose type is no floating point type has no gradient: asking for it is an error
+    /// then.
     pub fn requires_grad(&self) -> TensorFuture {
         let node = self.node.clone();
         let tape = Entry::record(Made::Leaf, std::iter::empty(), &node, Needs::NOTHING);
         TensorFuture::taped(node, tape)
     }
 
-    /// The same value off the tape: no gradient goes through it. PyTorch's `detach`, which here is the name of
-    /// fire-and-forget.
+    /// The same value off the tape: no gradient goes through it. PyTorch's `detach`, which here is
+    /// the name of fire-and-forget.
     ///
     /// ```
     /// let w = futensor::Device::cpu().ones([2]).requires_grad();

@@ -1,7 +1,7 @@
 //! Draws that are made again: a block that runs twice must see the same random numbers both times.
 //!
-//! While a block is listened to, the positions that its draws reserve are noted; while it is repeated, they
-//! are handed out again in the same order and nothing is reserved.
+//! While a block is listened to, the positions that its draws reserve are noted; while it is
+//! repeated, they are handed out again in the same order and nothing is reserved.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ thread_local! {
     static LOGS: RefCell<Vec<Log>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The position of a draw: that of the innermost repeated block, or what `reserve` reserves; noted by all
-/// that listen.
+/// The position of a draw: that of the innermost repeated block, or what `reserve` reserves; noted
+/// by all that listen.
 pub(crate) fn drawn(reserve: impl FnOnce() -> Draw) -> Draw {
     LOGS.with_borrow_mut(|logs| {
         if logs.is_empty() {

@@ -1,7 +1,7 @@
 //! Gradient rules of the op table and of the ops that every device knows: casts, views, reductions.
 //!
-//! The table's own come from its gradient column (`op.rs`); each rule is written in ops, so that it has a
-//! gradient itself.
+//! The table's own come from its gradient column (`op.rs`); each rule is written in ops, so that it
+//! has a gradient itself.
 
 use super::backward::Backward;
 use crate::dtype::Scalar;

@@ -1,8 +1,8 @@
 //! The walk back over the tape: from the loss to what gradients are asked for, each op once.
 //!
-//! Entries are numbered as they are made, so results come before operands when they are walked in falling
-//! order. Values that rules ask for are computed again where they were not kept, each once a walk, and let go
-//! as soon as the walk has passed the op that made them.
+//! Entries are numbered as they are made, so results come before operands when they are walked in
+//! falling order. Values that rules ask for are computed again where they were not kept, each once
+//! a walk, and let go as soon as the walk has passed the op that made them.
 
 use super::backward::Backward;
 use super::record::with_recording;
@@ -64,7 +64,8 @@ fn port_of(entry: &Entry) -> &'static Port {
 
 /// The gradients of `root` with respect to `asked`.
 ///
-/// Errors stay with what they belong to: a rule that refuses makes the gradients behind it failed values.
+/// Errors stay with what they belong to: a rule that refuses makes the gradients behind it failed
+/// values.
 pub(super) fn walk(
     root: Option<TapeLink>,
     upstream: TensorFuture,

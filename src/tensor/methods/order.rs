@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 /// # Rows and order
 impl TensorFuture {
-    /// Running sums along `dim`; integers and bool are added in int64. Of a 0-d value it is the value.
+    /// Running sums along `dim`; integers and bool are added in int64. Of a 0-d value it is the
+    /// value.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -98,8 +98,9 @@ impl TensorFuture {
         custom(Arc::new(ScatterAdd { dim }), &operands, at)
     }
 
-    /// This with `source`'s elements combined (sum, product, maximum…, as `ScatterMode` says) with what is at `index` along `dim`, in the order of the
-    /// indices. PyTorch's `scatter_reduce` with `include_self`.
+    /// This with `source`'s elements combined (sum, product, maximum…, as `ScatterMode` says) with
+    /// what is at `index` along `dim`, in the order of the indices. PyTorch's `scatter_reduce` with
+    /// `include_self`.
     ///
     /// ```
     /// # tokio_test::block_on(async {

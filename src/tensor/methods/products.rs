@@ -33,7 +33,8 @@ impl TensorFuture {
         build::custom(Arc::new(MatMul), &[self, other.as_ref()], Location::caller())
     }
 
-    /// [`matmul`](Self::matmul) with either operand transposed in its last two dimensions, where asked.
+    /// [`matmul`](Self::matmul) with either operand transposed in its last two dimensions, where
+    /// asked.
     #[track_caller]
     pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
         let at = Location::caller();

@@ -115,8 +115,8 @@ pub fn arange() {
     }
 }
 
-/// The known answer that Random123 publishes (tests/kat_vectors, `philox 4x32 10`, all zeros), through
-/// the 53 bits that a double shows of two words.
+/// The known answer that Random123 publishes (tests/kat_vectors, `philox 4x32 10`, all zeros),
+/// through the 53 bits that a double shows of two words.
 pub fn philox() {
     let p = source(Code::Uniform { seed: 0, offset: 0 }, DType::F64);
     let mut out = [Buffer::new(16)];

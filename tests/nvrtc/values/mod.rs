@@ -112,7 +112,8 @@ impl<T: Copy> Strided<T> {
         Strided { data, offset: offset + r.below(4), shape: shape.to_vec(), strides }
     }
 
-    /// The same elements with the dimensions in another order in memory, each step of the innermost `gap` wide.
+    /// The same elements with the dimensions in another order in memory, each step of the innermost
+    /// `gap` wide.
     pub fn laid(&self, order: &[usize], gap: usize, offset: usize) -> Strided<T> {
         let mut strides = vec![0isize; order.len()];
         let mut step = gap;

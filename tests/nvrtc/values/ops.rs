@@ -1,7 +1,8 @@
 //! Every op of the table, every cast and the random numbers.
 //!
-//! What is one IEEE operation is compared bit by bit; elementary functions with f64 ones. The host's
-//! library stands in for the device's there, so this proves the expressions, not the device's functions.
+//! What is one IEEE operation is compared bit by bit; elementary functions with f64 ones. The
+//! host's library stands in for the device's there, so this proves the expressions, not the
+//! device's functions.
 
 use super::reference::{bound, exact_binary, exact_unary, ulps, whole_binary, whole_quotient, whole_unary};
 use super::{Random, Strided};
@@ -117,7 +118,8 @@ fn run_unary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: UnaryOp) {
             let got = if test { out[0].get::<u8>()[i] as f64 } else { out[0].get::<T>()[i].to_f64() };
             if T::DTYPE.is_float() {
                 let want = match op {
-                    // By definition a product of rounded numbers, which shows where the sigmoid is subnormal.
+                    // By definition a product of rounded numbers, which shows where the sigmoid is
+                    // subnormal.
                     UnaryOp::Silu if T::DTYPE.size() > 2 => {
                         x.to_f64() * T::from_f64(exact_unary(UnaryOp::Sigmoid, x.to_f64())).to_f64()
                     }

@@ -183,8 +183,8 @@ pub fn empty() {
     assert!(of(ReduceOp::Mean).iter().all(|x| x.is_nan()));
 }
 
-/// Sums in every order of the dimensions in memory, with gaps, at odd addresses, and of operands of a narrower type
-/// that are widened on the way.
+/// Sums in every order of the dimensions in memory, with gaps, at odd addresses, and of operands of
+/// a narrower type that are widened on the way.
 pub fn layouts() {
     fn bits<T: Element>(op: ReduceOp, program: &Program, over: &[bool], x: &Strided<T>) -> Vec<u64> {
         let rows: usize = (0..over.len()).filter(|&d| !over[d]).map(|d| x.shape[d]).product();

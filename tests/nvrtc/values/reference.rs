@@ -1,4 +1,5 @@
-//! What each op of the table is, in f64 and in integers that do not overflow, and how far off a float may be.
+//! What each op of the table is, in f64 and in integers that do not overflow, and how far off a
+//! float may be.
 
 use crate::dtype::{DType, Element};
 use crate::op::{BinaryOp, UnaryOp};
@@ -64,8 +65,8 @@ pub fn exact_unary(op: UnaryOp, x: f64) -> f64 {
     }
 }
 
-/// `floor_divide` and `trunc_divide` of floats, which are what their own steps make of them, in single precision or
-/// double.
+/// `floor_divide` and `trunc_divide` of floats, which are what their own steps make of them, in
+/// single precision or double.
 pub fn whole_quotient(op: BinaryOp, single: bool, a: f64, b: f64) -> f64 {
     let round = |x: f64| if single { x as f32 as f64 } else { x };
     let (q, r) = (round(a / b), a % b);

@@ -1,7 +1,8 @@
 //! How fast is the simulated driver? Run: `cargo run -p futensor-simulated-driver --example rates`
 //!
-//! Medians of five runs, after one to warm up, in processor time of all threads, so that a busy machine does not
-//! count (the compilation: wall time). The driver is built in the dev profile with `opt-level = 2`.
+//! Medians of five runs, after one to warm up, in processor time of all threads, so that a busy
+//! machine does not count (the compilation: wall time). The driver is built in the dev profile with
+//! `opt-level = 2`.
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};

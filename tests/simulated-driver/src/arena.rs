@@ -1,8 +1,10 @@
-//! Address space for allocations: every allocation between pages that fault, and no address used twice.
+//! Address space for allocations: every allocation between pages that fault, and no address used
+//! twice.
 //!
-//! Device memory is host memory. One large range is reserved without access; an allocation opens some pages
-//! of it and a free closes them for good, so an overrun and a use after free fault as they should. What is
-//! left of the first and the last page holds a pattern that is checked at the free.
+//! Device memory is host memory. One large range is reserved without access; an allocation opens
+//! some pages of it and a free closes them for good, so an overrun and a use after free fault as
+//! they should. What is left of the first and the last page holds a pattern that is checked at the
+//! free.
 
 use std::ptr::null_mut;
 
@@ -12,8 +14,8 @@ pub const ALIGN: usize = 256;
 const CANARY: u8 = 0xA5;
 /// New memory holds this: NaN as a float, -1 as an integer. Nobody may rely on zeros.
 const POISON: u8 = 0xFF;
-/// Larger allocations are poisoned at their ends only: touching every page of a 4 MiB allocation takes longer than
-/// all else about it (2,000 of them: 15 s against 1 s).
+/// Larger allocations are poisoned at their ends only: touching every page of a 4 MiB allocation
+/// takes longer than all else about it (2,000 of them: 15 s against 1 s).
 const POISON_MAX: usize = 1 << 20;
 /// How much of each end.
 const POISON_END: usize = 256 << 10;
@@ -40,8 +42,8 @@ impl Arena {
     pub fn new() -> Option<Arena> {
         for bits in [44, 40, 36] {
             let size = 1usize << bits;
-            // SAFETY: a fresh private mapping without access, at an address that the system chooses, touches
-            // no memory that exists.
+            // SAFETY: a fresh private mapping without access, at an address that the system
+            // chooses, touches no memory that exists.
             let base = unsafe {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
                 libc::mmap(null_mut(), size, libc::PROT_NONE, flags, -1, 0)
@@ -71,15 +73,16 @@ impl Arena {
 impl Span {
     /// Makes the pages accessible. False where the system has no memory.
     pub fn open(&self) -> bool {
-        // SAFETY: the pages are inside the arena and belong to this span alone, which is not open yet.
+        // SAFETY: the pages are inside the arena and belong to this span alone, which is not open
+        // yet.
         unsafe { libc::mprotect(self.pages as *mut _, self.pages_len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
     }
 
     /// Fills the allocation with the poison and the rest of its pages with the canary.
     pub fn poison(&self) {
         let fill = |from: usize, to: usize, byte: u8| {
-            // SAFETY: callers pass bounds within this span's pages, which `open` made writable and which nobody
-            // else may use before the item that calls this has run.
+            // SAFETY: callers pass bounds within this span's pages, which `open` made writable and
+            // which nobody else may use before the item that calls this has run.
             unsafe { std::ptr::write_bytes(from as *mut u8, byte, to - from) }
         };
         let end = self.start + self.len;
@@ -93,7 +96,8 @@ impl Span {
         }
     }
 
-    /// The address of a byte beside the allocation that somebody has written, if there is one. Only while open.
+    /// The address of a byte beside the allocation that somebody has written, if there is one. Only
+    /// while open.
     pub fn damage(&self) -> Option<usize> {
         let end = self.start + self.len;
         (self.pages..self.start).chain(end..self.pages + self.pages_len).find(|&at| {
@@ -104,8 +108,8 @@ impl Span {
 
     /// Closes the pages for good and gives their memory back to the system.
     pub fn close(&self) {
-        // SAFETY: the pages belong to this span alone; the allocation has been freed, and a client that still
-        // uses it is to fault. Mapping afresh drops the contents.
+        // SAFETY: the pages belong to this span alone; the allocation has been freed, and a client
+        // that still uses it is to fault. Mapping afresh drops the contents.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
             libc::mmap(self.pages as *mut _, self.pages_len, libc::PROT_NONE, flags, -1, 0);

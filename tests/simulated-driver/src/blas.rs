@@ -1,4 +1,5 @@
-//! The stand-in for cuBLAS: handles, streams, and the gemm family. A gemm is an item of its handle's stream.
+//! The stand-in for cuBLAS: handles, streams, and the gemm family. A gemm is an item of its
+//! handle's stream.
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::gemm::{Activation, Gemm, Matrix, Type};
@@ -129,8 +130,9 @@ impl Sim {
             touches.push(self.touch(what, address, bytes, write)?);
         }
         self.stats.launches += 1;
-        // SAFETY: the touches above cover all that `run` reads and writes, and the scheduler checks before it runs
-        // the item that their allocations are there; the item is alone on the simulated machine.
+        // SAFETY: the touches above cover all that `run` reads and writes, and the scheduler checks
+        // before it runs the item that their allocations are there; the item is alone on the
+        // simulated machine.
         let run: Arc<dyn Fn() + Send + Sync> = Arc::new(move || unsafe { gemm.run() });
         let label = format!("{what} {}x{}x{}", gemm.m, gemm.n, gemm.k);
         self.submit(stream, label, Work::Native { run, fault: fate.fault, hang: fate.hang }, touches)?;
@@ -243,7 +245,8 @@ plain_gemms! {
 
 macro_rules! gemvs {
     ($($name:ident, $element:literal, $Type:ident, $wide:literal;)*) => {$(
-        /// A matrix times a vector: a gemm with one column. The result must be without gaps (incy 1).
+        /// A matrix times a vector: a gemm with one column. The result must be without gaps (incy
+        /// 1).
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments)]
         pub extern "C" fn $name(
@@ -254,7 +257,8 @@ macro_rules! gemvs {
                 return NOT_SUPPORTED;
             }
             let (rows, inner) = if ta == 0 { (m, n) } else { (n, m) };
-            // The vector is read as the transpose of a matrix of one row, whose columns lie incx apart.
+            // The vector is read as the transpose of a matrix of one row, whose columns lie incx
+            // apart.
             let shape = Shape { transposed: [ta, 1], size: [rows, 1, inner], batches: 1, wide: $wide };
             let operands = [(a, $element, lda, 0), (x, $element, incx, 0), (y, $element, rows.max(1), 0)];
             gemm(blas, stringify!($name), shape, (alpha, beta, Type::$Type), operands)

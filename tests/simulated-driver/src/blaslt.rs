@@ -1,7 +1,8 @@
-//! The stand-in for cuBLASLt: descriptors, one heuristic answer, and matmul with bias and activation.
+//! The stand-in for cuBLASLt: descriptors, one heuristic answer, and matmul with bias and
+//! activation.
 //!
-//! Column-major layouts only. What it does not take (other orders, scales, auxiliary outputs) it refuses, rather
-//! than compute something else.
+//! Column-major layouts only. What it does not take (other orders, scales, auxiliary outputs) it
+//! refuses, rather than compute something else.
 
 use crate::blas::{INVALID_VALUE, NOT_SUPPORTED, Result, compute, scalar};
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
@@ -183,7 +184,8 @@ pub struct Heuristic {
     reserved: [i32; 4],
 }
 
-/// `cublasLtMatmulAlgoGetHeuristic`: one algorithm, without a workspace, for what `cublasLtMatmul` takes.
+/// `cublasLtMatmulAlgoGetHeuristic`: one algorithm, without a workspace, for what `cublasLtMatmul`
+/// takes.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub extern "C" fn cublasLtMatmulAlgoGetHeuristic(

@@ -1,8 +1,8 @@
 //! The Rust face of the controls, for test processes.
 //!
-//! The simulated driver is a library of its own in the process, found by the loader as `libcuda.so.1`; the copy of
-//! this crate that a test links is only this client. Functions that count ("the nth") count from the call on,
-//! beginning with 1; 0 takes the order back.
+//! The simulated driver is a library of its own in the process, found by the loader as
+//! `libcuda.so.1`; the copy of this crate that a test links is only this client. Functions that
+//! count ("the nth") count from the call on, beginning with 1; 0 takes the order back.
 
 use crate::report::Stats;
 use crate::status::Status;
@@ -14,8 +14,8 @@ macro_rules! controls {
         struct Controls { $($name: extern "C" fn($($Type),*) $(-> $Result)?),* }
 
         fn find() -> Result<Controls, String> {
-            // SAFETY: loading a library that cudarc is about to load anyway; symbols of these names exist in the
-            // simulated driver alone, built from this same crate, with these types.
+            // SAFETY: loading a library that cudarc is about to load anyway; symbols of these names
+            // exist in the simulated driver alone, built from this same crate, with these types.
             unsafe {
                 let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
                 if library.is_null() {
@@ -78,7 +78,8 @@ impl Simulator {
         find().map(Simulator)
     }
 
-    /// Whether kernels can be compiled; why not, otherwise. Tests that need kernels are skipped then.
+    /// Whether kernels can be compiled; why not, otherwise. Tests that need kernels are skipped
+    /// then.
     pub fn can_compile(&self) -> Result<(), String> {
         let mut why = vec![0u8; 500];
         match (self.0.futsim_probe)(why.as_mut_ptr().cast(), why.len()) {
@@ -87,8 +88,8 @@ impl Simulator {
         }
     }
 
-    /// A machine anew: this many devices, no contexts, no faults, no reports, counters at 0. Clients must have let
-    /// go of everything they made before.
+    /// A machine anew: this many devices, no contexts, no faults, no reports, counters at 0.
+    /// Clients must have let go of everything they made before.
     pub fn reset(&self, seed: u64, devices: u32) {
         (self.0.futsim_reset)(seed, devices);
     }
@@ -98,7 +99,8 @@ impl Simulator {
         (self.0.futsim_seed)()
     }
 
-    /// Nothing runs until `resume`, but by `step`. Calls that wait then block for ever unless another thread steps.
+    /// Nothing runs until `resume`, but by `step`. Calls that wait then block for ever unless
+    /// another thread steps.
     pub fn pause(&self) {
         (self.0.futsim_pause)(1);
     }
@@ -108,8 +110,8 @@ impl Simulator {
         (self.0.futsim_pause)(0);
     }
 
-    /// Lazy mode: work runs only while a call waits for some, and one item at each query of an event or a stream.
-    /// With one client thread an execution is then a function of the seed.
+    /// Lazy mode: work runs only while a call waits for some, and one item at each query of an
+    /// event or a stream. With one client thread an execution is then a function of the seed.
     pub fn lazy(&self, on: bool) {
         (self.0.futsim_lazy)(i32::from(on));
     }
@@ -144,7 +146,8 @@ impl Simulator {
         (self.0.futsim_fail_launch)(n, status);
     }
 
-    /// The nth launch faults with this code when it runs: every later call in its context answers the code.
+    /// The nth launch faults with this code when it runs: every later call in its context answers
+    /// the code.
     pub fn fault_launch(&self, n: u64, status: Status) {
         (self.0.futsim_fault_launch)(n, status);
     }
@@ -154,8 +157,8 @@ impl Simulator {
         (self.0.futsim_hang_launch)(n);
     }
 
-    /// Kernels that take longer, in milliseconds of processor time, end with `LAUNCH_TIMEOUT` (702) and a report. 0
-    /// for no limit; 60 s unless told otherwise. Kept over a reset.
+    /// Kernels that take longer, in milliseconds of processor time, end with `LAUNCH_TIMEOUT` (702)
+    /// and a report. 0 for no limit; 60 s unless told otherwise. Kept over a reset.
     pub fn limit_kernels(&self, milliseconds: u64) {
         (self.0.futsim_kernel_limit)(milliseconds);
     }
@@ -185,8 +188,9 @@ impl Simulator {
         (self.0.futsim_no_peers)(i32::from(on));
     }
 
-    /// For the race check: each host thread is a party of its own, so that what one has waited for orders nothing
-    /// for another. By default they are one party, as the locks between them are not seen.
+    /// For the race check: each host thread is a party of its own, so that what one has waited for
+    /// orders nothing for another. By default they are one party, as the locks between them are not
+    /// seen.
     pub fn threads_apart(&self, on: bool) {
         (self.0.futsim_threads_apart)(i32::from(on));
     }
@@ -203,8 +207,8 @@ impl Simulator {
         stats
     }
 
-    /// How many findings there are of a kind: `race`, `use after free`, `overrun`, `leak`, `misuse`, `kernel`,
-    /// `blocking`, `internal`.
+    /// How many findings there are of a kind: `race`, `use after free`, `overrun`, `leak`,
+    /// `misuse`, `kernel`, `blocking`, `internal`.
     pub fn count(&self, kind: &str) -> u64 {
         let kind = CString::new(kind).unwrap_or_default();
         (self.0.futsim_report_count)(kind.as_ptr())
@@ -218,8 +222,8 @@ impl Simulator {
         String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned()
     }
 
-    /// What the simulated profiler saw since the last reset, once a client has asked for it: lines `thread push text`,
-    /// `thread pop` and `thread work label`.
+    /// What the simulated profiler saw since the last reset, once a client has asked for it: lines
+    /// `thread push text`, `thread pop` and `thread work label`.
     pub fn ranges(&self) -> Vec<String> {
         let room = (self.0.futsim_ranges)(std::ptr::null_mut(), 0) + 1;
         let mut text = vec![0u8; room];
@@ -232,8 +236,8 @@ impl Simulator {
         (self.0.futsim_report_clear)();
     }
 
-    /// Reports what has not been given back (`leak`) and writes beside live allocations (`overrun`), and says how
-    /// many findings that made. To be called when the streams have run.
+    /// Reports what has not been given back (`leak`) and writes beside live allocations
+    /// (`overrun`), and says how many findings that made. To be called when the streams have run.
     pub fn check(&self) -> u64 {
         (self.0.futsim_check)()
     }

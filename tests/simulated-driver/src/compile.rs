@@ -1,7 +1,8 @@
 //! From CUDA C to a shared library: preprocess, scan, compile with g++, keep on disk.
 //!
-//! Compiled libraries lie in `FUTENSOR_SIM_CACHE` (by default under the workspace's target folder), named by a
-//! hash of the source, the shim, the options and the compiler, so that a second test process compiles nothing.
+//! Compiled libraries lie in `FUTENSOR_SIM_CACHE` (by default under the workspace's target folder),
+//! named by a hash of the source, the shim, the options and the compiler, so that a second test
+//! process compiles nothing.
 
 use crate::scan::{GLOBAL, SHARED, scan};
 use std::fmt::Write as _;
@@ -17,8 +18,9 @@ const SHIM: &str = concat!(
     include_str!("shim/entry.h"),
 );
 
-/// No contraction: nvcc contracts a * b + c by default, but where a kernel needs it, it says fmaf. No strict
-/// aliasing and wrapping integers: what kernels rely on. Symbols stay visible, so that module variables are found.
+/// No contraction: nvcc contracts a * b + c by default, but where a kernel needs it, it says fmaf.
+/// No strict aliasing and wrapping integers: what kernels rely on. Symbols stay visible, so that
+/// module variables are found.
 const FLAGS: [&str; 9] = [
     "-std=gnu++17",
     "-O1",
@@ -92,7 +94,8 @@ impl Program {
         let key = hash(&[SHIM, &FLAGS.join(" "), &version, &self.defines.join(" "), &arch, &self.source]);
         let folder = folder();
         let path = folder.join(format!("{key:032x}.so"));
-        // One compilation at a time in a process: a second caller with the same program finds the first's.
+        // One compilation at a time in a process: a second caller with the same program finds the
+        // first's.
         static BUSY: Mutex<()> = Mutex::new(());
         let _busy = BUSY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if path.exists() {
@@ -147,8 +150,8 @@ impl Program {
         run(compile).map(drop)
     }
 
-    /// The program as the bytes of a module image. Nothing is lost, so that an image kept on disk by a client can
-    /// be compiled again.
+    /// The program as the bytes of a module image. Nothing is lost, so that an image kept on disk
+    /// by a client can be compiled again.
     pub fn image(&self) -> Vec<u8> {
         let mut image = format!("{MAGIC}\n{}\n{}\n{}\n", self.arch, self.name, self.defines.len());
         for define in &self.defines {

@@ -67,8 +67,8 @@ pub extern "C" fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) ->
     })
 }
 
-/// `cuDevicePrimaryCtxRelease_v2`. The context outlives its last release, as a fault does: a fault ends a
-/// context for the life of the process.
+/// `cuDevicePrimaryCtxRelease_v2`. The context outlives its last release, as a fault does: a fault
+/// ends a context for the life of the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Status {
     call(|sim| {

@@ -243,8 +243,8 @@ pub extern "C" fn futsim_report_clear() -> Status {
     })
 }
 
-/// Looks for what is left over and for overruns of live allocations, and reports it. Returns how many findings
-/// that made. To be called when the streams have run.
+/// Looks for what is left over and for overruns of live allocations, and reports it. Returns how
+/// many findings that made. To be called when the streams have run.
 #[unsafe(no_mangle)]
 pub extern "C" fn futsim_check() -> u64 {
     let mut sim = lock();

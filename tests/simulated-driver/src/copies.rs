@@ -38,8 +38,9 @@ impl Sim {
                 if held { Source::Held(from, pinned::hash(from, bytes)) } else { Source::At(from) }
             }
             None => {
-                // SAFETY: the caller of the C function promises `bytes` readable bytes at `from`; pageable
-                // memory is read before the call returns, as the driver does by staging it.
+                // SAFETY: the caller of the C function promises `bytes` readable bytes at `from`;
+                // pageable memory is read before the call returns, as the driver does by staging
+                // it.
                 Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into())
             }
         };
@@ -49,7 +50,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Enqueues a copy to the host. True where the caller must wait, because the target is pageable.
+    /// Enqueues a copy to the host. True where the caller must wait, because the target is
+    /// pageable.
     fn copy_out(&mut self, what: &str, to: usize, from: usize, bytes: usize, stream: u64) -> Outcome<bool> {
         let mut touches = vec![self.device_touch(what, from, bytes, false)?];
         let known = self.host_touch(what, to, bytes, true)?;
@@ -84,7 +86,8 @@ impl Sim {
     }
 }
 
-/// `cuMemcpyHtoDAsync_v2`: pageable memory is read before the call returns, pinned memory when the copy runs.
+/// `cuMemcpyHtoDAsync_v2`: pageable memory is read before the call returns, pinned memory when the
+/// copy runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoDAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) -> Status {
     call(|sim| {
@@ -260,7 +263,8 @@ fn until(stream: Handle, at: Handle, value: u64, width: usize, flags: u32) -> St
         if !at.is_multiple_of(width) || sim.streams.get(&stream).ok_or(INVALID_HANDLE)?.capture.is_some() {
             return Err(INVALID_VALUE);
         }
-        // Reading a flag that another stream writes is what this call is for: no access for the race check.
+        // Reading a flag that another stream writes is what this call is for: no access for the
+        // race check.
         sim.touch("cuStreamWaitValue", at, width, false)?;
         sim.submit(stream, "cuStreamWaitValue".into(), Work::Until { at, value, width, flags }, Vec::new())?;
         Ok(())

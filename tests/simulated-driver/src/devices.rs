@@ -95,7 +95,8 @@ pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Status 
     call(|sim| bytes.set(sim.device(device)?.memory))
 }
 
-/// `cuDeviceGetAttribute`: an H200's numbers where they matter to a client, 0 for what is not simulated.
+/// `cuDeviceGetAttribute`: an H200's numbers where they matter to a client, 0 for what is not
+/// simulated.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) -> Status {
     call(|sim| {

@@ -1,4 +1,5 @@
-//! Faults on demand: which call or which item is to fail, and how. Counting starts at the last reset.
+//! Faults on demand: which call or which item is to fail, and how. Counting starts at the last
+//! reset.
 
 use crate::status::{ILLEGAL_ADDRESS, LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY, Outcome, Status};
 

@@ -1,8 +1,9 @@
 //! Pointers as they come over the C boundary, and handles.
 //!
-//! The entry points take `Out`, `In` and `Text` where the C prototypes have pointers (same representation), so
-//! that the promise "null, or valid as the API says" is written, and relied on, in this file alone. Handles are
-//! numbers that no pointer can have: using a stale one is an error code, never a stray access.
+//! The entry points take `Out`, `In` and `Text` where the C prototypes have pointers (same
+//! representation), so that the promise "null, or valid as the API says" is written, and relied on,
+//! in this file alone. Handles are numbers that no pointer can have: using a stale one is an error
+//! code, never a stray access.
 
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Outcome};
 use std::ffi::{CStr, c_char};
@@ -20,7 +21,8 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller of the C function promises that a non-null out-pointer is valid for this write.
+        // SAFETY: the caller of the C function promises that a non-null out-pointer is valid for
+        // this write.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -50,8 +52,8 @@ impl<T> Out<T> {
             return Err(INVALID_VALUE);
         }
         for (i, value) in values.iter().enumerate() {
-            // SAFETY: the caller of the C function promises room for the length it gave, and the entry point
-            // passes no more than that.
+            // SAFETY: the caller of the C function promises room for the length it gave, and the
+            // entry point passes no more than that.
             unsafe { self.0.add(i).write_unaligned(*value) };
         }
         Ok(())
@@ -68,7 +70,8 @@ impl<T: Copy> In<T> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller of the C function promises that a non-null in-pointer is valid for this read.
+        // SAFETY: the caller of the C function promises that a non-null in-pointer is valid for
+        // this read.
         Ok(unsafe { self.0.read_unaligned() })
     }
     /// Reads `n` consecutive arguments.
@@ -110,7 +113,8 @@ impl Text {
     }
 }
 
-/// Copies `text` and a nul into `room` bytes at `to`, cut where it does not fit. Returns the bytes of text.
+/// Copies `text` and a nul into `room` bytes at `to`, cut where it does not fit. Returns the bytes
+/// of text.
 pub fn copy_text(text: &str, to: *mut c_char, room: usize) -> usize {
     if !to.is_null() && room > 0 {
         let n = text.len().min(room - 1);
@@ -143,7 +147,8 @@ pub enum Kind {
 
 const TAG: usize = 0xF5 << 56;
 
-/// The handle of object `id`. Not an address of user space, so that a client that follows it stops at once.
+/// The handle of object `id`. Not an address of user space, so that a client that follows it stops
+/// at once.
 pub fn handle(kind: Kind, id: u64) -> Handle {
     TAG | (kind as usize) << 48 | id as usize
 }

@@ -1,10 +1,10 @@
 //! Runs the blocks of a launch, one after the other, a block's threads as fibers.
 //!
-//! A fiber starts thread after thread (the loop is in the shim, `futsim_next`). A thread that must wait for
-//! others parks its fiber, and another fiber goes on starting threads; so a kernel without barriers runs in one
-//! fiber without a switch. Once all threads of a block are started, those that wait are let go in rounds: a
-//! warp's when every lane that a collective names has come, the block's when all that are left have come to
-//! the barrier.
+//! A fiber starts thread after thread (the loop is in the shim, `futsim_next`). A thread that must
+//! wait for others parks its fiber, and another fiber goes on starting threads; so a kernel without
+//! barriers runs in one fiber without a switch. Once all threads of a block are started, those that
+//! wait are let go in rounds: a warp's when every lane that a collective names has come, the
+//! block's when all that are left have come to the barrier.
 
 use crate::image::{Image, Shape};
 use crate::limit::Watched;
@@ -56,8 +56,8 @@ thread_local! {
 
 fn park(why: Park) -> Resume {
     let way_out = WAY_OUT.get();
-    // SAFETY: `WAY_OUT` is set by the fiber that runs, to its own yielder, which lives as long as the fiber; the
-    // kernel that calls this runs in that fiber.
+    // SAFETY: `WAY_OUT` is set by the fiber that runs, to its own yielder, which lives as long as
+    // the fiber; the kernel that calls this runs in that fiber.
     let resume = unsafe { (*way_out).suspend(why) };
     WAY_OUT.set(way_out);
     resume
@@ -69,8 +69,8 @@ extern "C" fn barrier(thread: u32, op: u32, value: u32) -> u32 {
 
 extern "C" fn warp(thread: u32, mask: u32, value: u64, lanes: *mut [u64; 32]) -> u32 {
     let resume = park(Park::Warp { thread, mask, value });
-    // SAFETY: `lanes` is an array of the shim's caller; what `resume` points at lives in `release`, which waits
-    // for this fiber to park again or end.
+    // SAFETY: `lanes` is an array of the shim's caller; what `resume` points at lives in `release`,
+    // which waits for this fiber to park again or end.
     unsafe { lanes.write(resume.lanes.read()) };
     resume.value
 }
@@ -118,8 +118,8 @@ fn step(mut fiber: Fiber, with: Resume) -> Result<Option<Parked>, Trap> {
 fn abandon(slots: &mut [Option<Parked>]) {
     for parked in slots.iter_mut().filter_map(Option::take) {
         let mut fiber = parked.fiber;
-        // SAFETY: below the kernel's C++ frames, which have no destructors, the fiber holds only the closure of
-        // `start`, whose captures are plain.
+        // SAFETY: below the kernel's C++ frames, which have no destructors, the fiber holds only
+        // the closure of `start`, whose captures are plain.
         unsafe { fiber.force_reset() };
         let stack = fiber.into_stack();
         STACKS.with_borrow_mut(|stacks| stacks.push(stack));
@@ -258,14 +258,16 @@ fn release(
     Ok(true)
 }
 
-/// The lanes and values of the collective that `lane` waits in, once every lane of the mask has come.
+/// The lanes and values of the collective that `lane` waits in, once every lane of the mask has
+/// come.
 fn collective(warp: &[Option<Parked>], mask: u32, lane: usize) -> Result<Option<(u32, [u64; 32])>, Fault> {
     if mask >> lane & 1 == 0 {
         let text = format!("lane {lane} takes part in a collective whose mask {mask:#x} does not name it");
         return Err(Fault { status: ILLEGAL_INSTRUCTION, text });
     }
-    // A lane that has returned, or that the block does not have, need not come (CUDA C++ Programming Guide: "all
-    // non-exited threads named in mask"); to read from it is undefined, and gives all ones here.
+    // A lane that has returned, or that the block does not have, need not come (CUDA C++
+    // Programming Guide: "all non-exited threads named in mask"); to read from it is undefined, and
+    // gives all ones here.
     let mut values = [u64::MAX; 32];
     let mut present = 0;
     for other in (0..32).filter(|other| mask >> other & 1 == 1) {

@@ -1,7 +1,8 @@
-//! Matrix multiplication in plain loops: what a gemm of cuBLAS means, for the types that it takes here.
+//! Matrix multiplication in plain loops: what a gemm of cuBLAS means, for the types that it takes
+//! here.
 //!
-//! Column-major, as BLAS. Half types are widened and accumulated in f32, f64 in f64. Knows nothing of handles and
-//! streams; the caller has checked every address.
+//! Column-major, as BLAS. Half types are widened and accumulated in f32, f64 in f64. Knows nothing
+//! of handles and streams; the caller has checked every address.
 
 use half::{bf16, f16};
 
@@ -54,7 +55,8 @@ impl Type {
     /// As `read`, and nobody else uses the element meanwhile.
     unsafe fn write(self, base: usize, index: usize, value: f64) {
         let at = base + index * self.bytes();
-        // SAFETY: the caller's promise. A value is an f32 here unless the type is F64, so each rounds once.
+        // SAFETY: the caller's promise. A value is an f32 here unless the type is F64, so each
+        // rounds once.
         unsafe {
             match self {
                 Type::F32 => (at as *mut f32).write_unaligned(value as f32),
@@ -81,7 +83,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Bytes from the first element to the last of a `rows` by `columns` matrix as stored, batches included.
+    /// Bytes from the first element to the last of a `rows` by `columns` matrix as stored, batches
+    /// included.
     pub fn extent(&self, rows: usize, columns: usize, batches: usize) -> usize {
         if rows == 0 || columns == 0 || batches == 0 {
             return 0;
@@ -102,7 +105,8 @@ pub enum Activation {
     Gelu,
 }
 
-/// `d = activation(alpha * op(a) * op(b) + beta * c + bias)`, with an element of the bias for each row.
+/// `d = activation(alpha * op(a) * op(b) + beta * c + bias)`, with an element of the bias for each
+/// row.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Gemm {

@@ -1,8 +1,10 @@
-//! Graphs: capture from streams, building node by node, instantiation, launch, and new parameters for kernel nodes.
+//! Graphs: capture from streams, building node by node, instantiation, launch, and new parameters
+//! for kernel nodes.
 //!
-//! Captured work is not enqueued; it becomes nodes. A graph is checked once, when its capture ends: two nodes that
-//! touch the same memory in conflict must be ordered by it. A launch is one item of its stream, whose nodes run
-//! in an order that the seed picks among those the graph allows. Allocation inside a capture is refused.
+//! Captured work is not enqueued; it becomes nodes. A graph is checked once, when its capture ends:
+//! two nodes that touch the same memory in conflict must be ordered by it. A launch is one item of
+//! its stream, whose nodes run in an order that the seed picks among those the graph allows.
+//! Allocation inside a capture is refused.
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::launch::Grid;

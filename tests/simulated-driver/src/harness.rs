@@ -1,7 +1,8 @@
-//! Brings the simulated driver into a test process: builds the library, names it as the loader looks for it, and
-//! starts the process again so that the loader finds it.
+//! Brings the simulated driver into a test process: builds the library, names it as the loader
+//! looks for it, and starts the process again so that the loader finds it.
 //!
-//! For test programs with a `main` of their own. A simulated and a real driver never share a process.
+//! For test programs with a `main` of their own. A simulated and a real driver never share a
+//! process.
 
 use crate::client::Simulator;
 use std::os::unix::process::CommandExt;
@@ -11,8 +12,8 @@ use std::process::{Command, Stdio};
 /// Set in a process that was started with the simulated driver.
 const ACTIVE: &str = "FUTENSOR_SIM_ACTIVE";
 
-/// The names under which cudarc asks for the libraries. It tries the plain name first, which a real installation
-/// may have further down the path, so both are there.
+/// The names under which cudarc asks for the libraries. It tries the plain name first, which a real
+/// installation may have further down the path, so both are there.
 const NAMES: [&str; 8] = [
     "libcuda.so",
     "libcuda.so.1",
@@ -24,8 +25,9 @@ const NAMES: [&str; 8] = [
     "libnvrtc.so.13",
 ];
 
-/// To be called first in `main`: returns in a process that has the simulated driver. The first time it builds the
-/// driver and replaces this process by one that has `LD_LIBRARY_PATH` set, with the same arguments.
+/// To be called first in `main`: returns in a process that has the simulated driver. The first time
+/// it builds the driver and replaces this process by one that has `LD_LIBRARY_PATH` set, with the
+/// same arguments.
 ///
 /// # Errors
 /// What keeps the driver from being built or found.
@@ -49,9 +51,9 @@ pub fn enter() -> Result<Simulator, String> {
     Err(format!("cannot start the test program again: {error}"))
 }
 
-/// What the library under test is told, unless the caller's environment says otherwise: to keep its compiled kernels
-/// in a folder of their own, since those of the simulated compiler mean nothing to a real driver, and to have many
-/// compiled at once, since each run of g++ costs the same.
+/// What the library under test is told, unless the caller's environment says otherwise: to keep its
+/// compiled kernels in a folder of their own, since those of the simulated compiler mean nothing to
+/// a real driver, and to have many compiled at once, since each run of g++ costs the same.
 pub fn settings(command: &mut Command) {
     let kernels = folder().join("kernels").into_os_string();
     for (name, value) in [("FUTENSOR_CACHE", kernels), ("FUTENSOR_RELATIVES", "now".into())] {
@@ -70,8 +72,8 @@ pub fn build() -> Result<PathBuf, String> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--lib", "--message-format=json", "--manifest-path"]).arg(manifest);
-    // A folder of its own: with the test's, each of the two builds would find the library made by the other, with
-    // other features of its dependencies, and make it again (5 s a run).
+    // A folder of its own: with the test's, each of the two builds would find the library made by
+    // the other, with other features of its dependencies, and make it again (5 s a run).
     command.arg("--target-dir").arg(folder());
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
@@ -110,7 +112,8 @@ pub fn install(library: &Path) -> Result<PathBuf, String> {
         if std::fs::read_link(&link).is_ok_and(|target| target == library) {
             continue;
         }
-        // Another test program may do the same now: each makes its own link and moves it into place.
+        // Another test program may do the same now: each makes its own link and moves it into
+        // place.
         let own = folder.join(format!("{name}.{}", std::process::id()));
         let _ = std::fs::remove_file(&own);
         std::os::unix::fs::symlink(library, &own).map_err(show)?;

@@ -1,4 +1,5 @@
-//! A compiled kernel library, loaded: its kernels, their parameters, and the shim's state inside it.
+//! A compiled kernel library, loaded: its kernels, their parameters, and the shim's state inside
+//! it.
 
 use crate::fibers::Api;
 use std::collections::HashMap;
@@ -84,14 +85,15 @@ pub struct Image {
     pub entries: Vec<Entry>,
 }
 
-// SAFETY: the pointers lead into a library that is never unloaded; its state is changed by the scheduler's thread
-// alone, through `begin`, `advance` and the kernels.
+// SAFETY: the pointers lead into a library that is never unloaded; its state is changed by the
+// scheduler's thread alone, through `begin`, `advance` and the kernels.
 unsafe impl Send for Image {}
 // SAFETY: as above; everything else only reads.
 unsafe impl Sync for Image {}
 
 extern "C" fn collect(to: *mut c_void, what: u32, parameter: u32, offset: u32, size: u32) {
-    // SAFETY: `describe` hands back the pointer that `load` gave it, to an `Entry` that is exclusively its own.
+    // SAFETY: `describe` hands back the pointer that `load` gave it, to an `Entry` that is
+    // exclusively its own.
     let entry = unsafe { &mut *to.cast::<Entry>() };
     let (parameter, offset, size) = (parameter as usize, offset as usize, size as usize);
     match what {
@@ -116,8 +118,9 @@ pub fn load(path: &Path) -> Result<Arc<Image>, String> {
 
 fn open(path: &Path) -> Result<Image, String> {
     let name = CString::new(path.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the library was compiled by `compile.rs` (its name is a hash of its source): its initialisers are
-    // those of the client's own kernels, and the two symbols have the layouts mirrored above.
+    // SAFETY: the library was compiled by `compile.rs` (its name is a hash of its source): its
+    // initialisers are those of the client's own kernels, and the two symbols have the layouts
+    // mirrored above.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
@@ -148,7 +151,8 @@ fn open(path: &Path) -> Result<Image, String> {
 
 impl Image {
     fn state(&self) -> State {
-        // SAFETY: the pointer leads to the shim's state, which only this thread (the scheduler's) changes.
+        // SAFETY: the pointer leads to the shim's state, which only this thread (the scheduler's)
+        // changes.
         unsafe { (*self.raw).state.read_volatile() }
     }
 
@@ -184,8 +188,8 @@ impl Image {
     /// Address and size of a variable of the source, by its name.
     pub fn symbol(&self, name: &str) -> Option<(usize, usize)> {
         let name = CString::new(name).ok()?;
-        // SAFETY: the library is loaded. `dladdr1` with 1 (RTLD_DL_SYMENT) fills both places, the second with a
-        // pointer to the symbol's entry in the loaded library.
+        // SAFETY: the library is loaded. `dladdr1` with 1 (RTLD_DL_SYMENT) fills both places, the
+        // second with a pointer to the symbol's entry in the loaded library.
         unsafe {
             let address = libc::dlsym(self.library, name.as_ptr());
             if address.is_null() {

@@ -56,7 +56,8 @@ impl Launch {
         }
         let descending = order.bits() & 1 == 1;
         let mut shared = vec![Line([0xFF; 256]); self.shared.div_ceil(256)];
-        // Kernels own their arguments: each run works on a copy, as a graph may run this launch again.
+        // Kernels own their arguments: each run works on a copy, as a graph may run this launch
+        // again.
         let mut copies = self.arguments.clone();
         let mut addresses: Vec<*mut c_void> = copies.iter_mut().map(|a| a.as_mut_ptr().cast()).collect();
         let entry = &self.image.entries[self.entry];
@@ -147,8 +148,9 @@ impl Sim {
         let mut copies = Vec::new();
         for (address, &size) in arguments.list(sizes.len())?.into_iter().zip(sizes) {
             let mut lines = vec![Line([0; 256]); size.div_ceil(256)];
-            // SAFETY: the caller of the C function promises that each argument pointer leads to a value of the
-            // kernel's parameter type; `size` is that type's, and the lines have room for it.
+            // SAFETY: the caller of the C function promises that each argument pointer leads to a
+            // value of the kernel's parameter type; `size` is that type's, and the lines have room
+            // for it.
             unsafe { std::ptr::copy_nonoverlapping(address as *const u8, lines.as_mut_ptr().cast(), size) };
             copies.push(lines);
         }
@@ -293,7 +295,8 @@ pub extern "C" fn cuLaunchKernelEx(
     })
 }
 
-/// `cuLaunchCooperativeKernel`: refused, as blocks run one after the other and cannot wait for each other.
+/// `cuLaunchCooperativeKernel`: refused, as blocks run one after the other and cannot wait for each
+/// other.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub extern "C" fn cuLaunchCooperativeKernel(

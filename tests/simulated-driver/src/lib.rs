@@ -1,13 +1,14 @@
 //! A CUDA driver, cuBLAS and NVRTC without a GPU, for tests.
 //!
-//! Built as a shared library, this stands in for `libcuda.so.1`, `libcublas.so.13`, `libcublasLt.so.13` and
-//! `libnvrtc.so.13`, so that an unmodified client runs its whole CUDA path on a machine without a GPU. Kernels are
-//! the same CUDA C, compiled by g++ behind a shim; device memory is host memory between guard pages; one stream
-//! moves at a time, picked by a seed, so that a failing seed replays; faults come on demand; and a vector-clock
-//! check reports work that nothing orders, whatever the result was.
+//! Built as a shared library, this stands in for `libcuda.so.1`, `libcublas.so.13`,
+//! `libcublasLt.so.13` and `libnvrtc.so.13`, so that an unmodified client runs its whole CUDA path
+//! on a machine without a GPU. Kernels are the same CUDA C, compiled by g++ behind a shim; device
+//! memory is host memory between guard pages; one stream moves at a time, picked by a seed, so that
+//! a failing seed replays; faults come on demand; and a vector-clock check reports work that
+//! nothing orders, whatever the result was.
 //!
-//! Linked as a Rust library, it is the client of that: `harness::enter` starts a test program under the simulated
-//! driver, `Simulator` controls it.
+//! Linked as a Rust library, it is the client of that: `harness::enter` starts a test program under
+//! the simulated driver, `Simulator` controls it.
 //!
 //! | what | where |
 //! |---|---|
@@ -19,11 +20,13 @@
 //! | checks and faults | `race`, `pinned`, `faults`, `report`, `control` |
 //! | for tests | `client`, `harness` |
 //!
-//! What it is not: no GPU memory model, no lockstep of warps, no tensor cores, no timing, no texture or surface, no
-//! managed memory, one address space for host and device (a host that reads device memory is not caught).
+//! What it is not: no GPU memory model, no lockstep of warps, no tensor cores, no timing, no
+//! texture or surface, no managed memory, one address space for host and device (a host that reads
+//! device memory is not caught).
 //!
-//! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a device, 8 GiB),
-//! `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE` (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
+//! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a
+//! device, 8 GiB), `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE`
+//! (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
 
 // The names and argument lists of the entry points are NVIDIA's.
 #![allow(non_snake_case)]

@@ -1,9 +1,10 @@
 //! Ends kernels that do not end: a watching thread, and a limit of processor time for each launch.
 //!
-//! A kernel that spins on what only another thread or block could change never returns here, as threads run one
-//! after the other. The limit (`FUTENSOR_SIM_KERNEL_LIMIT`, milliseconds, 60 s by default, 0 for none) counts
-//! processor time, so that a busy machine does not trip it. It is a help in finding the kernel, by best effort: one
-//! that is caught while it switches between threads is tried again.
+//! A kernel that spins on what only another thread or block could change never returns here, as
+//! threads run one after the other. The limit (`FUTENSOR_SIM_KERNEL_LIMIT`, milliseconds, 60 s by
+//! default, 0 for none) counts processor time, so that a busy machine does not trip it. It is a
+//! help in finding the kernel, by best effort: one that is caught while it switches between threads
+//! is tried again.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,8 @@ impl Watched {
             {
                 MILLISECONDS.store(limit, Ordering::Relaxed);
             }
-            // SAFETY: asks for the calling thread, the scheduler's, which lives as long as the process.
+            // SAFETY: asks for the calling thread, the scheduler's, which lives as long as the
+            // process.
             let thread = unsafe { libc::pthread_self() };
             let name = "simulated device: limit".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(move || watch(thread));
@@ -69,7 +71,8 @@ fn watch(thread: libc::pthread_t) {
         }
         let limit = MILLISECONDS.load(Ordering::Relaxed);
         if running != 0 && limit != 0 && now - since > limit {
-            // SAFETY: the thread lives as long as the process, and has a handler for the signal (`trap.rs`).
+            // SAFETY: the thread lives as long as the process, and has a handler for the signal
+            // (`trap.rs`).
             unsafe { libc::pthread_kill(thread, libc::SIGXCPU) };
         }
     }

@@ -1,8 +1,9 @@
-//! The table of allocations: who owns an address, from when to when it may be used, and what it costs.
+//! The table of allocations: who owns an address, from when to when it may be used, and what it
+//! costs.
 //!
-//! The entry points are in `allocate.rs`; pages are `arena.rs`'s. An allocation has two lives: the one the
-//! client sees, in the order of its calls, and the one in the order in which work runs. `Life` is the second;
-//! `left` is the first.
+//! The entry points are in `allocate.rs`; pages are `arena.rs`'s. An allocation has two lives: the
+//! one the client sees, in the order of its calls, and the one in the order in which work runs.
+//! `Life` is the second; `left` is the first.
 
 use crate::arena::{Arena, Span};
 use crate::race::{Access, History};
@@ -201,7 +202,8 @@ impl Memory {
         }
     }
 
-    /// Bytes whose free is queued on this stream: a new allocation of the same stream may have them.
+    /// Bytes whose free is queued on this stream: a new allocation of the same stream may have
+    /// them.
     pub fn leaving_on(&self, device: usize, stream: u64) -> usize {
         let here = |a: &&Allocation| a.place == Place::Device(device) && a.life != Life::Gone;
         let mine = |a: &&Allocation| a.leaves_at.is_some_and(|at| at.0 == stream);
@@ -231,8 +233,8 @@ impl Memory {
 }
 
 impl Sim {
-    /// The touch of `len` bytes at a device address that a call names; `INVALID_VALUE` where they are no
-    /// allocation's. `what` names the call.
+    /// The touch of `len` bytes at a device address that a call names; `INVALID_VALUE` where they
+    /// are no allocation's. `what` names the call.
     pub fn touch(&mut self, what: &str, address: usize, len: usize, write: bool) -> Outcome<Touch> {
         let Some(allocation) = self.memory.find(address) else {
             self.report("misuse", format!("{what}: {address:#x} lies in no allocation"));
@@ -248,7 +250,8 @@ impl Sim {
         Ok(Touch { base, range: from..from + len, write })
     }
 
-    /// Notes the accesses of the work at `point`, and reports those that conflict with earlier work.
+    /// Notes the accesses of the work at `point`, and reports those that conflict with earlier
+    /// work.
     pub fn check_touches(&mut self, point: (u64, u64), touches: &[Touch], label: &Arc<str>) {
         for touch in touches {
             let Some(allocation) = self.memory.at(touch.base) else { continue };
@@ -265,7 +268,8 @@ impl Sim {
         }
     }
 
-    /// True where work of `context` may reach memory of `device`. Pools have access rights of their own.
+    /// True where work of `context` may reach memory of `device`. Pools have access rights of their
+    /// own.
     fn reaches(&self, context: u64, device: usize, pooled: bool) -> bool {
         let own = self.device_of(context);
         if own == device {
@@ -278,8 +282,8 @@ impl Sim {
         peers.is_some_and(|peers| peers.iter().any(|&peer| self.device_of(peer) == device))
     }
 
-    /// Whether the memory that an item is about to use is there, as the device sees it now. Copies (`staged`)
-    /// cross between devices without peer access; kernels do not.
+    /// Whether the memory that an item is about to use is there, as the device sees it now. Copies
+    /// (`staged`) cross between devices without peer access; kernels do not.
     pub fn check_presence(
         &mut self,
         context: u64,

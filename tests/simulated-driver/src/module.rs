@@ -99,8 +99,8 @@ pub extern "C" fn cuModuleGetFunction(function: Out<Handle>, module: Handle, nam
     })
 }
 
-/// `cuModuleGetGlobal_v2`: the variable in the kernel library, which copies may then use. It is shared by all
-/// modules of the same source.
+/// `cuModuleGetGlobal_v2`: the variable in the kernel library, which copies may then use. It is
+/// shared by all modules of the same source.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleGetGlobal_v2(
     address: Out<Handle>,

@@ -1,4 +1,5 @@
-//! The stand-in for NVRTC: g++ says whether a source compiles, and the source itself is the "CUBIN".
+//! The stand-in for NVRTC: g++ says whether a source compiles, and the source itself is the
+//! "CUBIN".
 //!
 //! g++ accepts C++ that NVRTC rejects; a check with the real NVRTC has to stay beside this one.
 
@@ -140,7 +141,8 @@ pub extern "C" fn nvrtcCompileProgram(program: Handle, count: i32, options: In<T
         SUCCESS
     });
     let Some(copy) = copy else { return result };
-    // Without the lock: other threads may compile other programs' options, ask for logs and so on meanwhile.
+    // Without the lock: other threads may compile other programs' options, ask for logs and so on
+    // meanwhile.
     let compiled = copy.compile();
     with(program, |unit| match compiled {
         Ok(_) => {
@@ -177,7 +179,8 @@ fn size(program: Handle, size: Out<usize>, cubin: bool) -> Result {
     with(program, |unit| {
         let bytes = match (unit.compiled, cubin && !unit.real) {
             (false, _) => return INVALID_PROGRAM,
-            // "The size is 0 if the value specified to -arch is a virtual architecture" (NVRTC manual).
+            // "The size is 0 if the value specified to -arch is a virtual architecture" (NVRTC
+            // manual).
             (true, true) => 0,
             (true, false) => unit.program.image().len(),
         };

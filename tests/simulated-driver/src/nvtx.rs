@@ -1,8 +1,8 @@
-//! A profiler: what `NVTX_INJECTION64_PATH` names. It writes down ranges, and the work that is queued while they are
-//! open.
+//! A profiler: what `NVTX_INJECTION64_PATH` names. It writes down ranges, and the work that is
+//! queued while they are open.
 //!
-//! Its log has a line for each: `thread push text`, `thread pop`, `thread work label`, each thread by its number. Work
-//! is noted from the moment on in which a client has asked for the profiler.
+//! Its log has a line for each: `thread push text`, `thread pop`, `thread work label`, each thread
+//! by its number. Work is noted from the moment on in which a client has asked for the profiler.
 
 use crate::ffi::copy_text;
 use crate::sim::lock;
@@ -40,8 +40,8 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(export: extern "C" fn(u32) -> 
     if callbacks.is_null() || !export(77).is_null() {
         return 0;
     }
-    // SAFETY: table 1 is of this type; it gives null or an array of so many places for functions, which can be
-    // written.
+    // SAFETY: table 1 is of this type; it gives null or an array of so many places for functions,
+    // which can be written.
     unsafe {
         if (*callbacks).size < size_of::<Callbacks>() {
             return 0;

@@ -1,14 +1,15 @@
 //! The race check: vector clocks over streams, events and the host.
 //!
-//! The order that a program asks for is known when work is enqueued, so the check is made then: it does not
-//! depend on what happened to run first, and a missing wait is found although the result is right. A point
-//! is (stream, position in it). A clock holds, for each stream, the position up to which its work is ordered
-//! before. Every access to an allocation is a point; a later conflicting access must have it in its clock
-//! (the epochs of FastTrack, Flanagan and Freund 2009).
+//! The order that a program asks for is known when work is enqueued, so the check is made then: it
+//! does not depend on what happened to run first, and a missing wait is found although the result
+//! is right. A point is (stream, position in it). A clock holds, for each stream, the position up
+//! to which its work is ordered before. Every access to an allocation is a point; a later
+//! conflicting access must have it in its clock (the epochs of FastTrack, Flanagan and Freund
+//! 2009).
 //!
-//! The host is one more party: what it has waited for is ordered before everything it enqueues afterwards.
-//! By default all host threads are one party, because the locks and channels between them are not seen; with
-//! `per_thread` each is its own.
+//! The host is one more party: what it has waited for is ordered before everything it enqueues
+//! afterwards. By default all host threads are one party, because the locks and channels between
+//! them are not seen; with `per_thread` each is its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +45,8 @@ impl Race {
         if self.per_thread { KEY.with(|key| *key) } else { 0 }
     }
 
-    /// Work takes position `at` of a stream: it comes after the stream's work and what the host waited for.
+    /// Work takes position `at` of a stream: it comes after the stream's work and what the host
+    /// waited for.
     pub fn enter(&mut self, stream: u64, at: u64) {
         let host = self.hosts.get(&self.host_key());
         let clock = self.streams.entry(stream).or_default();
@@ -107,7 +109,8 @@ impl Access {
 pub struct History(Vec<Access>);
 
 impl History {
-    /// Adds an access, and tells the earlier ones that conflict with it without being ordered before it.
+    /// Adds an access, and tells the earlier ones that conflict with it without being ordered
+    /// before it.
     pub fn touch(&mut self, race: &Race, access: Access) -> Vec<String> {
         let mut found = Vec::new();
         let (from, to) = (access.range.start, access.range.end);
@@ -124,7 +127,8 @@ impl History {
                 ));
             }
         }
-        // An earlier access that this one covers need not be kept: whoever comes later is compared with this.
+        // An earlier access that this one covers need not be kept: whoever comes later is compared
+        // with this.
         self.0.retain(|earlier| {
             let covered = from <= earlier.range.start && earlier.range.end <= to;
             let same = earlier.point.0 == access.point.0 && !earlier.write;

@@ -1,4 +1,5 @@
-//! The seeded generator behind every choice: which stream moves next, in which order a block's threads start.
+//! The seeded generator behind every choice: which stream moves next, in which order a block's
+//! threads start.
 
 /// SplitMix64 (Steele, Lea and Flood 2014): the same seed gives the same choices.
 #[derive(Clone, Debug)]
@@ -17,7 +18,8 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
-    /// A number below `n` (> 0). The bias of the remainder does not matter for a handful of streams.
+    /// A number below `n` (> 0). The bias of the remainder does not matter for a handful of
+    /// streams.
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }

@@ -1,7 +1,7 @@
 //! What was found wrong, and what was counted.
 //!
-//! A report is one line, "kind: text". Kinds: `race`, `use after free`, `overrun`, `leak`, `misuse`, `kernel`
-//! (a fault or misbehaviour inside a kernel), `blocking`, `internal`.
+//! A report is one line, "kind: text". Kinds: `race`, `use after free`, `overrun`, `leak`,
+//! `misuse`, `kernel` (a fault or misbehaviour inside a kernel), `blocking`, `internal`.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,8 @@ impl Reports {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Kernels put on a stream, those of a graph at each launch of it included, and library calls (gemm).
+    /// Kernels put on a stream, those of a graph at each launch of it included, and library calls
+    /// (gemm).
     pub launches: u64,
     /// Copies put on a stream.
     pub copies: u64,
@@ -90,7 +91,8 @@ pub struct Stats {
     pub waits: u64,
     /// Calls of `cuEventQuery` and `cuStreamQuery`.
     pub queries: u64,
-    /// Calls that wait for the device: synchronisations, pageable copies, synchronous copies and frees.
+    /// Calls that wait for the device: synchronisations, pageable copies, synchronous copies and
+    /// frees.
     pub blocking_calls: u64,
     /// Streams not destroyed, default streams not counted.
     pub live_streams: u64,

@@ -1,7 +1,8 @@
-//! Finds, in preprocessed CUDA C, what g++ cannot be told by a macro: the kernels' names, dynamic shared memory,
-//! and the fields of structs that are passed by value.
+//! Finds, in preprocessed CUDA C, what g++ cannot be told by a macro: the kernels' names, dynamic
+//! shared memory, and the fields of structs that are passed by value.
 //!
-//! A tokenizer and no more: what the tokens mean is left to g++, which compiles the result. Pure text.
+//! A tokenizer and no more: what the tokens mean is left to g++, which compiles the result. Pure
+//! text.
 
 /// What `__global__` and `__shared__` are called while the source is scanned.
 pub const GLOBAL: &str = "__futsim_global__";
@@ -19,8 +20,8 @@ pub struct Found {
     pub structs: Vec<(String, Vec<String>)>,
 }
 
-/// Splits text into identifiers, numbers, literals, white space, and single characters. Lines that begin with
-/// `#` are one token.
+/// Splits text into identifiers, numbers, literals, white space, and single characters. Lines that
+/// begin with `#` are one token.
 fn tokens(text: &str) -> Vec<&str> {
     let bytes = text.as_bytes();
     let mut result = Vec::new();
@@ -181,8 +182,9 @@ fn kernel(tokens: &[&str], mut at: usize) -> Option<String> {
     }
 }
 
-/// Copies a declaration of shared variables, and adds that the first thread of a block to reach it fills them with
-/// ones: another block, or an earlier launch, must leave nothing behind. Returns the index after the `;`.
+/// Copies a declaration of shared variables, and adds that the first thread of a block to reach it
+/// fills them with ones: another block, or an earlier launch, must leave nothing behind. Returns
+/// the index after the `;`.
 fn fresh(tokens: &[&str], start: usize, text: &mut String) -> usize {
     let mut end = start;
     let mut plain = Vec::new();
@@ -254,8 +256,8 @@ fn fields(tokens: &[&str], at: usize) -> Option<(String, Vec<String>)> {
     while i + 1 < end {
         match tokens[i] {
             "{" => {
-                // A body of a function or of a nested type ends the statement it belongs to; an initialiser of a
-                // field does not.
+                // A body of a function or of a nested type ends the statement it belongs to; an
+                // initialiser of a field does not.
                 let initialiser =
                     !statement.iter().any(|&t| matches!(t, "(" | "struct" | "union" | "enum" | "class"));
                 i = after_brackets(tokens, i);

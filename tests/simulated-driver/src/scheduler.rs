@@ -1,8 +1,8 @@
 //! The scheduler: one thread that runs one item at a time, from a stream that the seed picks.
 //!
-//! Which streams could move is a function of what has been enqueued and what has run; which one does is drawn
-//! from the seeded generator. So under `futsim_pause` and `futsim_step`, or in lazy mode with one client
-//! thread, a seed replays an execution.
+//! Which streams could move is a function of what has been enqueued and what has run; which one
+//! does is drawn from the seeded generator. So under `futsim_pause` and `futsim_step`, or in lazy
+//! mode with one client thread, a seed replays an execution.
 
 use crate::random::Random;
 use crate::sim::{Sim, lock, sleep_for_work, wake_scheduler, wake_waiters};

@@ -1,7 +1,8 @@
 //! The state of the simulated machine, its lock, and how an entry point gets at it.
 //!
-//! Everything sits behind one lock. The scheduler's thread takes items of work from the streams and runs them
-//! without the lock; entry points only change the state, or wait for the scheduler to change it.
+//! Everything sits behind one lock. The scheduler's thread takes items of work from the streams and
+//! runs them without the lock; entry points only change the state, or wait for the scheduler to
+//! change it.
 
 use crate::contexts::Context;
 use crate::devices::Device;
@@ -61,7 +62,8 @@ pub struct Sim {
     /// What the profiler saw.
     pub ranges: Vec<String>,
     pub pace: Pace,
-    /// Simulated nanoseconds: what the work done so far would roughly have taken, one item after the other.
+    /// Simulated nanoseconds: what the work done so far would roughly have taken, one item after
+    /// the other.
     pub now: u64,
 }
 

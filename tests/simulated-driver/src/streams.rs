@@ -52,7 +52,8 @@ impl Sim {
         id
     }
 
-    /// The stream behind a handle. 0 and 1 are the current context's legacy default stream, 2 the thread's.
+    /// The stream behind a handle. 0 and 1 are the current context's legacy default stream, 2 the
+    /// thread's.
     pub fn stream(&mut self, raw: Handle) -> Outcome<u64> {
         if raw > 2 {
             let id = id(Kind::Stream, raw)?;
@@ -90,8 +91,9 @@ impl Sim {
         self.streams.get(&point.0).is_none_or(|stream| stream.completed >= point.1)
     }
 
-    /// The legacy default stream and the blocking streams of a context wait for each other (CUDA C Programming
-    /// Guide, "Implicit Synchronization"): the points that new work of `stream` must wait for.
+    /// The legacy default stream and the blocking streams of a context wait for each other (CUDA C
+    /// Programming Guide, "Implicit Synchronization"): the points that new work of `stream` must
+    /// wait for.
     fn implicit_needs(&self, stream: u64) -> Vec<(u64, u64)> {
         let Some(this) = self.streams.get(&stream) else { return Vec::new() };
         let legacy = self.contexts.get(&this.context).and_then(|context| context.legacy_stream);
@@ -108,8 +110,8 @@ impl Sim {
         found.filter(|(_, s)| s.enqueued > 0).map(|(&id, s)| (id, s.enqueued)).collect()
     }
 
-    /// Puts work on a stream (or into the graph that the stream is capturing), checks its accesses against
-    /// earlier work, and returns its position.
+    /// Puts work on a stream (or into the graph that the stream is capturing), checks its accesses
+    /// against earlier work, and returns its position.
     pub fn submit(&mut self, stream: u64, label: String, work: Work, touches: Vec<Touch>) -> Outcome<u64> {
         self.submit_after(stream, label, work, touches, Vec::new())
     }
@@ -148,7 +150,8 @@ impl Sim {
         Ok(at)
     }
 
-    /// Ends a context by a fault: its queued work is dropped, and every later call in it answers the error.
+    /// Ends a context by a fault: its queued work is dropped, and every later call in it answers
+    /// the error.
     pub fn poison(&mut self, context: u64, error: Status) {
         if let Some(context) = self.contexts.get_mut(&context)
             && context.error.is_none()
@@ -174,7 +177,8 @@ pub fn thread_number() -> u64 {
     NUMBER.with(|number| *number)
 }
 
-/// Blocks until everything on the streams has run or their context has ended; the host then knows of it.
+/// Blocks until everything on the streams has run or their context has ended; the host then knows
+/// of it.
 pub fn synchronize(sim: Guard, call: &str, context: u64, streams: &[u64]) -> (Guard, Outcome) {
     let mut clock = Clock::new();
     let mut points = Vec::new();

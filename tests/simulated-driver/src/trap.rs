@@ -1,8 +1,9 @@
 //! Turns a processor fault inside a kernel into a fault of the simulated device.
 //!
-//! A kernel that leaves its memory hits a page without access. The signal handler makes the fiber it happened in
-//! return with an error instead of letting the process die. Faults anywhere else go to whoever had the signal
-//! before. The only thing this knows of kernels is that they run in fibers.
+//! A kernel that leaves its memory hits a page without access. The signal handler makes the fiber
+//! it happened in return with an error instead of letting the process die. Faults anywhere else go
+//! to whoever had the signal before. The only thing this knows of kernels is that they run in
+//! fibers.
 
 use crate::status::{ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT, Status};
 use corosensei::trap::CoroutineTrapHandler;
@@ -51,7 +52,8 @@ fn own_stack() {
     }
     let stack = Vec::leak(vec![0u8; STACK_BYTES]);
     let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
-    // SAFETY: the memory is leaked, so it is there for as long as the thread, the only one it is given to.
+    // SAFETY: the memory is leaked, so it is there for as long as the thread, the only one it is
+    // given to.
     unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
 }
 
@@ -62,8 +64,8 @@ pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (i, &signal) in SIGNALS.iter().enumerate() {
-            // SAFETY: `BEFORE` is written here only, under `Once`, before the handler that reads it is there;
-            // `on_signal` has the type that SA_SIGINFO asks for.
+            // SAFETY: `BEFORE` is written here only, under `Once`, before the handler that reads it
+            // is there; `on_signal` has the type that SA_SIGINFO asks for.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_signal as *const () as usize;
@@ -86,8 +88,8 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     if signal == libc::SIGXCPU && FIBER_SEEN.get() {
         return; // The kernel has just ended, or is between two threads; the limit asks again.
     }
-    // SAFETY: `BEFORE` does not change after `install`. The earlier action gets the signal as it expects it, or
-    // is put back, so that returning repeats the fault under it.
+    // SAFETY: `BEFORE` does not change after `install`. The earlier action gets the signal as it
+    // expects it, or is put back, so that returning repeats the fault under it.
     unsafe {
         let index = SIGNALS.iter().position(|&s| s == signal).unwrap_or(0);
         let before = (&raw const BEFORE).read()[index];
@@ -130,9 +132,9 @@ fn redirect(
         libc::SIGILL => Trap { status: ILLEGAL_INSTRUCTION, address, what: "illegal instruction at" },
         _ => Trap { status: ILLEGAL_ADDRESS, address, what: "illegal access to" },
     };
-    // SAFETY: the fiber is the one that runs on this thread (`watch` names it for just that long), its stack
-    // pointer was inside it, and the registers are set as told. What the kernel had on its stack is C++ data
-    // without destructors, and the Rust frames below it hold nothing to drop.
+    // SAFETY: the fiber is the one that runs on this thread (`watch` names it for just that long),
+    // its stack pointer was inside it, and the registers are set as told. What the kernel had on
+    // its stack is C++ data without destructors, and the Rust frames below it hold nothing to drop.
     let registers = unsafe { fiber.setup_trap_handler(move || Err(trap)) };
     machine.gregs[libc::REG_RIP as usize] = registers.rip as i64;
     machine.gregs[libc::REG_RSP as usize] = registers.rsp as i64;

@@ -1,6 +1,7 @@
 //! Items of work, and how each is carried out.
 //!
-//! `submit` queues them, the scheduler runs them: `before` and `after` under the lock, `run` without it.
+//! `submit` queues them, the scheduler runs them: `before` and `after` under the lock, `run`
+//! without it.
 
 use crate::arena::Span;
 use crate::events::Point;
@@ -123,8 +124,8 @@ impl Work {
     /// True where a `cuStreamWaitValue` is not met yet.
     pub fn unmet(&self) -> bool {
         let Work::Until { at, value, width, flags } = *self else { return false };
-        // SAFETY: the enqueuing call checked that the address lies in a live allocation; a client that frees it
-        // while work waits on it breaks the API's rule and is reported by the free.
+        // SAFETY: the enqueuing call checked that the address lies in a live allocation; a client
+        // that frees it while work waits on it breaks the API's rule and is reported by the free.
         let now = unsafe {
             if width == 8 {
                 std::sync::atomic::AtomicU64::from_ptr(at as *mut u64)
@@ -178,8 +179,8 @@ impl Work {
                     Source::At(address) | Source::Held(address, _) => *address as *const u8,
                     Source::Staged(staged) => staged.as_ptr(),
                 };
-                // SAFETY: `before` found the device side inside live allocations; the host side is the
-                // caller's, who promises it until the copy has run. The ranges may overlap.
+                // SAFETY: `before` found the device side inside live allocations; the host side is
+                // the caller's, who promises it until the copy has run. The ranges may overlap.
                 unsafe { std::ptr::copy(from, *to as *mut u8, *bytes) };
             }
             Work::Fill { to, width, value, count } => {
@@ -206,8 +207,8 @@ impl Work {
             }
             Work::Store { to, value, width } => {
                 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-                // SAFETY: `before` found the place inside a live allocation; the API asks for its alignment,
-                // which the call checked.
+                // SAFETY: `before` found the place inside a live allocation; the API asks for its
+                // alignment, which the call checked.
                 unsafe {
                     match width {
                         8 => AtomicU64::from_ptr(*to as *mut u64).store(*value, Ordering::Release),
@@ -233,7 +234,8 @@ fn shuffled(nodes: &[GraphItem], order: &mut Random) -> Vec<usize> {
     while !left.is_empty() {
         let free = |&i: &usize| nodes[i].after.iter().all(|&before| done[before]);
         let ready: Vec<usize> = left.iter().copied().filter(free).collect();
-        // Nodes are made after those that they come after, so the first that is left is always ready.
+        // Nodes are made after those that they come after, so the first that is left is always
+        // ready.
         let next = ready[order.below(ready.len())];
         done[next] = true;
         left.retain(|&i| i != next);
@@ -263,8 +265,8 @@ impl Sim {
                 }
                 Ok(())
             }
-            // A kernel that only was handed an address of freed memory does nothing wrong, and one that follows
-            // it faults by itself. Peers' memory would not fault by itself.
+            // A kernel that only was handed an address of freed memory does nothing wrong, and one
+            // that follows it faults by itself. Peers' memory would not fault by itself.
             Work::Launch(_) => {
                 let live = |sim: &mut Sim, base| sim.memory.at(base).is_some_and(|a| a.life == Life::Here);
                 let mut here = touches.to_vec();

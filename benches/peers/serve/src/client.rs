@@ -1,4 +1,5 @@
-//! The clients: connections that send one request after the other, and one that asks for the health.
+//! The clients: connections that send one request after the other, and one that asks for the
+//! health.
 
 use super::{Outcome, sentences};
 use http_body_util::{BodyExt, Full};

@@ -6,14 +6,15 @@
 //! cargo run --release --no-default-features --features candle -- MODEL_FOLDER --engines candle-handler,candle-blocking
 //! ```
 //!
-//! Method: one process. The server is axum on a multi_thread runtime with a thread a core; the clients share one
-//! thread and its current_thread runtime, each with a connection of its own, and send one sentence of 8 to 40
-//! words after the other. Every response is compared with the embedding of its sentence that the same engine
-//! gave alone, before the clock ran. Beside them `/healthz` is asked every 5 ms, at times fixed beforehand: what
-//! is shown is how late its answer came after the time at which it was due to be asked. `none` answers at once,
-//! with no model behind it: what HTTP, clients and machine cost by themselves. A second of warming up is not
-//! counted. `--nice` is how far futensor's compute threads stand back (8 is its default); beside other work
-//! on the machine, `--nice 0` competes as candle does.
+//! Method: one process. The server is axum on a multi_thread runtime with a thread a core; the
+//! clients share one thread and its current_thread runtime, each with a connection of its own, and
+//! send one sentence of 8 to 40 words after the other. Every response is compared with the
+//! embedding of its sentence that the same engine gave alone, before the clock ran. Beside them
+//! `/healthz` is asked every 5 ms, at times fixed beforehand: what is shown is how late its answer
+//! came after the time at which it was due to be asked. `none` answers at once, with no model
+//! behind it: what HTTP, clients and machine cost by themselves. A second of warming up is not
+//! counted. `--nice` is how far futensor's compute threads stand back (8 is its default); beside
+//! other work on the machine, `--nice 0` competes as candle does.
 
 #[cfg(feature = "futensor")]
 #[path = "../../../../examples/embed/service/bert.rs"]

@@ -1,6 +1,8 @@
-//! One step on its lane: its operands as they are now, its launches, what it made, and what it lets go of.
+//! One step on its lane: its operands as they are now, its launches, what it made, and what it lets
+//! go of.
 //!
-//! Called by the device's thread for each lane in turn. Nothing here waits; what cannot be queued yet is given back.
+//! Called by the device's thread for each lane in turn. Nothing here waits; what cannot be queued
+//! yet is given back.
 
 #![allow(unsafe_code)]
 
@@ -103,8 +105,8 @@ impl Worker {
         Ok(None)
     }
 
-    /// A step has to be tried again. What was queued of it (an operand's copy, say) is a flight by itself: others may
-    /// come after it before the step does.
+    /// A step has to be tried again. What was queued of it (an operand's copy, say) is a flight by
+    /// itself: others may come after it before the step does.
     fn put_off(&mut self, lane: usize, why: PutOff) {
         self.queues[lane].put_off = Some(why);
         if self.gear.lanes.is_begun(lane) {
@@ -125,7 +127,8 @@ impl Worker {
         self.shared.lanes[lane].sky().flights.push_back(flight);
     }
 
-    /// An operand as it is now, complete or only queued. `held` are the links to it that there are for this step's sake.
+    /// An operand as it is now, complete or only queued. `held` are the links to it that there are
+    /// for this step's sake.
     pub(in crate::cuda::worker) fn operand(&self, input: &NodeLink, held: u32, doubts: &mut Doubts) -> Operand {
         let made =
             input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
@@ -160,11 +163,13 @@ impl Worker {
         }
     }
 
-    /// Lets go of what a queued step has read: its memory is now free in stream order, unless somebody else wants it.
+    /// Lets go of what a queued step has read: its memory is now free in stream order, unless
+    /// somebody else wants it.
     fn let_go(&self, step: &mut Step) {
         let mut links = Inputs::new();
         for node in step.nodes() {
-            // SAFETY: claimed for this step, which this thread runs; nobody else reads a claimed node's inputs.
+            // SAFETY: claimed for this step, which this thread runs; nobody else reads a claimed
+            // node's inputs.
             links.extend(unsafe { node.let_go() });
         }
         if let Work::Group { group, .. } = &mut step.work {
@@ -182,8 +187,8 @@ impl Worker {
         for (entry, link) in queued {
             let counts = readers(&link);
             let made = lock(&self.shared.table).get(entry as usize).cloned().flatten();
-            // The books', its step's, and ours: nobody can come to look at the value any more. An error stays, for
-            // the log of what is detached.
+            // The books', its step's, and ours: nobody can come to look at the value any more. An
+            // error stays, for the log of what is detached.
             let gone = counts.handles == 0 && counts.links == 3;
             if gone
                 && made.is_some_and(|m| {

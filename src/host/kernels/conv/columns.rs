@@ -1,5 +1,5 @@
-//! Columns: for each output place of a block, the input elements that it meets, under each other; and
-//! the way back, which adds them up where they came from.
+//! Columns: for each output place of a block, the input elements that it meets, under each other;
+//! and the way back, which adds them up where they came from.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -7,8 +7,8 @@ use super::super::nest::Shared;
 use super::{Geometry, Image, Real, offset};
 use std::ops::Range;
 
-/// Calls `f(row of the columns, first place within the block, places, channel, where on the input)` for each
-/// run of places that a tap meets on the input.
+/// Calls `f(row of the columns, first place within the block, places, channel, where on the input)`
+/// for each run of places that a tap meets on the input.
 #[inline(always)]
 fn each_run(
     geo: &Geometry,
@@ -46,8 +46,8 @@ fn each_run(
     }
 }
 
-/// Writes the columns of some channels (of image `n`, from `first` on) for a block of places: a row a
-/// channel and tap, `places.len()` long. What lies in the padding is zero.
+/// Writes the columns of some channels (of image `n`, from `first` on) for a block of places: a row
+/// a channel and tap, `places.len()` long. What lies in the padding is zero.
 pub(super) fn gather<T: Load<W>, W: Real>(
     geo: &Geometry,
     x: Image<T>,
@@ -82,8 +82,8 @@ pub(super) fn gather<T: Load<W>, W: Real>(
     });
 }
 
-/// Adds columns to the planes that they come from: the way back of [`gather`]. The planes lie one after
-/// the other from `to` on.
+/// Adds columns to the planes that they come from: the way back of [`gather`]. The planes lie one
+/// after the other from `to` on.
 ///
 /// # Safety
 /// `to` is valid for so many planes, and this thread's own.

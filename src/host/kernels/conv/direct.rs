@@ -1,4 +1,5 @@
-//! Convolutions with few output channels a group, depthwise ones above all: rows are walked in place.
+//! Convolutions with few output channels a group, depthwise ones above all: rows are walked in
+//! place.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;

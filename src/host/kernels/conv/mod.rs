@@ -1,9 +1,9 @@
 //! Convolutions over one, two or three dimensions, and the two products that their gradients need.
 //!
-//! Called by the CPU kernels of those ops, which have checked shapes and types. [`columns`] lays the
-//! elements that each output meets under each other, a block of outputs at a time, so that the work is a
-//! matrix product ([`products`]) and scratch memory stays bounded; where a group has few output channels
-//! a product is not worth it, and [`direct`] walks rows.
+//! Called by the CPU kernels of those ops, which have checked shapes and types. [`columns`] lays
+//! the elements that each output meets under each other, a block of outputs at a time, so that the
+//! work is a matrix product ([`products`]) and scratch memory stays bounded; where a group has few
+//! output channels a product is not worth it, and [`direct`] walks rows.
 //!
 //! **Results and threads.** Where the work is cut depends on the sizes alone, so the result does not
 //! depend on the number of threads. Halves are accumulated in float32 and rounded once.
@@ -63,7 +63,8 @@ pub(super) trait Real: softmax::Float + matmul::Float {}
 impl Real for f32 {}
 impl Real for f64 {}
 
-/// An operand `[batch, channels, ..]`: where it starts and its steps, those between images and channels first.
+/// An operand `[batch, channels, ..]`: where it starts and its steps, those between images and
+/// channels first.
 #[derive(Clone, Copy)]
 struct Image<T> {
     at: Shared<T>,
@@ -90,8 +91,8 @@ impl<T: Copy> Image<T> {
     }
 }
 
-/// Multiply-adds below which a further thread does not pay (products, 3 x 3 over 8 channels, 1 Mi of them 141,
-/// 79, 93 us; one channel, whose rows are walked, 144 Ki of them 69, 59, 75).
+/// Multiply-adds below which a further thread does not pay (products, 3 x 3 over 8 channels, 1 Mi
+/// of them 141, 79, 93 us; one channel, whose rows are walked, 144 Ki of them 69, 59, 75).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 4 << 10 } else { 256 << 10 };
 
 /// Bytes of columns that lie in cache while they are multiplied.
@@ -111,7 +112,8 @@ fn in_parts(geo: &Geometry, parts: usize, par: &dyn Parallel, f: &(dyn Fn(usize)
     super::nest::in_parts(parts, least, par, &|range| range.for_each(f));
 }
 
-/// The elements of a value row by row in the type that is computed in; themselves where they are that.
+/// The elements of a value row by row in the type that is computed in; themselves where they are
+/// that.
 fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
     let n = view.numel();
     if same::<T, W>() && view.is_contiguous() && n > 0 {
@@ -159,8 +161,8 @@ pub(crate) fn forward(
     }
 }
 
-/// What flows back to the input from `dy`, a value of the output's shape: the transposed convolution, which
-/// may have a bias.
+/// What flows back to the input from `dy`, a value of the output's shape: the transposed
+/// convolution, which may have a bias.
 pub(crate) fn to_input(
     geo: &Geometry,
     dy: View<'_>,

@@ -67,8 +67,8 @@ pub(super) fn forward<T: Load<W>, W: Real>(
                 matrix(acc.as_ptr(), len, 1)
             };
             let sizes = [channels.len(), len, depth];
-            // SAFETY: the block of the output is this part's own, and so is the scratch; weights and
-            // columns have the sizes that are named.
+            // SAFETY: the block of the output is this part's own, and so is the scratch; weights
+            // and columns have the sizes that are named.
             unsafe {
                 for (r, &b) in bias[channels.clone()].iter().enumerate() {
                     let row = target.from(r, 0);
@@ -182,8 +182,8 @@ pub(super) fn to_weight<T: Load<W>, W: Real>(
                     let channel = g * geo.channels[0] + channels.start;
                     columns::gather(geo, x, n, channel, channels.len(), here, &mut cols[..rows * len]);
                     let (a, b) = (matrix(upstream.as_ptr(), len, 1), matrix(cols.as_ptr(), 1, len));
-                    // SAFETY: all three have the sizes that are named; these columns of the weight, in
-                    // this lot, are this part's own.
+                    // SAFETY: all three have the sizes that are named; these columns of the weight,
+                    // in this lot, are this part's own.
                     unsafe { gemm_piece(sum, a, b, [outs, rows, len], add) };
                     add = true;
                 }

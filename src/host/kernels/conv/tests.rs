@@ -33,7 +33,8 @@ fn geometry(rng: &mut Rng, turn: usize) -> Geometry {
     Geometry { batch: 1 + rng.below(3), groups, channels: [1 + rng.below(5), outs], window }
 }
 
-/// Calls `f(x, w, out)` with the index of each triple that meets, with no more dimensions than there are.
+/// Calls `f(x, w, out)` with the index of each triple that meets, with no more dimensions than
+/// there are.
 fn each(geo: &Geometry, mut f: impl FnMut(&[usize], &[usize], &[usize])) {
     let w = &geo.window;
     let own = 3 - w.spatial;

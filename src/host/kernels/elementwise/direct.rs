@@ -1,7 +1,8 @@
-//! One op over inputs that lie row by row, or are one number: a single loop straight from memory to memory.
+//! One op over inputs that lie row by row, or are one number: a single loop straight from memory to
+//! memory.
 //!
-//! Tried by the executor before a plan is made, for small eager ops are mostly this and a plan would take
-//! longer than they do. Knows no tiles.
+//! Tried by the executor before a plan is made, for small eager ops are mostly this and a plan
+//! would take longer than they do. Knows no tiles.
 
 #![allow(unsafe_code)]
 
@@ -72,7 +73,8 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
         }
         _ => return false,
     };
-    // SAFETY: the caller's promise; operands are as many as the range, or one where the loop reads one.
+    // SAFETY: the caller's promise; operands are as many as the range, or one where the loop reads
+    // one.
     unsafe { run(dst, a, b, std::ptr::null(), range.len()) };
     true
 }
@@ -114,8 +116,8 @@ pub(crate) unsafe fn lone_number(x: Scalar, on: DType, cell: *mut u8) -> Lone {
     Lone::same(cell)
 }
 
-/// Computes one op on a few elements, with nothing around it: no program, no views, no plan. `on` is the
-/// type of the operands and of the computation. Returns whether it was simple enough.
+/// Computes one op on a few elements, with nothing around it: no program, no views, no plan. `on`
+/// is the type of the operands and of the computation. Returns whether it was simple enough.
 ///
 /// # Safety
 /// Operands and `dst` are valid for `n` elements, those that are the same everywhere for one.

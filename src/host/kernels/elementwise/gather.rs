@@ -1,5 +1,5 @@
-//! Inputs that do not lie row by row: broadcast, transposed, sliced with a step. A tile of one is copied
-//! into a slot, in the order of the iteration.
+//! Inputs that do not lie row by row: broadcast, transposed, sliced with a step. A tile of one is
+//! copied into a slot, in the order of the iteration.
 //!
 //! Called by the executor before the loops of a tile. Knows strides and bytes, no types and no ops.
 
@@ -109,7 +109,8 @@ impl Gather {
         while left > 0 {
             let run = left.min(inner.size - i);
             let src = self.ptr.wrapping_offset(row + i as isize * inner.stride);
-            // SAFETY: positions of the run are inside the shape, and `left` elements of `dst` are ours.
+            // SAFETY: positions of the run are inside the shape, and `left` elements of `dst` are
+            // ours.
             unsafe {
                 if inner.stride == size_of::<T>() as isize {
                     run_copy(src.cast(), dst, run);

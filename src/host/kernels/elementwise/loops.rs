@@ -1,8 +1,9 @@
 //! The loops: every op of the table over arrays of every type that it takes, at every SIMD level.
 //!
-//! [`unary`], [`binary`], [`select`], [`cast`] and their like look a loop up by op and type; the planner calls
-//! them once per instruction. A loop knows neither tiles nor programs. Its destination overlaps
-//! no operand, unless it is the very same memory (and then the loop is not vectorised). 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
+//! [`unary`], [`binary`], [`select`], [`cast`] and their like look a loop up by op and type; the
+//! planner calls them once per instruction. A loop knows neither tiles nor programs. Its
+//! destination overlaps no operand, unless it is the very same memory (and then the loop is not
+//! vectorised). 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
 
 #![allow(unsafe_code)]
 
@@ -52,7 +53,8 @@ impl<A: Copy, F: Fn2<A>, const SPLAT: u8> Body for Zip<F, A, SPLAT> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         let (dst, a, b) = (dst.cast::<F::Out>(), a.cast::<A>(), b.cast::<A>());
-        // SAFETY: the planner passes places of n elements of these types, of one where it is a splat.
+        // SAFETY: the planner passes places of n elements of these types, of one where it is a
+        // splat.
         unsafe {
             match SPLAT {
                 SECOND => {
@@ -217,7 +219,8 @@ macro_rules! binary_table {
 for_each_unary!(unary_table);
 for_each_binary!(binary_table);
 
-/// Sine, cosine or tangent of f32: a vectorised pass, and one that mends the few elements too large for it.
+/// Sine, cosine or tangent of f32: a vectorised pass, and one that mends the few elements too large
+/// for it.
 struct Trig<const WHICH: u8>;
 
 impl<const WHICH: u8> Body for Trig<WHICH> {

@@ -6,12 +6,12 @@
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
 //! range is cut.
 //!
-//! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns others into
-//! steps, `gather` reads what does not lie row by row, `stream` writes around the cache. None of it knows
-//! nodes, devices or the engine.
+//! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns
+//! others into steps, `gather` reads what does not lie row by row, `stream` writes around the
+//! cache. None of it knows nodes, devices or the engine.
 //!
-//! An output may be the very memory of an input that lies row by row with elements of the same size: each
-//! position is read before it is written. Any other overlap is the caller's mistake.
+//! An output may be the very memory of an input that lies row by row with elements of the same
+//! size: each position is read before it is written. Any other overlap is the caller's mistake.
 
 #![allow(unsafe_code)]
 
@@ -55,8 +55,8 @@ const PART_NS: u64 = 20_000;
 
 /// Computes the positions `range` (row-major, of `shape`) of all outputs of a program.
 ///
-/// Inputs have `shape` and strides over it; outputs lie row by row. Several threads may compute disjoint
-/// ranges of the same outputs at once.
+/// Inputs have `shape` and strides over it; outputs lie row by row. Several threads may compute
+/// disjoint ranges of the same outputs at once.
 pub(crate) fn run(
     program: &Program,
     shape: &[usize],
@@ -170,7 +170,8 @@ unsafe fn execute(call: &Call<'_>, range: Range<usize>) {
 unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     let slots = Slots::take();
     let mut plan = Plan::new(slots.ptr);
-    // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this function.
+    // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this
+    // function.
     unsafe { plan::make(&mut plan, call) };
     let mut tile = if call.stream { SLOT_STREAMED } else { SLOT } / plan.widest;
     if plan.steps().len() == 1 && plan.gathers.is_empty() && !call.stream {
@@ -199,8 +200,8 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
             if !matches!(step, Step::Stream { .. }) {
                 ahead.step();
             }
-            // SAFETY: places are valid for n elements from `position` on: inputs and outputs by the caller's
-            // promise, slots because a tile fits them.
+            // SAFETY: places are valid for n elements from `position` on: inputs and outputs by the
+            // caller's promise, slots because a tile fits them.
             unsafe {
                 match *step {
                     Step::Loop { run, dst, a, b, c } => {
@@ -232,7 +233,8 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     }
 }
 
-/// `start + i * step` for positions from `first` on, in f64; 16-bit types as f32 that are yet to be rounded.
+/// `start + i * step` for positions from `first` on, in f64; 16-bit types as f32 that are yet to be
+/// rounded.
 ///
 /// # Safety
 /// `dst` is valid for writes of `n` elements of the type's representation.

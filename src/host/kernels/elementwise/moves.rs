@@ -1,7 +1,8 @@
-//! Loops that move elements: conversions between types, choices, copies, fills, and the store that goes
-//! around the cache.
+//! Loops that move elements: conversions between types, choices, copies, fills, and the store that
+//! goes around the cache.
 //!
-//! Looked up by the planner as the loops of ops are; see `loops.rs` for the promises about pointers.
+//! Looked up by the planner as the loops of ops are; see `loops.rs` for the promises about
+//! pointers.
 
 #![allow(unsafe_code)]
 
@@ -188,13 +189,15 @@ halves!(
     round, f32, f32
 );
 
-/// `dst[i] = if a[i] { b[i] } else { c[i] }`; bit 0 of `SPLAT` says that b is one element, bit 1 that c is.
+/// `dst[i] = if a[i] { b[i] } else { c[i] }`; bit 0 of `SPLAT` says that b is one element, bit 1
+/// that c is.
 struct Select<T, const SPLAT: u8>(PhantomData<T>);
 
 impl<T: Copy, const SPLAT: u8> Body for Select<T, SPLAT> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the planner passes places of n elements of these types, of one where it is a splat.
+        // SAFETY: the planner passes places of n elements of these types, of one where it is a
+        // splat.
         unsafe {
             let dst = from_raw_parts_mut(dst.cast::<MaybeUninit<T>>(), n);
             let a = from_raw_parts(a.cast::<bool>(), n);

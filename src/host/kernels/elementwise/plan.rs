@@ -1,9 +1,9 @@
 //! From a program to the steps that a tile takes: which loop, from where, to where.
 //!
-//! Made once per call by the executor, without allocating. Registers of inputs that lie row by row are the
-//! inputs' own memory, registers that are written out are the outputs' own memory where that is possible;
-//! the others are slots of a tile each, used again after their last reader. What is the same at every
-//! position is computed here, once, in a cell. Knows nothing of threads.
+//! Made once per call by the executor, without allocating. Registers of inputs that lie row by row
+//! are the inputs' own memory, registers that are written out are the outputs' own memory where
+//! that is possible; the others are slots of a tile each, used again after their last reader. What
+//! is the same at every position is computed here, once, in a cell. Knows nothing of threads.
 
 #![allow(unsafe_code)]
 
@@ -21,20 +21,20 @@ use std::mem::MaybeUninit;
 
 /// Bytes of a slot. Two or three are in use at a time, so they stay in the first cache.
 pub(super) const SLOT: usize = 8 << 10;
-/// From one slot to the next: not a multiple of 4 KiB, so that a load is not mistaken for one of a store
-/// that is in flight to another slot.
+/// From one slot to the next: not a multiple of 4 KiB, so that a load is not mistaken for one of a
+/// store that is in flight to another slot.
 pub(super) const SLOT_STEP: usize = SLOT + 256;
-/// Registers that live at once, kept inputs, and two operands turned into bool or a result to be rounded:
-/// `2 * INPUTS_MAX + (INSTRS_MAX - INPUTS_MAX) + 2` at most.
+/// Registers that live at once, kept inputs, and two operands turned into bool or a result to be
+/// rounded: `2 * INPUTS_MAX + (INSTRS_MAX - INPUTS_MAX) + 2` at most.
 pub(super) const SLOTS: usize = 96;
-/// An instruction takes at most three steps: two operands turned into bool and the op, or a gather and a
-/// conversion.
+/// An instruction takes at most three steps: two operands turned into bool and the op, or a gather
+/// and a conversion.
 const STEPS: usize = 3 * INSTRS_MAX + 2 * OUTPUTS_MAX;
 /// Three immediates or conversions and a result an instruction, one store an output.
 const CELLS: usize = 5 * INSTRS_MAX + OUTPUTS_MAX;
 
-/// Where an operand lies: `ptr` at position 0, and `scale` bytes further at each next one. Slots and cells
-/// do not move.
+/// Where an operand lies: `ptr` at position 0, and `scale` bytes further at each next one. Slots
+/// and cells do not move.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub ptr: *mut u8,
@@ -154,9 +154,9 @@ impl Plan {
         Place { ptr, scale: 0, uniform: false, slot: i as u8 }
     }
 
-    /// A place for what is kept from tile to tile. Other slots are taken from the other end, so that none that
-    /// an earlier instruction has used and given back becomes one: that instruction comes again in the next
-    /// tile.
+    /// A place for what is kept from tile to tile. Other slots are taken from the other end, so
+    /// that none that an earlier instruction has used and given back becomes one: that instruction
+    /// comes again in the next tile.
     fn kept_slot(&mut self) -> Place {
         let i = u128::BITS - 1 - self.slots_free.leading_zeros();
         self.slots_free &= !(1 << i);

@@ -1,8 +1,8 @@
 //! Kernels that choose elements: by index, by order, by value, by place.
 //!
-//! Called by the CPU kernels of those ops, which have checked shapes and types. What only the elements
-//! can tell, an index that is out of range, is an error value here: [`OutOfRange`]. Nothing outside is
-//! read or written then; what the output holds is of no use.
+//! Called by the CPU kernels of those ops, which have checked shapes and types. What only the
+//! elements can tell, an index that is out of range, is an error value here: [`OutOfRange`].
+//! Nothing outside is read or written then; what the output holds is of no use.
 
 mod nonzero;
 mod order;
@@ -58,7 +58,8 @@ impl Failure {
     }
 }
 
-/// The place that an index names in a dimension, if it names one; a negative one counts `from_end`, or names none.
+/// The place that an index names in a dimension, if it names one; a negative one counts `from_end`,
+/// or names none.
 #[inline(always)]
 fn place(index: i64, size: usize, from_end: bool) -> Option<isize> {
     let index = if from_end && index < 0 { index + size as i64 } else { index };
@@ -87,7 +88,8 @@ macro_rules! with_index {
 }
 use with_index;
 
-/// Runs an expression with `$T` bound to the unsigned integer of an element's size: for moving elements.
+/// Runs an expression with `$T` bound to the unsigned integer of an element's size: for moving
+/// elements.
 macro_rules! with_size {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype.size() {
@@ -112,13 +114,14 @@ macro_rules! with_size {
 }
 use with_size;
 
-/// Elements below which a further thread does not pay, where they are moved in rows (two such
-/// parts of `index_select`, rows of 64, 27.3, 22.7, 29.8 us, of `tril`, rows of 256, 46.5, 25.4, 34.1).
+/// Elements below which a further thread does not pay, where they are moved in rows (two such parts
+/// of `index_select`, rows of 64, 27.3, 22.7, 29.8 us, of `tril`, rows of 256, 46.5, 25.4, 34.1).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 32 << 10 };
 /// The same where columns are added up side by side (64 rows: 43.5, 21.8, 33.3 us).
 const SUMMED: usize = LEAST / 2;
 /// The same where each is looked for, or waits for the one before it (`gather` 55.4, 28.7, 36.1 us, `scatter_add` 52.9, 40.1,
 /// 49.9, `cumsum` along rows of 1024 42.6, 21.1, 36.4, `topk`, 8 of 256, 40.3, 29.8, 42.5).
 const PICKED: usize = LEAST / 8;
-/// The same where they are sorted (rows of 1024: 53.5, 25.3, 35.3 us; rows of 64: 31.3, 17.8, 36.3).
+/// The same where they are sorted (rows of 1024: 53.5, 25.3, 35.3 us; rows of 64: 31.3, 17.8,
+/// 36.3).
 const SORTED: usize = LEAST / 32;

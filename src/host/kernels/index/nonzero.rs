@@ -1,5 +1,5 @@
-//! The places of elements that are not zero. Two passes: the size of the result depends on the data, so
-//! its memory is had between them.
+//! The places of elements that are not zero. Two passes: the size of the result depends on the
+//! data, so its memory is had between them.
 
 use super::super::isa::vectorize;
 use super::super::nest::{Nest, Shared};
@@ -9,7 +9,8 @@ use crate::view::{Parallel, View, ViewMut};
 /// Elements that are counted together.
 const CHUNK: usize = if cfg!(all(test, debug_assertions)) { 100 } else { 64 << 10 };
 
-/// How many elements are not zero, in each run of elements; [`nonzero`] takes it from here. NaN is not zero.
+/// How many elements are not zero, in each run of elements; [`nonzero`] takes it from here. NaN is
+/// not zero.
 pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Vec<usize> {
     let (n, nest) = (input.numel(), Nest::new(input.shape, [input.strides]).merged());
     let mut counts = vec![0usize; n.div_ceil(CHUNK)];

@@ -10,7 +10,8 @@ use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use std::cell::RefCell;
 
-/// An element as a whole number of the same order; equal elements (also 0 and -0, and all NaN) are equal.
+/// An element as a whole number of the same order; equal elements (also 0 and -0, and all NaN) are
+/// equal.
 trait Ordered: Element {
     fn rank(self) -> u64;
 }
@@ -46,7 +47,8 @@ ordered! {
     u8 |x| x as u64;
 }
 
-/// What is sorted: an element's order, then its place. Elements of up to 32 bits fit one word with it.
+/// What is sorted: an element's order, then its place. Elements of up to 32 bits fit one word with
+/// it.
 trait Key: Copy + Ord {
     fn new(rank: u64, place: usize) -> Self;
     fn place(self) -> usize;
@@ -85,7 +87,8 @@ pub(crate) fn sort(
     order(input, dim, n, descending, values, places, par);
 }
 
-/// The `k` largest (or smallest) along a dimension, best first, equals in the order of their places.
+/// The `k` largest (or smallest) along a dimension, best first, equals in the order of their
+/// places.
 pub(crate) fn topk(
     input: View<'_>,
     dim: usize,

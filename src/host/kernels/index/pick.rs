@@ -8,8 +8,9 @@ use crate::op::ScatterMode;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 
-/// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index, which may
-/// be smaller than the input in the other dimensions. Negative indices count `from_end`, or are out of range.
+/// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index,
+/// which may be smaller than the input in the other dimensions. Negative indices count `from_end`,
+/// or are out of range.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -34,7 +35,8 @@ pub(crate) fn gather(
             nest.each(part, |turn, [x, i]| {
                 // SAFETY: an index of the view of indices.
                 match place(unsafe { *at.at(i) }.load(), size, from_end) {
-                    // SAFETY: `place` has seen that the element is the input's; `turn` counts the output's.
+                    // SAFETY: `place` has seen that the element is the input's; `turn` counts the
+                    // output's.
                     Some(p) => unsafe { to.at(turn as isize).write(*from.at(x + p * step)) },
                     None if !failed => {
                         failed = true;
@@ -60,7 +62,8 @@ fn read(index: &View<'_>, position: usize) -> i64 {
     })
 }
 
-/// `out[i, j, k] = input[i, index[j], k]` for `dim` 1. Negative indices count `from_end`, or are out of range.
+/// `out[i, j, k] = input[i, index[j], k]` for `dim` 1. Negative indices count `from_end`, or are
+/// out of range.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -96,7 +99,8 @@ pub(crate) fn index_select(
                     continue;
                 }
                 let (x, y) = (from.at(outer.at(o)[0] + p * step), to.at((row * n) as isize));
-                // SAFETY: `place` has seen that the row is the input's; rows of the output are `n` long.
+                // SAFETY: `place` has seen that the row is the input's; rows of the output are `n`
+                // long.
                 unsafe {
                     match &inner.dims[..] {
                         [] => y.write(*x),
@@ -146,9 +150,9 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
     failure.result(classes, |turn| read(&index, turn))
 }
 
-/// `out = input`, then `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
-/// than once, that is done in order. Negative indices count from the end. The index may be smaller than `src` in
-/// any dimension, and smaller than the input in all but `dim`.
+/// `out = input`, then `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an
+/// index comes more than once, that is done in order. Negative indices count from the end. The
+/// index may be smaller than `src` in any dimension, and smaller than the input in all but `dim`.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -244,12 +248,14 @@ fn join_all<T: Copy + Send + Sync + 'static>(
         let at = Shared::<I>::new(index.ptr.cast_mut());
         let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         in_parts(lines.numel(), (PICKED / n.max(1)).max(1), par, &|part| {
-            // All lines of a part a step at a time, as they lie in memory: an inner line is a column.
+            // All lines of a part a step at a time, as they lie in memory: an inner line is a
+            // column.
             for j in 0..n as isize {
                 lines.each(part.clone(), |_, [turn, i, x, y]| {
                     // SAFETY: an index of the view of indices.
                     match place(unsafe { *at.at(i + j * steps[1]) }.load(), size, true) {
-                        // SAFETY: `place` has seen that the element is the output's; the line is this part's.
+                        // SAFETY: `place` has seen that the element is the output's; the line is
+                        // this part's.
                         Some(p) => unsafe {
                             let (x, y) = (from.at(x + j * steps[2]), to.at(y + p * steps[3]));
                             y.write(join(*y, *x));

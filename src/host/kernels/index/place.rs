@@ -1,4 +1,5 @@
-//! Copies that look at places alone: triangles and rolls. (A flip needs no kernel: its stride is negative.)
+//! Copies that look at places alone: triangles and rolls. (A flip needs no kernel: its stride is
+//! negative.)
 
 use super::super::copy::{Window, copy_into};
 use super::super::nest::{Nest, Shared, in_parts};
@@ -41,8 +42,8 @@ fn triangle(
             lines.each(part, |line, [offset]| {
                 let keep = kept(line % rows, cols);
                 let to = to.at((line * cols) as isize);
-                // SAFETY: a row of the output, and the same indices of the input. Zero bytes are the zero of
-                // every element type.
+                // SAFETY: a row of the output, and the same indices of the input. Zero bytes are
+                // the zero of every element type.
                 unsafe {
                     to.write_bytes(0, keep.start);
                     for c in keep.clone() {
@@ -55,7 +56,8 @@ fn triangle(
     });
 }
 
-/// Moves every element on by `shift` places in each of some dimensions, those at the end to the front.
+/// Moves every element on by `shift` places in each of some dimensions, those at the end to the
+/// front.
 pub(crate) fn roll(input: View<'_>, shifts: &[(usize, i64)], out: &ViewMut<'_>, par: &dyn Parallel) {
     if out.numel() == 0 {
         return;

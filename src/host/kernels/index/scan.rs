@@ -1,5 +1,5 @@
-//! Running sums and products along a dimension. Floats are computed in the next wider type and rounded at each
-//! element; integers and bool in int64.
+//! Running sums and products along a dimension. Floats are computed in the next wider type and
+//! rounded at each element; integers and bool in int64.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -34,7 +34,8 @@ pub(crate) fn cumsum(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn P
     running!(input, dim, out, par, 0, +, wrapping_add);
 }
 
-/// `out[.., i, ..] = input[.., 0, ..] * ... * input[.., i, ..]`; the output's type is the product's.
+/// `out[.., i, ..] = input[.., 0, ..] * ... * input[.., i, ..]`; the output's type is the
+/// product's.
 pub(crate) fn cumprod(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
     running!(input, dim, out, par, 1, *, wrapping_mul);
 }

@@ -1,6 +1,8 @@
-//! Elementary functions of f64: the standard library's, and `libm`'s where it has none or loses digits near an edge.
+//! Elementary functions of f64: the standard library's, and `libm`'s where it has none or loses
+//! digits near an edge.
 //!
-//! Called through [`Real`] only. Not vectorised: double precision is rarely what a CPU tensor is for.
+//! Called through [`Real`] only. Not vectorised: double precision is rarely what a CPU tensor is
+//! for.
 
 use super::{Lane, Real};
 use crate::host::kernels::simd::Simd;

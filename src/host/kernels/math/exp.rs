@@ -1,9 +1,9 @@
 //! Exponentials of f32 and what is made of one: `exp exp2 expm1 tanh sigmoid softplus`.
 //!
-//! Each is free of branches, so that a loop over it vectorises. The scheme is the usual one: `x = n ln 2 +
-//! r` with |r| <= ln 2 / 2, a polynomial for `e^r`, and `2^n` put together from bits (Muller, "Elementary
-//! Functions", chapter 11). Polynomials are minimax (Remez). Where f32 arithmetic would not keep two units
-//! in the last place, f64 is used inside.
+//! Each is free of branches, so that a loop over it vectorises. The scheme is the usual one: `x = n
+//! ln 2 + r` with |r| <= ln 2 / 2, a polynomial for `e^r`, and `2^n` put together from bits
+//! (Muller, "Elementary Functions", chapter 11). Polynomials are minimax (Remez). Where f32
+//! arithmetic would not keep two units in the last place, f64 is used inside.
 
 use super::poly::{fma, fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
@@ -63,8 +63,9 @@ pub(super) fn exp_of_negative<S: Simd>(x: f32) -> f32 {
     exp_core::<S>(r) * f32::from_bits(n.wrapping_add(127) << 23)
 }
 
-/// `e^x` for x <= 0, and 0 where that is below 2^-125, where normal numbers end and two more multiplications would
-/// begin. What rows are normalised by: beside the 1 of the largest element such a term is nothing.
+/// `e^x` for x <= 0, and 0 where that is below 2^-125, where normal numbers end and two more
+/// multiplications would begin. What rows are normalised by: beside the 1 of the largest element
+/// such a term is nothing.
 #[inline(always)]
 pub(crate) fn exp_of_difference<S: Simd>(x: f32) -> f32 {
     let t = fma::<S>(x, LOG2_E, ROUND);

@@ -1,15 +1,16 @@
 //! Conversions between f32 and its 16-bit relatives, without branches so that they vectorise.
 //!
-//! Called by the loops that load, store and round 16-bit elements. The `half` crate asks the processor
-//! for its features at every element; inside a loop that is compiled for a level this is faster.
+//! Called by the loops that load, store and round 16-bit elements. The `half` crate asks the
+//! processor for its features at every element; inside a loop that is compiled for a level this is
+//! faster.
 
 /// The value of an IEEE half.
 #[inline(always)]
 pub(crate) fn widen_f16(bits: u16) -> f32 {
     let sign = ((bits & 0x8000) as u32) << 16;
     let magnitude = ((bits & 0x7fff) as u32) << 13;
-    // Exponent and fraction in place, the exponent too small by 112; a power of two sets it right, also
-    // for subnormal halves. What was infinite or NaN must stay so.
+    // Exponent and fraction in place, the exponent too small by 112; a power of two sets it right,
+    // also for subnormal halves. What was infinite or NaN must stay so.
     let finite = (f32::from_bits(magnitude) * 5.192296858534828e33/* 2^112 */).to_bits();
     let special = magnitude | 0x7f80_0000;
     f32::from_bits(sign | if magnitude >= 0x0f80_0000 { special } else { finite })
@@ -21,8 +22,8 @@ pub(crate) fn narrow_f16(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16) & 0x8000;
     let magnitude = bits & 0x7fff_ffff;
-    // A normal result: rebias and round by adding just under half a unit, plus one where the last kept
-    // bit is odd. The carry may run into the exponent, up to infinity.
+    // A normal result: rebias and round by adding just under half a unit, plus one where the last
+    // kept bit is odd. The carry may run into the exponent, up to infinity.
     let odd = (magnitude >> 13) & 1;
     let normal = magnitude.wrapping_add(0xc800_0fff).wrapping_add(odd) >> 13;
     // A subnormal result: beside 0.5 the last place is 2^-24, so the addition itself rounds.
@@ -49,8 +50,8 @@ pub(crate) fn narrow_bf16(x: f32) -> u16 {
 }
 
 /// An f64 as f32, rounded to odd: cut off, and the last bit set if anything was lost. Rounding the
-/// result to a still shorter type is then the same as rounding the f64 at once (Boldo and Melquiond,
-/// "When double rounding is odd", 2005).
+/// result to a still shorter type is then the same as rounding the f64 at once (Boldo and
+/// Melquiond, "When double rounding is odd", 2005).
 #[inline(always)]
 pub(crate) fn narrow_odd(x: f64) -> f32 {
     let near = x as f32;

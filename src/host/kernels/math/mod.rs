@@ -1,11 +1,11 @@
 //! What the expressions of the op table mean on the CPU: the methods that they call, for each type.
 //!
-//! The loops of `elementwise` wrap an element in a [`Lane`] and evaluate the table's expression on it.
-//! A lane carries the [`Simd`] level for which its loop is compiled, so that the elementary functions
-//! know whether a fused multiply-add is cheap. Nothing here knows arrays.
+//! The loops of `elementwise` wrap an element in a [`Lane`] and evaluate the table's expression on
+//! it. A lane carries the [`Simd`] level for which its loop is compiled, so that the elementary
+//! functions know whether a fused multiply-add is cheap. Nothing here knows arrays.
 //!
-//! Semantics are PyTorch's: `maximum`, `minimum` and `relu` hand NaN on, integers wrap, the remainder of
-//! an integer by zero is zero.
+//! Semantics are PyTorch's: `maximum`, `minimum` and `relu` hand NaN on, integers wrap, the
+//! remainder of an integer by zero is zero.
 
 mod double;
 mod exp;
@@ -154,7 +154,8 @@ macro_rules! int {
             fn pow(self, b: Self) -> Self {
                 let (mut base, mut exponent, mut power) = (self.0, b.0, 1 as $t);
                 if exponent < 0 {
-                    // The reciprocal, towards zero: only those of 1 and -1 are not 0 (and 1/0 counts as 0).
+                    // The reciprocal, towards zero: only those of 1 and -1 are not 0 (and 1/0
+                    // counts as 0).
                     let odd = exponent & 1 == 1;
                     return Lane::new(match base {
                         1 => 1,
@@ -313,8 +314,8 @@ macro_rules! float {
             }
             #[inline(always)]
             fn floor_divide(self, b: Self) -> Self {
-                // As Python: what is left without the remainder divides nearly exactly, where the rounded quotient of
-                // 1 and 0.1 would be 10.
+                // As Python: what is left without the remainder divides nearly exactly, where the
+                // rounded quotient of 1 and 0.1 would be 10.
                 let (r, q) = (self.0 % b.0, self.0 / b.0);
                 let whole = (self.0 - r) / b.0;
                 let whole = if r != 0.0 && ((r < 0.0) != (b.0 < 0.0)) { whole - 1.0 } else { whole };

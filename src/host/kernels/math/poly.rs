@@ -34,8 +34,8 @@ pub(super) fn horner64<S: Simd, const N: usize>(x: f64, c: [f64; N]) -> f64 {
     y
 }
 
-/// `1 / x` in f64 with a relative error of 2^-47, for 2^-120 < |x| < 2^120: a division of f32 and a step of
-/// Newton's, which take a third of the time of a division of f64.
+/// `1 / x` in f64 with a relative error of 2^-47, for 2^-120 < |x| < 2^120: a division of f32 and a
+/// step of Newton's, which take a third of the time of a division of f64.
 #[inline(always)]
 pub(super) fn reciprocal64<S: Simd>(x: f64) -> f64 {
     let near = (1.0 / x as f32) as f64;

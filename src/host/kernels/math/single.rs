@@ -1,7 +1,7 @@
 //! The elementary functions of f32, gathered into [`Real`].
 //!
-//! Every function is within 2 units of the correctly rounded result over all floats, most within 1; `tests.rs` holds
-//! them to it.
+//! Every function is within 2 units of the correctly rounded result over all floats, most within 1;
+//! `tests.rs` holds them to it.
 
 use super::{Lane, Real, exp, log, special, trig};
 use crate::host::kernels::simd::Simd;

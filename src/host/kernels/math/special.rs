@@ -4,8 +4,8 @@ use super::exp::{clamp, exp_of_negative, exp64};
 use super::poly::{fma, fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
 
-/// Up to 0.92 an odd polynomial; beyond it `1 - e^-p` with a polynomial for `-log erfc`, up to 4, where
-/// the result is 1.
+/// Up to 0.92 an odd polynomial; beyond it `1 - e^-p` with a polynomial for `-log erfc`, up to 4,
+/// where the result is 1.
 #[inline(always)]
 pub(super) fn erf<S: Simd>(x: f32) -> f32 {
     let t = x.abs();
@@ -33,8 +33,8 @@ pub(super) fn erf<S: Simd>(x: f32) -> f32 {
     if t < 0.92 { small } else { large.copysign(x) }
 }
 
-/// `x Phi(x)` with the normal distribution `Phi(-t) = e^(-t^2/2) g(t)`, g a polynomial in `4 / (t + 4)` with
-/// relative error 2^-29.7; in f64, so that the left tail keeps its relative precision.
+/// `x Phi(x)` with the normal distribution `Phi(-t) = e^(-t^2/2) g(t)`, g a polynomial in `4 / (t +
+/// 4)` with relative error 2^-29.7; in f64, so that the left tail keeps its relative precision.
 #[inline(always)]
 pub(super) fn gelu<S: Simd>(x: f32) -> f32 {
     let y = x as f64;
@@ -61,8 +61,8 @@ pub(super) fn gelu<S: Simd>(x: f32) -> f32 {
     (y * if x > 0.0 { 1.0 - tail } else { tail }) as f32
 }
 
-/// `x (1 + tanh u) / 2 = x / (1 + e^-2u)` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`; in f64, since the tail
-/// takes its relative precision from the absolute one of u.
+/// `x (1 + tanh u) / 2 = x / (1 + e^-2u)` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`; in f64, since
+/// the tail takes its relative precision from the absolute one of u.
 #[inline(always)]
 pub(super) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
     let y = x as f64;

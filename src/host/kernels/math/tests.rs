@@ -1,9 +1,11 @@
 //! Holds the elementary functions of f32 to their bounds, against f64 functions that are not ours.
 //!
-//! The loops are those that ship, at every level of the machine. A unit is a step to the next f32, counted from the
-//! correctly rounded result (the f64 reference, rounded), NaN, infinities, subnormals and the signs of zeros included. By
-//! default every 10,007th float is tried; `cargo test --release --lib over_all_floats -- --ignored --nocapture` tries all
-//! 2^32, some 90 minutes of one core (`FUTENSOR_TEST_STRIDE=31` every 31st in 3, `FUTENSOR_TEST_FUNCTION=tanh` one function).
+//! The loops are those that ship, at every level of the machine. A unit is a step to the next f32,
+//! counted from the correctly rounded result (the f64 reference, rounded), NaN, infinities,
+//! subnormals and the signs of zeros included. By default every 10,007th float is tried; `cargo
+//! test --release --lib over_all_floats -- --ignored --nocapture` tries all 2^32, some 90 minutes
+//! of one core (`FUTENSOR_TEST_STRIDE=31` every 31st in 3, `FUTENSOR_TEST_FUNCTION=tanh` one
+//! function).
 //!
 //! Worst seen, in units, and in units in the last place from the exact value:
 //!
@@ -13,8 +15,8 @@
 //!   `sqrt`, `log2`, `log10` 0;
 //! - over every 10,007th: `asin`, `acos`, `atan`, `sinh`, `cosh` 1 (0.51), `asinh`, `acosh`, `atanh` 0.
 //!
-//! `silu` is not among them: it is defined as `x` times the rounded `sigmoid`, so where that is subnormal, below -87, its
-//! few bits show in the product.
+//! `silu` is not among them: it is defined as `x` times the rounded `sigmoid`, so where that is
+//! subnormal, below -87, its few bits show in the product.
 
 #![allow(unsafe_code)]
 
@@ -23,16 +25,16 @@ use crate::host::kernels::elementwise::rep::Rep;
 use crate::host::kernels::simd::Level;
 use crate::op::{BinaryOp, UnaryOp};
 
-/// Op, reference, and two bounds: whole units from the correctly rounded result, and units in the last place from
-/// the exact one.
+/// Op, reference, and two bounds: whole units from the correctly rounded result, and units in the
+/// last place from the exact one.
 type Row = (UnaryOp, u32, f64, fn(f64) -> f64);
 
 fn logistic(x: f64) -> f64 {
     if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
 }
 
-/// The promise is 2 units from the correctly rounded result; where less is reached, less is held, and finer
-/// steps show in the distance from the exact one.
+/// The promise is 2 units from the correctly rounded result; where less is reached, less is held,
+/// and finer steps show in the distance from the exact one.
 fn table() -> [Row; 26] {
     use UnaryOp::*;
     [
@@ -65,8 +67,9 @@ fn table() -> [Row; 26] {
     ]
 }
 
-/// How many steps from one float to the next lead from `y` to `near`. An infinity is the next number after the
-/// largest; a zero of the wrong sign, and NaN for a number or a number for NaN, are as far as can be.
+/// How many steps from one float to the next lead from `y` to `near`. An infinity is the next
+/// number after the largest; a zero of the wrong sign, and NaN for a number or a number for NaN,
+/// are as far as can be.
 fn steps(y: f32, near: f32) -> u32 {
     if y.to_bits() == near.to_bits() || (y.is_nan() && near.is_nan()) {
         return 0;
@@ -78,7 +81,8 @@ fn steps(y: f32, near: f32) -> u32 {
     place(y).abs_diff(place(near)) as u32
 }
 
-/// Distance of `y` from `exact` in units of the last place that f32 has at `exact`, for two numbers.
+/// Distance of `y` from `exact` in units of the last place that f32 has at `exact`, for two
+/// numbers.
 fn error(y: f32, exact: f64) -> f64 {
     // An infinity counts as the next number after the largest.
     let largest = f32::MAX as f64;

@@ -1,9 +1,10 @@
 //! Sine, cosine, tangent and their inverses of f32, computed in f64 inside.
 //!
-//! `x = n pi/2 + r` with |r| <= pi/4: up to 2^28 pi/2 two pieces of pi/2 are enough, the first so short
-//! (33 bits) that its products with n are exact (after FreeBSD's msun). Beyond that bound ([`is_rare`]) the
-//! standard library's f64 functions reduce with as many bits as it takes. The fast paths are free of
-//! branches; a loop runs them over everything and then mends the rare elements.
+//! `x = n pi/2 + r` with |r| <= pi/4: up to 2^28 pi/2 two pieces of pi/2 are enough, the first so
+//! short (33 bits) that its products with n are exact (after FreeBSD's msun). Beyond that bound
+//! ([`is_rare`]) the standard library's f64 functions reduce with as many bits as it takes. The
+//! fast paths are free of branches; a loop runs them over everything and then mends the rare
+//! elements.
 
 use super::poly::{fma64, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
@@ -78,8 +79,8 @@ pub(crate) fn tan_rare(x: f32) -> f32 {
     (x as f64).tan() as f32
 }
 
-/// The angle of the point `(b, a)` in the first quadrant: the arc tangent of the smaller over the larger, turned into
-/// its octant. Neither is NaN.
+/// The angle of the point `(b, a)` in the first quadrant: the arc tangent of the smaller over the
+/// larger, turned into its octant. Neither is NaN.
 #[inline(always)]
 fn angle<S: Simd>(a: f64, b: f64) -> f64 {
     let steep = a > b;

@@ -1,4 +1,5 @@
-//! Products of half-precision matrices: tiles are widened to f32, multiplied there, and rounded once.
+//! Products of half-precision matrices: tiles are widened to f32, multiplied there, and rounded
+//! once.
 //!
 //! `gemm` has a kernel for f16, but it rounds between blocks of k, and none for bf16.
 
@@ -9,8 +10,8 @@ use super::{Cut, Matrix, Product, gemm_piece, is_few, packed};
 use crate::view::Parallel;
 use std::cell::RefCell;
 
-/// Sides of a tile of the output: with a step's depth, three buffers of a MiB at most. Elements are widened
-/// once a tile, so the longer its sides, the fewer conversions a multiply-add.
+/// Sides of a tile of the output: with a step's depth, three buffers of a MiB at most. Elements are
+/// widened once a tile, so the longer its sides, the fewer conversions a multiply-add.
 const ROWS: usize = 512;
 const COLS: usize = 512;
 
@@ -48,7 +49,8 @@ unsafe fn tile<T: Load<f32>>(
     [high, wide, k]: [usize; 3],
     as_packed: bool,
 ) {
-    // With one row the library sums up in another order: it is given the row twice, and nobody looks at the second.
+    // With one row the library sums up in another order: it is given the row twice, and nobody
+    // looks at the second.
     let rows = if as_packed && high == 1 { 2 } else { high };
     let plain = as_packed && is_few(rows, wide);
     BUFFERS.with_borrow_mut(|buffers| {
@@ -88,8 +90,8 @@ unsafe fn tile<T: Load<f32>>(
     });
 }
 
-/// Widens a matrix to f32 in the order in which it lies, so that a transposed weight is read along memory too;
-/// the product takes any order. If it is to be `plain`, row by row.
+/// Widens a matrix to f32 in the order in which it lies, so that a transposed weight is read along
+/// memory too; the product takes any order. If it is to be `plain`, row by row.
 ///
 /// # Safety
 /// The matrix is valid over `rows` and `cols`.

@@ -1,9 +1,11 @@
-//! Matrix products: `out[b.., m, n] = a[b.., m, k] x b[b.., k, n]`, with broadcast batches and any strides.
+//! Matrix products: `out[b.., m, n] = a[b.., m, k] x b[b.., k, n]`, with broadcast batches and any
+//! strides.
 //!
-//! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces of the
-//! output; halves are widened tile by tile and rounded once; integers wrap. A transposed right operand of
-//! up to 4 MiB a piece is turned before it is multiplied. A weight that stays is packed once ([`Packed`]); which one
-//! that is, and for how many rows, the op decides. What the op has checked: shapes and equal types.
+//! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
+//! of the output; halves are widened tile by tile and rounded once; integers wrap. A transposed
+//! right operand of up to 4 MiB a piece is turned before it is multiplied. A weight that stays is
+//! packed once ([`Packed`]); which one that is, and for how many rows, the op decides. What the op
+//! has checked: shapes and equal types.
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks whose
 //! length depends on k alone, so how the output is cut does not show in it. Where a weight may come to be packed
@@ -61,8 +63,8 @@ struct Product {
     as_packed: bool,
 }
 
-/// Multiplies matrices; `k == 0` gives zeros. `as_packed` is for operands that [`can_be_packed`]: each element is
-/// summed up in the order in which it is with the packed weight.
+/// Multiplies matrices; `k == 0` gives zeros. `as_packed` is for operands that [`can_be_packed`]:
+/// each element is summed up in the order in which it is with the packed weight.
 ///
 /// # Errors
 /// For `bool`, which has no product.
@@ -108,7 +110,8 @@ impl Product {
             step *= out[i] as isize;
         }
         let mut batch = batch.merged();
-        // Matrices of a batch that all meet the same b, and lie under each other, are one tall matrix.
+        // Matrices of a batch that all meet the same b, and lie under each other, are one tall
+        // matrix.
         while let Some(d) = batch.dims.last()
             && d.step[2] == 0
             && (m == 1 || d.step[1] == steps_a[0] * m as isize)
@@ -133,8 +136,8 @@ impl Product {
     }
 }
 
-/// What a small product of floats reaches on one thread, in operations a nanosecond: integers reach a tenth.
-/// (AVX-512: 64 x 64 in 5.3 us, so 100.)
+/// What a small product of floats reaches on one thread, in operations a nanosecond: integers reach
+/// a tenth. (AVX-512: 64 x 64 in 5.3 us, so 100.)
 pub(crate) fn flops_per_ns() -> u64 {
     #[cfg(target_arch = "x86_64")]
     if std::is_x86_feature_detected!("avx512f") {
@@ -144,8 +147,8 @@ pub(crate) fn flops_per_ns() -> u64 {
 }
 
 /// Multiply-adds below which a second thread costs more than it brings (two such parts of a product
-/// with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row, by the reads below, 76,
-/// 29, 45).
+/// with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row, by the
+/// reads below, 76, 29, 45).
 const PART: usize = 1 << 20;
 
 /// Multiply-adds in the time in which an element comes from memory.
@@ -162,10 +165,12 @@ struct Cut {
 }
 
 impl Cut {
-    /// Pieces of the output for `threads`, whose sides are multiples of `grain`, the last ones' and more.
+    /// Pieces of the output for `threads`, whose sides are multiples of `grain`, the last ones' and
+    /// more.
     ///
-    /// `gemm` computes in another order where there is one row or column, where the output has at most
-    /// 256 elements, and where neither side is above 64: no piece may be so unless the whole is.
+    /// `gemm` computes in another order where there is one row or column, where the output has at
+    /// most 256 elements, and where neither side is above 64: no piece may be so unless the whole
+    /// is.
     fn new(p: &Product, matrices: usize, grain: [usize; 2], threads: usize) -> Cut {
         // A product with few rows or columns takes the time of reading its operands.
         let each = p.m.saturating_mul(p.n).saturating_mul(p.k.max(1));
@@ -226,8 +231,8 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
             let a = Matrix { at: Shared::new(a.from(rows.start, from)), ..a };
             let b = Matrix { at: Shared::new(b.from(from, cols.start)), ..b };
             let sizes = [rows.len(), cols.len(), deep];
-            // SAFETY: the piece lies within the output, and no other part writes it; a and b are valid at all
-            // their indices.
+            // SAFETY: the piece lies within the output, and no other part writes it; a and b are
+            // valid at all their indices.
             let call = |b| unsafe { gemm_piece(o, a, b, sizes, from > 0) };
             let bytes = cols.len() * deep * size_of::<T>();
             let pays = b.cols != 1 && cols.len() > 1 && rows.len() > 1 && bytes <= TURN_MAX;
@@ -245,15 +250,17 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
     });
 }
 
-/// So few results of a transposed right operand `gemm` computes in another order: each as the sum of a register.
+/// So few results of a transposed right operand `gemm` computes in another order: each as the sum
+/// of a register.
 fn is_few(rows: usize, cols: usize) -> bool {
     rows * cols <= 256
 }
 
-/// Most bytes of a transposed operand that are turned before they are multiplied. `gemm` packs such an operand
-/// element by element: one thread took 1.5 times as long for a transposed operand of `[256, 256]` as for a plain
-/// one (1.1 times where it is turned first), 1.4 times at `[512, 512]` (1.1), and no longer from `[1000, 1000]` on.
-/// A left operand, and a larger right one, is multiplied as it lies.
+/// Most bytes of a transposed operand that are turned before they are multiplied. `gemm` packs such
+/// an operand element by element: one thread took 1.5 times as long for a transposed operand of
+/// `[256, 256]` as for a plain one (1.1 times where it is turned first), 1.4 times at `[512, 512]`
+/// (1.1), and no longer from `[1000, 1000]` on. A left operand, and a larger right one, is
+/// multiplied as it lies.
 const TURN_MAX: usize = 4 << 20;
 
 /// Copies a matrix whose columns are contiguous row by row.
@@ -288,7 +295,8 @@ pub(super) trait Float: Copy + Send + Sync + 'static {
     fn turned(f: impl FnOnce(&mut Vec<Self>));
 }
 
-/// `(m, n, k, out, out's columns' step, its rows', add, a, a's, a's, b, b's, b's, 1, 1, conjugate three times, threads)`
+/// `(m, n, k, out, out's columns' step, its rows', add, a, a's, a's, b, b's, b's, 1, 1, conjugate
+/// three times, threads)`
 type Kernel<T> = unsafe fn(
     usize,
     usize,
@@ -345,7 +353,8 @@ pub(super) unsafe fn gemm_piece<T: Float>(
     add: bool,
 ) {
     debug_assert!(out.rows >= 0 && out.cols >= 0);
-    // The library writes results column by column: one that lies row by row is the product the other way round.
+    // The library writes results column by column: one that lies row by row is the product the
+    // other way round.
     let (m, n, out, mut a, mut b) = match out.cols < out.rows {
         true => (n, m, out.t(), b.t(), a.t()),
         false => (m, n, out, a, b),

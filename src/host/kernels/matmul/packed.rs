@@ -1,16 +1,18 @@
 //! A weight packed once, and its products.
 //!
-//! `gemm` brings its operands into order at every call, which with few rows costs as much as the product, and
-//! with a transposed weight more. Here the weight is cut into panels of two or three [`Line`]s of columns (one, where
-//! it has no more), as even as can be, each contiguous along k; rows of `a` are read as they lie, in blocks that stay in the second-level cache while all panels pass.
-//! A model's weights do not fit into that cache, so while one panel is multiplied the next is fetched: on two
-//! cores with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on one thread without, 230 with,
-//! `gemm` 650; from 64 rows on it is at `gemm`'s rate for a weight that stays in the cache (122 GFLOP/s).
-//! Sums are blocked over k as elsewhere, so that a product does not change when its weight is packed: what the library
-//! would compute in an order of its own is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of
-//! f32 is left to it: `[1, 1024]` by `[1024, 1024]`, transposed or not, takes it 215 us on one thread, panels 240.)
-//! Weights of halves are widened as they are packed, so a product of halves
-//! takes no longer than one of f32, and is rounded once.
+//! `gemm` brings its operands into order at every call, which with few rows costs as much as the
+//! product, and with a transposed weight more. Here the weight is cut into panels of two or three
+//! [`Line`]s of columns (one, where it has no more), as even as can be, each contiguous along k;
+//! rows of `a` are read as they lie, in blocks that stay in the second-level cache while all panels
+//! pass. A model's weights do not fit into that cache, so while one panel is multiplied the next is
+//! fetched: on two cores with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on
+//! one thread without, 230 with, `gemm` 650; from 64 rows on it is at `gemm`'s rate for a weight
+//! that stays in the cache (122 GFLOP/s). Sums are blocked over k as elsewhere, so that a product
+//! does not change when its weight is packed: what the library would compute in an order of its own
+//! is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of f32 is left to
+//! it: `[1, 1024]` by `[1024, 1024]`, transposed or not, takes it 215 us on one thread, panels
+//! 240.) Weights of halves are widened as they are packed, so a product of halves takes no longer
+//! than one of f32, and is rounded once.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -48,16 +50,18 @@ pub(super) fn depth(k: usize) -> usize {
     k.div_ceil(k.div_ceil(DEPTH).max(1))
 }
 
-/// Whether a product of `m` rows by a `[k, n]` weight of this type and steps is the same to the bit with the weight
-/// packed and not. It depends on nothing else, so all products of two values are in one order.
+/// Whether a product of `m` rows by a `[k, n]` weight of this type and steps is the same to the bit
+/// with the weight packed and not. It depends on nothing else, so all products of two values are in
+/// one order.
 pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 2]) -> bool {
     // Our sums and the library's round alike: both fused, or neither.
     #[cfg(target_arch = "x86_64")]
     if level() == Level::Baseline && !cfg!(target_feature = "fma") && std::is_x86_feature_detected!("fma") {
         return false;
     }
-    // A single row or column, and one or two along k, the library adds in ways of their own; a weight whose rows lie in
-    // reverse it reads from its end. (Of halves it sees widened tiles, whose rows are none of this.)
+    // A single row or column, and one or two along k, the library adds in ways of their own; a
+    // weight whose rows lie in reverse it reads from its end. (Of halves it sees widened tiles,
+    // whose rows are none of this.)
     let ordered = match dtype {
         DType::F16 | DType::BF16 => m > 0,
         DType::F32 => m > 1 && steps[0] >= 0,
@@ -78,8 +82,8 @@ impl Packed {
         n.div_ceil(LINE).div_ceil(LINES_MAX)
     }
 
-    /// The lines of columns of a panel. One of 64 columns has twice two, not three and one: a line alone has too few
-    /// sums to keep the machine busy.
+    /// The lines of columns of a panel. One of 64 columns has twice two, not three and one: a line
+    /// alone has too few sums to keep the machine busy.
     fn columns(n: usize, panel: usize) -> Range<usize> {
         slice_of(n.div_ceil(LINE), Packed::panels(n), panel)
     }
@@ -111,15 +115,16 @@ impl Packed {
     fn lines(&self) -> &[Line] {
         let lines = self.n.div_ceil(LINE) * self.k;
         match self.memory.host() {
-            // SAFETY: `pack` has seen to it that they are there, aligned, and has written all of them; nobody writes
-            // them after.
+            // SAFETY: `pack` has seen to it that they are there, aligned, and has written all of
+            // them; nobody writes them after.
             Some(at) if lines > 0 => unsafe { std::slice::from_raw_parts(at.cast::<Line>(), lines) },
             _ => &[],
         }
     }
 }
 
-/// Packs a `[k, n]` view of f32, f16 or bf16 into memory of [`Packed::bytes`], aligned to cache lines, that nobody else has.
+/// Packs a `[k, n]` view of f32, f16 or bf16 into memory of [`Packed::bytes`], aligned to cache
+/// lines, that nobody else has.
 ///
 /// # Errors
 /// For other element types or ranks, and memory that is none of this.
@@ -143,7 +148,8 @@ fn pack_as<T: Load<f32>>(b: View<'_>, to: *mut f32, k: usize, n: usize) {
     for panel in 0..Packed::panels(n) {
         let columns = Packed::columns(n, panel);
         let (to, wide) = (to.wrapping_add(columns.start * LINE * k), columns.len() * LINE);
-        // Columns outside, so that a transposed weight is read along memory; rows of a panel are near.
+        // Columns outside, so that a transposed weight is read along memory; rows of a panel are
+        // near.
         for c in 0..wide {
             let column = columns.start * LINE + c;
             for p in 0..k {
@@ -160,7 +166,8 @@ fn pack_as<T: Load<f32>>(b: View<'_>, to: *mut f32, k: usize, n: usize) {
     }
 }
 
-/// `out[m, n] = a[m, k] x b`. `a` and `out` are of one type, one that can be packed; the rows of `a` are contiguous.
+/// `out[m, n] = a[m, k] x b`. `a` and `out` are of one type, one that can be packed; the rows of
+/// `a` are contiguous.
 pub(crate) fn matmul_packed(a: View<'_>, b: &Packed, out: &ViewMut<'_>, par: &dyn Parallel) {
     debug_assert_eq!(a.dtype, out.dtype);
     debug_assert_eq!((a.shape[1], out.shape), (b.k, &[a.shape[0], b.n][..]));
@@ -233,7 +240,8 @@ fn all<T: Load<f32>>(
                 panel.run();
                 continue;
             }
-            // Sums of halves are rounded once, from a block of f32: the kernel knows no element types.
+            // Sums of halves are rounded once, from a block of f32: the kernel knows no element
+            // types.
             let mut sums = [MaybeUninit::<f32>::uninit(); BLOCK * LINES_MAX * LINE];
             panel.out = Shared::new(sums.as_mut_ptr());
             panel.out_step = LINES_MAX * LINE;
@@ -354,8 +362,9 @@ impl Panel<'_> {
         for depth in (0..self.k.max(1)).step_by(deep) {
             let end = (depth + deep).min(self.k);
             for first in (0..self.wide).step_by(REGS * L::WIDTH) {
-                // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie
-                // within the rows, the panel and the sums, which the first block of k has written.
+                // SAFETY: the features of `L` are enabled where this is inlined, and all addresses
+                // lie within the rows, the panel and the sums, which the first block of k has
+                // written.
                 unsafe {
                     let mut acc = [[L::splat(0.0); REGS]; M];
                     let mut b = self.lines.as_ptr().add(depth * LINES).cast::<f32>().add(first);
@@ -394,7 +403,8 @@ impl Panel<'_> {
         }
     }
 
-    /// Writes a register of sums as elements of the output; what lies beyond the last column is left out.
+    /// Writes a register of sums as elements of the output; what lies beyond the last column is
+    /// left out.
     ///
     /// # Safety
     /// As for the functions of `L`; the row is the output's.

@@ -167,8 +167,8 @@ fn a_packed_weight_gives_the_product_for_any_number_of_rows_and_threads() {
     assert!(pack(Value::<i32>::new(&[1, 1], vec![1]).view()).is_err());
 }
 
-/// Whether the library, asked for it, gives the bits that panels give, and whether it does when it is not asked;
-/// `None` where the weight is not packed.
+/// Whether the library, asked for it, gives the bits that panels give, and whether it does when it
+/// is not asked; `None` where the weight is not packed.
 fn same_as_packed<T: Element>(rng: &mut Rng, m: usize, b: &Value<T>) -> Option<[bool; 2]> {
     let [k, n] = [b.shape[0], b.shape[1]];
     if !can_be_packed(T::DTYPE, [m, k, n], [b.strides[0], b.strides[1]]) {

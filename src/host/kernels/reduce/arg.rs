@@ -1,7 +1,7 @@
 //! Positions of the largest and smallest elements.
 //!
-//! Rows are folded block by block as `max` and `min` are, keeping the block in which the best one was
-//! first seen; one look into that block then finds the position. Columns carry positions along.
+//! Rows are folded block by block as `max` and `min` are, keeping the block in which the best one
+//! was first seen; one look into that block then finds the position. Columns carry positions along.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -25,8 +25,8 @@ struct Finder {
     /// # Safety
     /// The elements are valid for reads.
     first: unsafe fn(*const u8, n: usize, value: u64) -> usize,
-    /// Looks at rows of neighbouring results, the first of which has a number; if it has none yet, it is
-    /// the best so far.
+    /// Looks at rows of neighbouring results, the first of which has a number; if it has none yet,
+    /// it is the best so far.
     ///
     /// # Safety
     /// Each row is valid for `n` elements, as are values and places.
@@ -196,7 +196,8 @@ fn columns(task: &Task<'_>, kernel: &Kernel, finder: &Finder, column: usize) {
                 if chunks == 1 {
                     write(task, at + w as isize * columns.step(), place as usize);
                 } else {
-                    // SAFETY: a value that was written, and this part's own place among the partial results.
+                    // SAFETY: a value that was written, and this part's own place among the partial
+                    // results.
                     unsafe {
                         let value = (finder.word)(values.add(w * kernel.acc));
                         to.at((i * width + w) as isize).write((value, place as usize));

@@ -50,8 +50,8 @@ impl<'a, 'b> Columns<'a, 'b> {
         (at + cut.start as isize * self.along.step[0], offset + cut.start as isize, cut.len())
     }
 
-    /// Shows the rows of elements `range` of `n` neighbouring results, whose first elements lie from
-    /// `offset` on: block by block, with the number of the first.
+    /// Shows the rows of elements `range` of `n` neighbouring results, whose first elements lie
+    /// from `offset` on: block by block, with the number of the first.
     pub fn blocks(
         &self,
         size: usize,
@@ -91,8 +91,8 @@ pub(super) fn fold_columns(task: &Task<'_>, kernel: &Kernel, column: usize) {
     let (units, width, count) = (columns.units(), columns.width(), task.count);
     let least = (least(kernel.size) / width).max(1);
     let chunk = chunk_of(count, units, least, task.par.threads());
-    // Levels of the trees, lanes' and blocks', of as many results as a strip has or as one turn of the
-    // kernel takes.
+    // Levels of the trees, lanes' and blocks', of as many results as a strip has or as one turn of
+    // the kernel takes.
     let room = width.max(STRIP);
     let fold = |unit: usize, range: Range<usize>, mean: Option<usize>, words: *mut u64| {
         let (at, offset, n) = columns.strip(unit);

@@ -1,10 +1,11 @@
 //! What a reduction computes, and the one order in which it does so.
 //!
 //! The elements of one result, numbered row by row over the reduced dimensions, fall into blocks of
-//! [`BLOCK`] by position. Within a block, lane `l` of [`LANES`] takes elements `l`, `l + LANES`, ... in
-//! turn; then lane `l` meets lane `l + 32`, then `l + 16`, and so on. The blocks' values meet in a binary
-//! tree by position. Rows, columns, threads and fused input all follow this order, so a float result
-//! depends on nothing but the elements; and the error of a sum grows with the logarithm of their number.
+//! [`BLOCK`] by position. Within a block, lane `l` of [`LANES`] takes elements `l`, `l + LANES`,
+//! ... in turn; then lane `l` meets lane `l + 32`, then `l + 16`, and so on. The blocks' values
+//! meet in a binary tree by position. Rows, columns, threads and fused input all follow this order,
+//! so a float result depends on nothing but the elements; and the error of a sum grows with the
+//! logarithm of their number.
 
 use super::super::load::Load;
 use std::marker::PhantomData;
@@ -42,7 +43,8 @@ pub(in super::super) trait Fold: 'static {
     /// The result of a block.
     #[inline(always)]
     fn block(x: &[Self::In]) -> Self::Acc {
-        // On the stack lanes lie anywhere: a row of 1000 took 1.2 to 1.7 times as long where they crossed cache lines.
+        // On the stack lanes lie anywhere: a row of 1000 took 1.2 to 1.7 times as long where they
+        // crossed cache lines.
         #[repr(align(64))]
         struct Aligned<T>(T);
 
@@ -99,7 +101,8 @@ pub(in super::super) trait Wide: Bits + Send + Sync + PartialOrd + 'static {
     /// The larger, or NaN.
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
-        // Two choices, so that lanes stay in registers: of one with two conditions came stores under a mask.
+        // Two choices, so that lanes stay in registers: of one with two conditions came stores
+        // under a mask.
         let larger = if self > other { self } else { other };
         if self.is_nan() { self } else { larger }
     }
@@ -215,7 +218,8 @@ macro_rules! raw {
     )*};
 }
 raw! {
-    // Unions of bytes side by side the compiler regroups until no vector is left: four times as slow.
+    // Unions of bytes side by side the compiler regroups until no vector is left: four times as
+    // slow.
     u8 Ord::max;
     u16 |a, b| a | b;
     u32 |a, b| a | b;
@@ -288,7 +292,8 @@ fn fold_lanes<F: Fold + ?Sized, const N: usize>(mut lanes: [F::Acc; N]) -> F::Ac
     lanes[0]
 }
 
-/// The binary tree over blocks, built from the left: entry `i` is the value of a run of `2^i` of them.
+/// The binary tree over blocks, built from the left: entry `i` is the value of a run of `2^i` of
+/// them.
 pub(in super::super) struct Tree<A> {
     runs: [std::mem::MaybeUninit<A>; 48],
     count: usize,
@@ -338,9 +343,10 @@ const PAGES_FROM: usize = if cfg!(all(test, debug_assertions)) { 4 * PAGE } else
 
 /// Folds elements in whole groups of pages, as far as there are any, and gives back the rest.
 ///
-/// A page's lines are fetched ahead from where it is first read to its end, and of few pages at once: one thread
-/// that reads 64 MiB page by page took 5.7 ms here, four pages in turn 4.1 (turns of a block, 2 KiB: 5.2; asking for the
-/// lines of later pages one by one: 5.7). The blocks and their order in the tree are what they were.
+/// A page's lines are fetched ahead from where it is first read to its end, and of few pages at
+/// once: one thread that reads 64 MiB page by page took 5.7 ms here, four pages in turn 4.1 (turns
+/// of a block, 2 KiB: 5.2; asking for the lines of later pages one by one: 5.7). The blocks and
+/// their order in the tree are what they were.
 #[inline(always)]
 fn fold_pages<'a, F: Fold>(x: &'a [F::In], tree: &mut Tree<F::Acc>) -> &'a [F::In] {
     if size_of_val(x) < PAGES_FROM {
@@ -387,7 +393,8 @@ pub(in super::super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
     }
     let mut tree = Tree::new();
     let x = if F::BY_LANES { fold_pages::<F>(x, &mut tree) } else { x };
-    // A closure given to `for_each` became a function of its own, without the vectors of who calls this.
+    // A closure given to `for_each` became a function of its own, without the vectors of who calls
+    // this.
     for block in x.chunks(BLOCK) {
         tree.push(F::block(block), F::join);
     }

@@ -20,8 +20,8 @@ pub(super) struct Tiles<'a, 'b> {
 
 impl<'a, 'b> Tiles<'a, 'b> {
     pub fn new(task: &'b Task<'a>, size: usize, offset: isize, range: Range<usize>) -> Tiles<'a, 'b> {
-        // Across memory a tile has room for sixteen lines, so that each cache line that is touched is used
-        // up while it is near.
+        // Across memory a tile has room for sixteen lines, so that each cache line that is touched
+        // is used up while it is near.
         let (length, step) = task.inner();
         let lines = if step.unsigned_abs() > 1 && task.reduced.dims.len() > 1 { 16 * length } else { 0 };
         let room =
@@ -30,8 +30,8 @@ impl<'a, 'b> Tiles<'a, 'b> {
         Tiles { task, size, offset, next: range.start, end: range.end, scratch, room }
     }
 
-    /// The number of the next tile's first element, where it lies, and how many elements it has: whole
-    /// blocks unless it is the last.
+    /// The number of the next tile's first element, where it lies, and how many elements it has:
+    /// whole blocks unless it is the last.
     pub fn next(&mut self) -> Option<(usize, *const u8, usize)> {
         let first = self.next;
         let n = self.room.min(self.end - first);
@@ -52,7 +52,8 @@ impl<'a, 'b> Tiles<'a, 'b> {
         Some((first, self.scratch.ptr(), n))
     }
 
-    /// Gathers up to `n` elements from number `r` on to place `done` of the scratch; gives how many.
+    /// Gathers up to `n` elements from number `r` on to place `done` of the scratch; gives how
+    /// many.
     fn piece(&mut self, r: usize, n: usize, done: usize) -> usize {
         let dims = &self.task.reduced.dims;
         let (length, step) = self.task.inner();

@@ -1,7 +1,8 @@
 //! The loops of a reduction, once for each fold, behind plain function pointers.
 //!
-//! The walks in [`rows`](super::rows) and [`columns`](super::columns) are compiled once; what is compiled
-//! for every fold, element type and vector width is only here. Between the two an accumulator is a word.
+//! The walks in [`rows`](super::rows) and [`columns`](super::columns) are compiled once; what is
+//! compiled for every fold, element type and vector width is only here. Between the two an
+//! accumulator is a word.
 
 use super::super::isa::{Levelled, at_level, vectorize};
 use super::super::simd::Simd;
@@ -177,8 +178,9 @@ impl<F: Fold> Levelled for Block<'_, F> {
             };
             // SAFETY: `n` neighbours, for which rows and levels have room.
             unsafe {
-                // For AVX-512 the compiler regroups strips of whole numbers until no vector is left: loops take a third of the
-                // time and an eighth of the code. (Of bytes they are five to ten times slower; for AVX2 1.4 to 1.9 times.)
+                // For AVX-512 the compiler regroups strips of whole numbers until no vector is
+                // left: loops take a third of the time and an eighth of the code. (Of bytes they
+                // are five to ten times slower; for AVX2 1.4 to 1.9 times.)
                 if F::WHOLE && S::LINE && const { size_of::<F::In>() >= 4 } {
                     lane_in_loops::<F>(from, n, levels, width, level);
                 } else if n >= STRIP {
@@ -193,8 +195,8 @@ impl<F: Fold> Levelled for Block<'_, F> {
     }
 }
 
-/// Folds one lane of `n` results, `N` at a time, and joins it with what waits on the levels below. Strips overlap
-/// rather than leave a rest: what is done twice comes out the same.
+/// Folds one lane of `n` results, `N` at a time, and joins it with what waits on the levels below.
+/// Strips overlap rather than leave a rest: what is done twice comes out the same.
 ///
 /// # Safety
 /// Each of `from` is valid for reads of `n` elements, at least `N`, and each level up to `level` has that many.
@@ -226,8 +228,8 @@ unsafe fn lane_in_strips<F: Fold, const N: usize>(
     }
 }
 
-/// The same by loops over some results at a time. They are kept in memory that meets no other, so that the loops need
-/// not ask.
+/// The same by loops over some results at a time. They are kept in memory that meets no other, so
+/// that the loops need not ask.
 ///
 /// # Safety
 /// As above.

@@ -1,8 +1,9 @@
 //! Reductions over any set of dimensions, from memory or straight from a fused elementwise program.
 //!
 //! Called by `host/step`, one call a step. [`fold`] says what is computed and in which order;
-//! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions. What the engine has
-//! checked before: types, shapes, and that `max`, `min`, `argmax`, `argmin` have something to look at.
+//! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions. What the engine
+//! has checked before: types, shapes, and that `max`, `min`, `argmax`, `argmin` have something to
+//! look at.
 
 mod arg;
 mod columns;
@@ -35,8 +36,8 @@ pub(crate) enum Source<'a> {
     Fused { dtype: DType, shape: &'a [usize], read: Reader<'a> },
 }
 
-/// Reduces the dimensions that `dims` marks, writing one element for each index of the others, row by
-/// row. (So `keepdim` makes no difference here.)
+/// Reduces the dimensions that `dims` marks, writing one element for each index of the others, row
+/// by row. (So `keepdim` makes no difference here.)
 pub(crate) fn reduce(op: ReduceOp, input: Source<'_>, dims: &[bool], output: &ViewMut<'_>, par: &dyn Parallel) {
     if output.numel() == 0 {
         return;
@@ -221,8 +222,8 @@ impl<'a> Task<'a> {
         self.input.at(offset * size as isize)
     }
 
-    /// The address of `n` elements of a size side by side from an offset: in memory, or in `scratch`,
-    /// evaluated.
+    /// The address of `n` elements of a size side by side from an offset: in memory, or in
+    /// `scratch`, evaluated.
     ///
     /// # Safety
     /// The elements are the input's, and `scratch` has room for `n` where the input is fused.
@@ -246,7 +247,8 @@ const STRIP: usize = 32;
 /// Levels of the tree within a block.
 const LEVELS: usize = LANES.ilog2() as usize;
 
-/// Memory for a part's own use, aligned for any vector. A thread keeps what it had for the next time.
+/// Memory for a part's own use, aligned for any vector. A thread keeps what it had for the next
+/// time.
 struct Scratch(Vec<Line>);
 
 #[repr(C, align(64))]

@@ -27,7 +27,8 @@ pub(super) fn fold_rows(task: &Task<'_>, kernel: &Kernel) {
         let first = (i % chunks) * chunk;
         let [_, offset] = task.kept.at(i / chunks);
         if let Some(acc) = one_row(task, kernel, offset, first..(first + chunk).min(task.count)) {
-            // SAFETY: `chunk_of` has seen to it that there are at most `PARTIALS`; each part writes its own.
+            // SAFETY: `chunk_of` has seen to it that there are at most `PARTIALS`; each part writes
+            // its own.
             unsafe { to.at(i as isize).write(acc) };
         }
     });
@@ -39,8 +40,8 @@ pub(super) fn fold_rows(task: &Task<'_>, kernel: &Kernel) {
     });
 }
 
-/// Elements of a result that one part folds: all of them unless results are few and long; then a power
-/// of two of blocks, so that the tree is the same however many threads there are.
+/// Elements of a result that one part folds: all of them unless results are few and long; then a
+/// power of two of blocks, so that the tree is the same however many threads there are.
 pub(super) fn chunk_of(count: usize, results: usize, least: usize, threads: usize) -> usize {
     if threads <= 1 || results >= 4 * threads || results.saturating_mul(count) < 2 * least || count < 2 * BLOCK
     {
@@ -82,7 +83,8 @@ fn some_rows(task: &Task<'_>, kernel: &Kernel, part: Range<usize>) {
             unsafe { (kernel.end)(acc, task.result(at), task.mean()) };
         } else {
             let to = To::Results { out: task.result(at), step: along.step[0], mean: task.mean() };
-            // SAFETY: rows of the input (of a fused one, as many as the scratch holds), and their results.
+            // SAFETY: rows of the input (of a fused one, as many as the scratch holds), and their
+            // results.
             unsafe {
                 let x = task.run(offset, rows * n, kernel.size, scratch.ptr());
                 let step = if task.read.is_some() { n as isize } else { along.step[1] };
@@ -93,8 +95,8 @@ fn some_rows(task: &Task<'_>, kernel: &Kernel, part: Range<usize>) {
     }
 }
 
-/// The elements `range` of the result whose first lies at `offset`. The range starts at a block. None for
-/// none.
+/// The elements `range` of the result whose first lies at `offset`. The range starts at a block.
+/// None for none.
 fn one_row(task: &Task<'_>, kernel: &Kernel, offset: isize, range: Range<usize>) -> Option<u64> {
     if range.is_empty() {
         return None;
@@ -111,7 +113,8 @@ fn one_row(task: &Task<'_>, kernel: &Kernel, offset: isize, range: Range<usize>)
     tree.end(kernel.join)
 }
 
-/// Shows the value of each block of elements `range` of a result, with the number of its first element.
+/// Shows the value of each block of elements `range` of a result, with the number of its first
+/// element.
 pub(super) fn blocks(
     task: &Task<'_>,
     kernel: &Kernel,

@@ -27,9 +27,9 @@ fn groups<T: Element>(x: &Value<T>, dims: &[bool]) -> Vec<Vec<T>> {
     out
 }
 
-/// Runs on a view and on a fused source that reads the same elements; both must be bitwise equal, with
-/// any number of threads, and the fused one reads each element once (to find a position, a block of them twice: by
-/// whoever read it first). Gives the result.
+/// Runs on a view and on a fused source that reads the same elements; both must be bitwise equal,
+/// with any number of threads, and the fused one reads each element once (to find a position, a
+/// block of them twice: by whoever read it first). Gives the result.
 fn run<T: Element, O: Element>(rng: &mut Rng, op: ReduceOp, x: &Value<T>, dims: &[bool]) -> Vec<O> {
     let kept = kept_shape(&x.shape, dims);
     let bits = |v: &[O]| v.iter().map(|o| o.to_f64().to_bits()).collect::<Vec<_>>();
@@ -193,7 +193,8 @@ fn reductions_of_nothing_are_their_identities() {
     assert_eq!(run::<f32, i64>(&mut rng, ReduceOp::ArgMax, &scalar, &[]), [0]);
 }
 
-/// One after another, ones stop to count at 2^24; so 2^24 + 2^12 of them as well, which is a float again.
+/// One after another, ones stop to count at 2^24; so 2^24 + 2^12 of them as well, which is a float
+/// again.
 #[test]
 fn sum_of_2_24_ones_is_exact() {
     let (one, ones) = ([1f32], vec![1f32; (1 << 24) + (1 << 12)]);

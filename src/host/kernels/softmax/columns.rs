@@ -1,7 +1,7 @@
 //! Softmax across memory, and `logsumexp` both ways.
 //!
-//! Neighbouring columns are worked on side by side, in strips that stay in cache from the first look for
-//! the largest element to the last division.
+//! Neighbouring columns are worked on side by side, in strips that stay in cache from the first
+//! look for the largest element to the last division.
 
 use super::super::isa::{Levelled, at_level};
 use super::super::load::Load;
@@ -103,7 +103,8 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let wide = self.wide;
-        // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is written.
+        // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is
+        // written.
         let row = |r: usize| unsafe { std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide) };
         let mut totals = Totals::<W>::new();
         for r in 0..self.n {
@@ -184,7 +185,8 @@ fn base<W: Wide>(largest: W) -> W {
     if largest == W::LEAST { W::ZERO } else { largest }
 }
 
-/// The result, of a sum of exponentials and what was subtracted. Beside an infinite element the others do not count.
+/// The result, of a sum of exponentials and what was subtracted. Beside an infinite element the
+/// others do not count.
 #[inline(always)]
 fn ended<W: Float, S: Simd>(sum: W, base: W) -> W {
     if base == W::MOST { base } else { sum.log::<S>().add(base) }

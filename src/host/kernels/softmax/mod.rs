@@ -1,7 +1,7 @@
 //! Normalisations of rows: softmax and its relatives here, layer and RMS norm in [`norm`].
 //!
-//! Called by the CPU kernels of those ops. A row is read from memory once and worked on while it is in
-//! cache; halves are computed in f32. What the ops have checked: float types, equal shapes.
+//! Called by the CPU kernels of those ops. A row is read from memory once and worked on while it is
+//! in cache; halves are computed in f32. What the ops have checked: float types, equal shapes.
 
 mod columns;
 mod norm;
@@ -66,11 +66,13 @@ float! {
 /// Elements of a row that are computed before the memory is given something to do again.
 const PIECE: usize = 64;
 
-/// Elements below which a further thread does not pay (two such parts of rows of 1024 38.9, 20.0, 36.0 us, of rows
-/// of 64 89.8, 49.7, 85.1; `rms_norm` of the same 15.9, 7.8, 20.1 and 49.9, 28.4, 47.9).
+/// Elements below which a further thread does not pay (two such parts of rows of 1024 38.9, 20.0,
+/// 36.0 us, of rows of 64 89.8, 49.7, 85.1; `rms_norm` of the same 15.9, 7.8, 20.1 and 49.9, 28.4,
+/// 47.9).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 10 };
 
-/// `e^x / sum e^x` over one dimension, or its logarithm. A row without a finite largest element gives NaN.
+/// `e^x / sum e^x` over one dimension, or its logarithm. A row without a finite largest element
+/// gives NaN.
 pub(crate) fn softmax(input: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
     by_float!(input.dtype, softmax_of(input, dim, log, out, par));
 }
@@ -119,7 +121,8 @@ fn along<T: Load<W>, W: Float>(
     in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
         let all =
             |scratch: &mut [W]| at_level(Rows { outer: &outer, rows, from, to, n, log, streamed, scratch });
-        // A row's exponentials stay in the output where they fit it exactly, unless it goes around the cache.
+        // A row's exponentials stay in the output where they fit it exactly, unless it goes around
+        // the cache.
         let own = TypeId::of::<T>() == TypeId::of::<W>();
         W::with_scratch(
             if streamed {
@@ -173,8 +176,9 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         self.outer.each(self.rows.clone(), |row, [offset]| {
             let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
             let kept = if self.scratch.is_empty() { to.cast::<W>() } else { self.scratch.as_mut_ptr() };
-            // SAFETY: a row of the input, and of the output (which has elements of type `W` where there is no
-            // scratch) or of the scratch, which has `n` elements; both are this part's own.
+            // SAFETY: a row of the input, and of the output (which has elements of type `W` where
+            // there is no scratch) or of the scratch, which has `n` elements; both are this part's
+            // own.
             let half = unsafe { Self::begun::<S>(from, kept, to, n, self.log, |_, _| ()) };
             // SAFETY: as above; the scratch is another's memory.
             unsafe {
@@ -193,8 +197,8 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         });
     }
 
-    /// While a row is computed, piece by piece, the row before goes to memory and the row after is asked for: a burst
-    /// of either would have to wait for itself.
+    /// While a row is computed, piece by piece, the row before goes to memory and the row after is
+    /// asked for: a burst of either would have to wait for itself.
     #[inline(always)]
     fn streamed<S: Simd>(&mut self) {
         let (n, log) = (self.n, self.log);
@@ -230,8 +234,8 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
         stream::fence();
     }
 
-    /// Computes a row's exponentials and their sum; `meanwhile` is called for each piece, with its first element and
-    /// the end.
+    /// Computes a row's exponentials and their sum; `meanwhile` is called for each piece, with its
+    /// first element and the end.
     ///
     /// # Safety
     /// `from` is a row of `n` elements, `kept` has room for as many; they may be one.
@@ -287,7 +291,8 @@ impl<T: Load<W>, W: Float> Half<T, W> {
         if log { x.sub(self.shift) } else { x.mul(self.scale) }
     }
 
-    /// Writes the row around the cache, in whole lines, as far as `end`; where that is the row's end, all that is left.
+    /// Writes the row around the cache, in whole lines, as far as `end`; where that is the row's
+    /// end, all that is left.
     ///
     /// # Safety
     /// The row has so many elements, here and where it goes to.

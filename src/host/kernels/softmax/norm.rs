@@ -12,8 +12,9 @@ use crate::view::{Parallel, View, ViewMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last `trailing` dimensions; the variance is
-/// the biased one. Weight and bias have the shape of those dimensions, and any float type.
+/// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last `trailing` dimensions; the
+/// variance is the biased one. Weight and bias have the shape of those dimensions, and any float
+/// type.
 pub(crate) fn layer_norm(
     input: View<'_>,
     trailing: usize,
@@ -115,8 +116,8 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
         let n = self.n;
         self.outer.each(self.rows, |row, [offset]| {
             let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
-            // SAFETY: a row of the input; where it is the output's own, this reference ends before that is
-            // written.
+            // SAFETY: a row of the input; where it is the output's own, this reference ends before
+            // that is written.
             let x = unsafe { std::slice::from_raw_parts(from, n) };
             let mean = if self.centred { fold_row::<Sum<T, W, W>>(x).over(n) } else { W::ZERO };
             let scale = W::ONE.div(mean_of_squares::<T, W>(x, mean).add(self.eps).sqrt());

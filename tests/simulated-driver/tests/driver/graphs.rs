@@ -161,7 +161,8 @@ fn parameters(simulator: &Simulator) {
     stream.begin_capture(MODE).unwrap();
     step(&stream, &k, &x, 1);
     let graph = stream.end_capture(PLAIN).unwrap().unwrap();
-    // SAFETY: handles are alive; arguments match the kernel, whose raw handle is asked for again by name.
+    // SAFETY: handles are alive; arguments match the kernel, whose raw handle is asked for again by
+    // name.
     unsafe {
         let mut count = 0;
         sys::cuGraphGetNodes(graph.cu_graph(), std::ptr::null_mut(), &mut count).result().unwrap();

@@ -1,4 +1,5 @@
-//! The host beside the device: queries, blocking calls, host functions, copies, and a second device.
+//! The host beside the device: queries, blocking calls, host functions, copies, and a second
+//! device.
 
 use crate::Test;
 use crate::order::{STEP, one, step};

@@ -88,7 +88,8 @@ fn halves(_: &Simulator) {
             if (i < 65536) { back[i] = futsim_f16_to_f32(i); back[65536 + i] = futsim_bf16_to_f32(i); }
         }"#,
     );
-    // Every half and bfloat16, the midpoints between neighbours, and the floats beside the midpoints.
+    // Every half and bfloat16, the midpoints between neighbours, and the floats beside the
+    // midpoints.
     let mut a: Vec<f32> = Vec::new();
     for bits in 0..=u16::MAX {
         for x in [half::f16::from_bits(bits).to_f32(), half::bf16::from_bits(bits).to_f32()] {
@@ -184,7 +185,8 @@ fn structs(simulator: &Simulator) {
     unsafe { stream.launch_builder(&k).arg(&arguments).launch(grid(1, 32)) }.unwrap();
     assert_eq!(stream.clone_dtoh(&out).unwrap(), [55.5, 111.0, 166.5]);
 
-    // The race check sees through the struct: reads beside a read are no race, a write beside one is.
+    // The race check sees through the struct: reads beside a read are no race, a write beside one
+    // is.
     other.synchronize().unwrap();
     let two_reads = Arguments { out: address(&out), ..arguments };
     // SAFETY: arguments match the kernel.

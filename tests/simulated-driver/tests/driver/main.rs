@@ -1,8 +1,8 @@
 //! Promises of the simulated driver, tested through unmodified cudarc.
 //!
-//! The program starts itself again with the driver in the loader's path, and runs its tests one after the other:
-//! the simulated machine is one for the process. A test gets a machine reset to its seed and must leave no report
-//! behind, except those it expects and clears.
+//! The program starts itself again with the driver in the loader's path, and runs its tests one
+//! after the other: the simulated machine is one for the process. A test gets a machine reset to
+//! its seed and must leave no report behind, except those it expects and clears.
 
 mod blas;
 mod faults;

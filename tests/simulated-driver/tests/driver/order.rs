@@ -49,7 +49,8 @@ fn events_order(simulator: &Simulator) {
     }
 }
 
-/// The order in which two unordered streams' kernels ran, four of each, as a string of digits to base 3.
+/// The order in which two unordered streams' kernels ran, four of each, as a string of digits to
+/// base 3.
 fn interleaving(simulator: &Simulator, seed: u64, lazy: bool) -> i32 {
     simulator.reset(seed, 1);
     simulator.lazy(lazy);

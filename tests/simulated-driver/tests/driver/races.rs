@@ -1,4 +1,5 @@
-//! The race check: says what nothing orders, whatever the result was, and is silent where something does.
+//! The race check: says what nothing orders, whatever the result was, and is silent where something
+//! does.
 
 use crate::Test;
 use crate::rig::{context, grid, kernel, pin, unpin};
@@ -41,8 +42,8 @@ fn zeros(stream: &Arc<CudaStream>) -> CudaSlice<f32> {
     x
 }
 
-/// `b` reads on another stream what `a` wrote. The right order is forced by hand, so the result is right with and
-/// without the wait.
+/// `b` reads on another stream what `a` wrote. The right order is forced by hand, so the result is
+/// right with and without the wait.
 fn producer_consumer(simulator: &Simulator, seed: u64, wait: bool) -> Vec<f32> {
     simulator.reset(seed, 1);
     let context = context(0);
@@ -80,7 +81,8 @@ fn with_wait(simulator: &Simulator) {
     }
 }
 
-/// Three streams pass a value around, each step behind a wait, and one reads at the end. Returns the waits made.
+/// Three streams pass a value around, each step behind a wait, and one reads at the end. Returns
+/// the waits made.
 fn pipeline(simulator: &Simulator, drop: u64) -> u64 {
     simulator.reset(7, 1);
     let context = context(0);

@@ -1,4 +1,5 @@
-//! Where operands and results lie: strides, slots, overwriting, streaming, parts; and what a program is thought to take.
+//! Where operands and results lie: strides, slots, overwriting, streaming, parts; and what a
+//! program is thought to take.
 
 use super::*;
 
@@ -30,7 +31,8 @@ fn views_are_read_at_their_strides() {
 
 #[test]
 fn a_row_that_repeats_is_read_right_after_instructions_that_have_given_their_slots_back() {
-    // y = -(|i|) + row, the row read last: it stays in a slot from tile to tile, the others come again.
+    // y = -(|i|) + row, the row read last: it stays in a slot from tile to tile, the others come
+    // again.
     let mut program = Program::default();
     let step = Scalar::Float(1.0);
     let i = program.push(Code::Arange { start: Scalar::Float(0.0), step }, F32, F32);
@@ -49,7 +51,8 @@ fn a_row_that_repeats_is_read_right_after_instructions_that_have_given_their_slo
 
 #[test]
 fn a_row_that_is_kept_shares_its_slot_with_nothing_before_it() {
-    // s = max(x, y) - 1, z = row + s, over more than one tile: the slot of the maximum is free when the row comes.
+    // s = max(x, y) - 1, z = row + s, over more than one tile: the slot of the maximum is free when
+    // the row comes.
     let mut program = Program::default();
     let [x, y] = [0, 1].map(|k| Arg::Reg(program.push(Code::Input(k), F32, F32)));
     let m = Arg::Reg(program.push(Code::Binary(BinaryOp::Maximum, x, y), F32, F32));

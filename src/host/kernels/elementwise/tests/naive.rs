@@ -89,8 +89,8 @@ pub(super) fn unary_i128(op: UnaryOp, x: i128) -> i128 {
     }
 }
 
-/// `floor_divide` and `trunc_divide` of floats, which are what their own steps make of them, in single precision or
-/// double.
+/// `floor_divide` and `trunc_divide` of floats, which are what their own steps make of them, in
+/// single precision or double.
 pub(super) fn whole_quotient(op: BinaryOp, single: bool, a: f64, b: f64) -> f64 {
     let round = |x: f64| if single { x as f32 as f64 } else { x };
     let (q, r) = (round(a / b), a % b);
@@ -236,7 +236,8 @@ fn is_elementary(code: Code) -> bool {
     }
 }
 
-/// A result as a double, rounded as the type rounds; 16-bit types by way of f32, as they are computed.
+/// A result as a double, rounded as the type rounds; 16-bit types by way of f32, as they are
+/// computed.
 fn rounded(dtype: DType, x: f64) -> f64 {
     match dtype {
         F64 => x,
@@ -247,7 +248,8 @@ fn rounded(dtype: DType, x: f64) -> f64 {
     }
 }
 
-/// Whether `got` is the correctly rounded `exact`, or for an elementary function within 3 units of it.
+/// Whether `got` is the correctly rounded `exact`, or for an elementary function within 3 units of
+/// it.
 fn agrees(dtype: DType, got: f64, exact: f64, code: Code) -> bool {
     let expected = rounded(dtype, exact);
     if got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan()) {

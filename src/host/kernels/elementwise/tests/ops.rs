@@ -45,7 +45,8 @@ fn every_binary_op_of_every_type_agrees_with_the_naive_evaluator_at_every_level(
                     let got = run_on(level, &both, &shape, &views, &[]).remove(0);
                     let what = format!("{} on {dtype} at {level:?}", op.name());
                     check::<T>(&what, &got, &|i| of(a[i], b[i]), both.instrs[2].code, &|i| format!("{:?}, {:?}", a[i], b[i]));
-                    // With an immediate, or an input that is one number, on either side: the same bits.
+                    // With an immediate, or an input that is one number, on either side: the same
+                    // bits.
                     for (i, &y) in a.iter().enumerate().step_by(edges::<T>().len()).chain(b.iter().enumerate().take(edges::<T>().len())) {
                         let scalar = if dtype.is_float() { Scalar::Float(y.to_f64()) } else { Scalar::Int(y.to_i64()) };
                         let first = single(&[dtype], |x| Code::Binary(op, Arg::Scalar(scalar), x[0]), dtype, out);
@@ -74,7 +75,8 @@ fn every_cast_is_rusts_as_at_every_level() {
                 let x = edges::<A>();
                 let program = single(&[from], |a| Code::Cast(a[0]), from, to);
                 let (input, shape) = (Buffer::of(&x), [x.len()]);
-                // By hand: the narrow integers saturate from floats (u8 wraps), and wrap from integers.
+                // By hand: the narrow integers saturate from floats (u8 wraps), and wrap from
+                // integers.
                 let cast = |x: A| -> R {
                     match (from.is_float(), to) {
                         (true, I32) => R::from_i64(x.to_f64() as i32 as i64),
