@@ -8,6 +8,7 @@
 
 use crate::guard::wake_all;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
+use crate::waiters::Waiters;
 use std::task::Waker;
 
 /// How far a value has come.
@@ -79,67 +80,6 @@ pub(crate) struct Completion<T> {
     state: AtomicU32,
     cell: UnsafeCell<Option<T>>,
     waiters: Mutex<Waiters>,
-}
-
-/// The wakers, each at a place that is its owner's until it is given back: to leave costs the same
-/// however many wait. The list is taken once, at the end; what leaves after that finds nothing.
-struct Waiters {
-    places: Vec<Place>,
-    /// The first free place, from which a chain leads through the others.
-    vacant: u32,
-}
-
-enum Place {
-    Taken(Waker),
-    /// The next free one.
-    Vacant(u32),
-}
-
-/// No free place.
-const FULL: u32 = u32::MAX;
-
-impl Default for Waiters {
-    fn default() -> Waiters {
-        Waiters { places: Vec::new(), vacant: FULL }
-    }
-}
-
-// What leaves the list is returned: it is dropped when the lock is free again.
-impl Waiters {
-    fn put(&mut self, id: &mut Option<u32>, waker: Waker) -> Option<Waker> {
-        if let Some(Place::Taken(old)) = id.and_then(|id| self.places.get_mut(id as usize)) {
-            return Some(std::mem::replace(old, waker));
-        }
-        let at = match self.places.get_mut(self.vacant as usize) {
-            None => {
-                self.places.push(Place::Taken(waker));
-                self.places.len() as u32 - 1
-            }
-            Some(place) => {
-                let at = self.vacant;
-                if let Place::Vacant(next) = std::mem::replace(place, Place::Taken(waker)) {
-                    self.vacant = next;
-                }
-                at
-            }
-        };
-        *id = Some(at);
-        None
-    }
-
-    fn leave(&mut self, id: u32) -> Option<Waker> {
-        let place = self.places.get_mut(id as usize).filter(|p| matches!(p, Place::Taken(_)))?;
-        let before = std::mem::replace(place, Place::Vacant(self.vacant));
-        self.vacant = id;
-        match before {
-            Place::Taken(waker) => Some(waker),
-            Place::Vacant(_) => None,
-        }
-    }
-
-    fn has(&self, id: u32, waker: &Waker) -> bool {
-        matches!(self.places.get(id as usize), Some(Place::Taken(known)) if known.will_wake(waker))
-    }
 }
 
 // SAFETY: the cell is written by the one claimer and read only after a phase that is read with
@@ -320,11 +260,8 @@ impl<T> Completion<T> {
 
     fn wake(&self, before: State) {
         if before.has(WAITERS) {
-            let woken = std::mem::take(&mut *lock(&self.waiters)).places;
-            wake_all(woken.into_iter().filter_map(|place| match place {
-                Place::Taken(waker) => Some(waker),
-                Place::Vacant(_) => None,
-            }));
+            let woken = std::mem::take(&mut *lock(&self.waiters));
+            wake_all(woken.into_wakers());
         }
     }
 
@@ -395,7 +332,7 @@ mod tests {
         assert!(!value.register(&mut id, &waker));
         assert!(!value.register(&mut id, &waker), "again, by the same waker");
         assert!(!value.register(&mut ids[0], &waker), "again, by another");
-        assert_eq!(lock(&value.waiters).places.len(), 5);
+        assert_eq!(lock(&value.waiters).places(), 5);
         assert!(value.claim(Phase::Writing, 0));
         // SAFETY: claimed by us.
         unsafe { value.write(1, false) };

@@ -92,6 +92,7 @@ mod philox;
 mod shape;
 mod sync;
 mod view;
+mod waiters;
 mod window;
 
 mod engine;

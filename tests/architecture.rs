@@ -36,6 +36,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
             "blocks",
             "counted",
             "completion",
+            "waiters",
             "philox",
         ],
     ),

@@ -1,0 +1,81 @@
+//! Those who wait for one value: their wakers, each at a place that is its owner's until it is given
+//! back, so that to leave costs the same however many wait.
+//!
+//! The value's completion holds the list under a lock, and takes it once, at the end; what leaves
+//! after that finds nothing. What leaves the list is returned: wakers are dropped outside of locks.
+
+use std::task::Waker;
+
+pub(crate) struct Waiters {
+    places: Vec<Place>,
+    /// The first free place, from which a chain leads through the others.
+    vacant: u32,
+}
+
+enum Place {
+    Taken(Waker),
+    /// The next free one.
+    Vacant(u32),
+}
+
+/// No free place.
+const FULL: u32 = u32::MAX;
+
+impl Default for Waiters {
+    fn default() -> Waiters {
+        Waiters { places: Vec::new(), vacant: FULL }
+    }
+}
+
+impl Waiters {
+    /// Puts a waker in, at its owner's place if it has one; the one that was there before.
+    pub fn put(&mut self, id: &mut Option<u32>, waker: Waker) -> Option<Waker> {
+        if let Some(Place::Taken(old)) = id.and_then(|id| self.places.get_mut(id as usize)) {
+            return Some(std::mem::replace(old, waker));
+        }
+        let at = match self.places.get_mut(self.vacant as usize) {
+            None => {
+                self.places.push(Place::Taken(waker));
+                self.places.len() as u32 - 1
+            }
+            Some(place) => {
+                let at = self.vacant;
+                if let Place::Vacant(next) = std::mem::replace(place, Place::Taken(waker)) {
+                    self.vacant = next;
+                }
+                at
+            }
+        };
+        *id = Some(at);
+        None
+    }
+
+    /// Gives a place back.
+    pub fn leave(&mut self, id: u32) -> Option<Waker> {
+        let place = self.places.get_mut(id as usize).filter(|p| matches!(p, Place::Taken(_)))?;
+        let before = std::mem::replace(place, Place::Vacant(self.vacant));
+        self.vacant = id;
+        match before {
+            Place::Taken(waker) => Some(waker),
+            Place::Vacant(_) => None,
+        }
+    }
+
+    /// Whether this waker is there.
+    pub fn has(&self, id: u32, waker: &Waker) -> bool {
+        matches!(self.places.get(id as usize), Some(Place::Taken(known)) if known.will_wake(waker))
+    }
+
+    /// How many places there are, given back ones among them.
+    #[cfg(test)]
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    pub fn into_wakers(self) -> impl Iterator<Item = Waker> {
+        self.places.into_iter().filter_map(|place| match place {
+            Place::Taken(waker) => Some(waker),
+            Place::Vacant(_) => None,
+        })
+    }
+}
