@@ -2,8 +2,11 @@
 //! Any of it may panic, also as it is dropped; it may take its time, or call back in. So it is
 //! called under a guard, and dropped under one, where the engine holds no lock.
 
+use crate::sync::{self, Mutex, MutexGuard};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
@@ -26,10 +29,19 @@ pub(crate) fn contained(code: impl FnOnce()) {
 }
 
 /// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every
-/// lock: one may own an await of the very value that it waits for, or a permit.
+/// lock: one may own an await of the very value that it waits for, or a permit. So those that a
+/// thread comes to while it [holds a lock](lock) are woken when it lets that go.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
-        contained(|| waker.wake());
+        let mut waker = Some(waker);
+        let _ = WOKEN.try_with(|woken| {
+            if let Some(list) = &mut *woken.borrow_mut() {
+                list.extend(waker.take());
+            }
+        });
+        if let Some(waker) = waker {
+            contained(|| waker.wake());
+        }
     }
 }
 
@@ -46,6 +58,8 @@ thread_local! {
     /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go
     /// at once.
     static LATER: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
+    /// Who is to be woken once this thread has let go of the lock that it holds, where it holds one.
+    static WOKEN: RefCell<Option<SmallVec<[Waker; 2]>>> = const { RefCell::new(None) };
 }
 
 /// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that
@@ -101,9 +115,58 @@ impl Drop for Later {
     }
 }
 
+/// A lock under which much is done that ends in something of a user's: wakers are woken, and things
+/// dropped, once it is let go. For one lock at a time.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
+    let (later, woken) = (Later::begin(), Woken::begin());
+    Locked { guard: sync::lock(mutex), _woken: woken, _later: later }
+}
+
+/// See [`lock`]. The fields go in their order: the lock first.
+pub(crate) struct Locked<'a, T> {
+    guard: MutexGuard<'a, T>,
+    _woken: Woken,
+    _later: Later,
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// While it lives, this thread puts wakers off.
+struct Woken;
+
+impl Woken {
+    fn begin() -> Woken {
+        WOKEN.with_borrow_mut(|woken| {
+            debug_assert!(woken.is_none(), "one lock at a time");
+            woken.get_or_insert_default();
+        });
+        Woken
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        wake_all(WOKEN.take().into_iter().flatten());
+    }
+}
+
 #[cfg(all(test, not(futensor_loom)))]
 mod tests {
     use super::*;
+
+    use std::sync::Arc;
+    use std::task::Wake;
 
     /// Panics as it goes, with another one of its kind as the payload, so many times.
     struct Sore(u32);
@@ -124,6 +187,29 @@ mod tests {
         }
         assert_eq!(caught(|| panic!("so")).map(|()| 0), Err("so".into()));
         assert_eq!(caught(|| 7), Ok(7));
+    }
+
+    #[test]
+    fn who_is_woken_under_a_lock_is_called_when_it_is_let_go_and_may_take_it() {
+        struct Takes(Arc<Mutex<u32>>, Option<Waker>);
+        impl Wake for Takes {
+            fn wake(self: Arc<Self>) {
+                *self.0.try_lock().expect("nobody holds it") += 1;
+                wake_all(self.1.clone());
+                // What it drops may panic, and take the lock as well.
+                discard_unlocked(Sore(1));
+            }
+        }
+        let count = Arc::new(Mutex::new(0));
+        let inner = Waker::from(Arc::new(Takes(count.clone(), None)));
+        let outer = Waker::from(Arc::new(Takes(count.clone(), Some(inner))));
+        for round in 0..2 {
+            let held = lock(&count);
+            wake_all([outer.clone(), outer.clone()]);
+            assert_eq!(*held, 4 * round);
+            drop(held);
+            assert_eq!(*lock(&count), 4 * round + 4);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A step: what a device is given to run at once, on which stream, after what.
 
-use crate::graph::node::NodeLink;
+use crate::graph::node::{NodeLink, Op, ViewOp};
 use crate::graph::work::Work;
 use smallvec::SmallVec;
 
@@ -29,5 +29,11 @@ impl Step {
     /// Every node that the step ends, in the order of the data.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
         self.work.nodes()
+    }
+
+    /// One op that touches no element: another look at a value, or the value itself.
+    pub fn is_without_kernel(&self) -> bool {
+        let Work::Node(node) = &self.work else { return false };
+        matches!(node.op, Op::Gate(_) | Op::View(_)) && !matches!(node.op, Op::View(ViewOp::Reshape))
     }
 }

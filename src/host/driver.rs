@@ -16,7 +16,7 @@ use crate::engine::small::{Bench, Held};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
-use crate::guard::{Later, caught};
+use crate::guard::{self, Later, caught};
 use crate::host::crew::Crew;
 use crate::host::step::Host;
 use crate::memory::Memory;
@@ -225,8 +225,7 @@ impl Shared {
         lower_priority(self.manner.nice);
         while let Err(words) = caught(|| self.work(me)) {
             self.port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
-            let _later = Later::begin();
-            self.end(&mut lock(&self.books));
+            self.end(&mut guard::lock(&self.books));
         }
     }
 
@@ -283,8 +282,7 @@ impl Shared {
         let host = Host { memory: &self.memory, parallel: &self.crew, inline_values: true };
         run::run(&step, self.port, host);
         self.began[me].store(0, Relaxed);
-        let machine = &mut lock(&self.books).desk.machine;
-        machine.finished(step, self.now());
+        guard::lock(&self.books).desk.machine.finished(step, self.now());
     }
 
     /// Leaves the post for a while; appoints another worker where there is something left to do.
@@ -306,7 +304,7 @@ impl Shared {
         if !ran && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
-        let mut books = lock(&self.books);
+        let mut books = guard::lock(&self.books);
         let mut did = false;
         if attends {
             did = self.conduct(&mut books);
@@ -334,7 +332,17 @@ impl Shared {
     /// A step, and word to the others of how many there are besides.
     fn take(&self, books: &mut Books, now: u64) -> Option<Step> {
         while let Some(step) = books.desk.machine.next(now) {
-            books.steps.push_back(step);
+            if step.is_without_kernel() {
+                // It takes less than to hand it to another thread, which would have to wake.
+                run::run(
+                    &step,
+                    self.port,
+                    Host { memory: &self.memory, parallel: &Serial, inline_values: true },
+                );
+                books.desk.machine.finished(step, now);
+            } else {
+                books.steps.push_back(step);
+            }
         }
         let step = books.steps.pop_front();
         self.runnable.store(books.steps.len(), SeqCst);
@@ -429,7 +437,7 @@ impl Shared {
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
-        let mut books = lock(&self.books);
+        let mut books = guard::lock(&self.books);
         while self.conduct(&mut books) {}
     }
 
@@ -448,7 +456,7 @@ impl Shared {
                 let text = format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
                 self.port.end(ErrorKind::DeviceLost, text);
                 let later = Later::begin();
-                self.end(&mut lock(&self.books));
+                self.end(&mut guard::lock(&self.books));
                 self.refuse_all();
                 // Every worker may be stuck: from now on this thread refuses what comes in.
                 loop {

@@ -13,7 +13,7 @@ use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::guard::Later;
+use crate::guard;
 use crate::host::step::Host;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
@@ -96,8 +96,7 @@ impl SimDriver {
     }
 
     fn go_on(&self, port: &'static Port) -> bool {
-        let _later = Later::begin();
-        let mut slot = lock(&self.world);
+        let mut slot = guard::lock(&self.world);
         let world = slot.get_or_insert_with(|| World {
             desk: Desk::new(port, self.limits),
             port,

@@ -31,7 +31,8 @@ pub fn add(laws: &mut Laws) {
     promises!(laws, 9, ALL;
         a_region_draws_what_its_ops_would_draw
         gradients_flow_through_a_region_and_inside_one
-        a_weight_updated_by_a_region_is_what_it_is_op_by_op);
+        a_weight_updated_by_a_region_is_what_it_is_op_by_op
+        groups_that_meet_again_behind_a_sum_of_one_of_them_stay_two);
     promises!(laws, 9, PARALLEL; calls_of_a_region_overlap);
     promises!(laws, 5, PARALLEL; a_region_writes_over_an_input_that_nobody_else_holds);
 }
@@ -410,6 +411,20 @@ fn a_weight_updated_by_a_region_is_what_it_is_op_by_op(kind: Kind) {
     }
     assert_eq!(values(&ours), values(&theirs));
     assert_eq!(region.traces(), 1);
+}
+
+/// The sum that ends one group is an operand of the other: as one they would wait for themselves.
+fn groups_that_meet_again_behind_a_sum_of_one_of_them_stay_two(kind: Kind) {
+    let device = kind.device();
+    let region = device.region(|(x, y): (TensorFuture, TensorFuture)| {
+        let twice = &x * 2.0;
+        let scaled = &y * twice.sum_all();
+        &twice + &scaled
+    });
+    let x = device.arange(0.0, 6.0, 1.0).reshape([2, 3]);
+    for _ in 0..3 {
+        assert_eq!(values(&region.call((x.clone(), x.clone()))), [0.0, 32.0, 64.0, 96.0, 128.0, 160.0]);
+    }
 }
 
 fn calls_of_a_region_overlap(kind: Kind) {

@@ -26,7 +26,7 @@ use crate::engine::port::{DeviceMemory, Driver, Port};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::value::{Storage, Value};
-use crate::guard::{Later, caught};
+use crate::guard::{self, caught};
 use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -158,9 +158,8 @@ impl Shared {
             format!("the device is lost: {what}; it was running {running}")
         };
         self.port.end(ErrorKind::DeviceLost, text);
-        let _later = Later::begin();
         // Whatever panics here, the others are to hear of the end.
-        let _ = caught(|| lock(&self.desk).end());
+        let _ = caught(|| guard::lock(&self.desk).end());
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
@@ -187,8 +186,7 @@ impl Shared {
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
-        let _later = Later::begin();
-        while self.conduct(&mut lock(&self.desk)) {}
+        while self.conduct(&mut guard::lock(&self.desk)) {}
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cuda::device::{Trouble, describe};
 use crate::engine::desk::Desk;
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
-use crate::guard::{Later, caught};
+use crate::guard::{self, caught};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -192,8 +192,7 @@ impl Worker {
         self.tidy |= self.trim.swap(false, SeqCst) && self.gear.begin_trim();
         shared.port.attendance.attend(0);
         {
-            let _later = Later::begin();
-            let mut desk = lock(&shared.desk);
+            let mut desk = guard::lock(&shared.desk);
             did |= self.settle_done(&mut desk);
             did |= shared.conduct(&mut desk);
             if desk.machine.is_ended() {
