@@ -94,6 +94,7 @@ fn calls() -> Vec<Call> {
       "padmode" => |x| vec![x.pad_mode([1,1], PadMode::Reflect), x.pad_mode([9,9], PadMode::Circular), x.pad_mode([1,1], PadMode::Replicate), x.pad_mode([-1,0], PadMode::Reflect)],
       "padmode big" => |x| vec![x.pad_mode([isize::MAX - 10, 0], PadMode::Replicate)], "padmode min" => |x| vec![x.pad_mode([isize::MIN, isize::MAX], PadMode::Replicate)],
       "dropout" => |x| vec![x.dropout(0.0), x.dropout(1.0), x.dropout(2.0), x.dropout(f64::NAN), x.dropout(0.3)],
+      "linear" => |x| vec![x.linear(x, None), x.linear(x, Some(x)), x.linear(x.device().ones([2, 3]), Some(x)), x.linear(x.device().ones([0, 0]), None)],
       "matmul" => |x| vec![x.matmul(x), x.matmul(x.t()), x.bmm(x), x.mm(x), x.matmul(x.device().ones([3])), x.matmul(x.device().ones([3, 0])), x.matmul(x.device().ones([0,0]))],
       "addmm" => |x| vec![x.addmm(x, x.t(), 1.0, f64::NAN)],
       "sdpa" => |x| vec![x.scaled_dot_product_attention(x, x, AttentionOptions::default()), x.scaled_dot_product_attention(x, x, AttentionOptions::default().causal(true).mask(x)), x.scaled_dot_product_attention(x, x, AttentionOptions::default().dropout(5.0)), x.scaled_dot_product_attention(x, x, AttentionOptions::default().mask(x.device().zeros_dtype([3], DType::Bool)))],

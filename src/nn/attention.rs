@@ -1,7 +1,7 @@
 //! Attention with several heads.
 
 use super::init::uniform;
-use super::linear::{Linear, linear};
+use super::linear::Linear;
 use super::module::{Mode, Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
@@ -168,7 +168,7 @@ impl MultiheadAttention {
         };
         let rows = x.reshape([batch.saturating_mul(places), self.width]);
         let (weight, bias) = (&self.in_proj_weight, &self.in_proj_bias);
-        let all = linear(&rows, &weight.value(), bias.as_ref().map(Parameter::value).as_ref());
+        let all = rows.linear(weight.value(), bias.as_ref().map(Parameter::value).as_ref());
         if all.error().is_some() {
             return all;
         }
@@ -205,7 +205,7 @@ impl MultiheadAttention {
             };
             let own = |all: &TensorFuture| all.narrow(0, part * self.width, self.width);
             let rows = x.reshape([batch.saturating_mul(places), self.width]);
-            let made = linear(&rows, &own(&weight), bias.as_ref().map(own).as_ref());
+            let made = rows.linear(own(&weight), bias.as_ref().map(own).as_ref());
             if made.error().is_some() {
                 return made;
             }

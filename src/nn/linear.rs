@@ -82,20 +82,10 @@ impl Linear {
     }
 }
 
-/// `x weight^T + bias`.
-#[track_caller]
-pub(super) fn linear(x: &TensorFuture, weight: &TensorFuture, bias: Option<&TensorFuture>) -> TensorFuture {
-    let y = x.matmul_turned(false, weight, true);
-    match bias {
-        Some(bias) => y + bias,
-        None => y,
-    }
-}
-
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        linear(x, &self.weight.value(), self.bias.as_ref().map(Parameter::value).as_ref())
+        x.linear(self.weight.value(), self.bias.as_ref().map(Parameter::value).as_ref())
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         visit("weight", Part::Parameter(&self.weight));

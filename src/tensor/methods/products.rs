@@ -39,11 +39,35 @@ impl TensorFuture {
     pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
         let at = Location::caller();
         let _within = build::within("matmul", at);
-        if self.rank() == 2 && other.rank() == 2 && self.port().host && (a || b) {
-            return build::custom(Arc::new(Turned { a, b }), &[self, other], at);
+        let op = Turned { a, b };
+        if self.rank() == 2 && other.rank() == 2 && (a || b) && self.port().driver.has_kernel(&op) {
+            return build::custom(Arc::new(op), &[self, other], at);
         }
         let turned = |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
         build::custom(Arc::new(MatMul), &[&turned(self, a), &turned(other, b)], at)
+    }
+
+    /// `self weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` `[outputs]`, this `[...,
+    /// inputs]`. What [`nn::Linear`](crate::nn::Linear) computes, and quicker than
+    /// [`matmul`](Self::matmul) by a transposed weight, since no view is made.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let weight = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// let y = device.ones([1, 2]).linear(&weight, Some(&device.full([2], 10)));
+    /// assert_eq!(y.to_vec::<f32>().await?, [13.0, 17.0]);
+    /// assert!(device.ones([1, 3]).linear(&weight, None).error().unwrap().is_shape());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn linear(&self, weight: impl AsRef<TensorFuture>, bias: Option<&TensorFuture>) -> TensorFuture {
+        let _within = build::within("linear", Location::caller());
+        let y = self.matmul_turned(false, weight.as_ref(), true);
+        match bias {
+            Some(bias) => y + bias,
+            None => y,
+        }
     }
 
     /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is
