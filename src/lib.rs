@@ -88,6 +88,7 @@ mod error;
 mod guard;
 mod memory;
 mod op;
+mod options;
 mod philox;
 mod shape;
 mod sync;
@@ -119,14 +120,15 @@ pub mod architecture {}
 
 // What a normal program names. The rest has a module for each thing that one might do.
 pub use dtype::{DType, Element, Scalar};
-pub use engine::port::DeviceMemory;
 pub use error::{Error, Result};
+pub use host::cpu::CpuOptions;
+pub use memory::DeviceMemory;
 pub use op::ScatterMode;
 pub use shape::Shape;
 pub use tensor::barrier::waitall;
 pub use tensor::block_on::block_on;
 pub(crate) use tensor::custom::own;
-pub use tensor::device::{CpuOptions, Device, Stats};
+pub use tensor::device::{Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::future::{Tensor, TensorFuture};
 pub use tensor::generator::Generator;
@@ -216,5 +218,6 @@ pub mod region {
 ///
 /// For tests of your own code: a seed that failed fails again.
 pub mod sim {
-    pub use crate::tensor::simulated::{SimOptions, Simulation};
+    pub use crate::host::simulated::SimOptions;
+    pub use crate::tensor::simulated::Simulation;
 }

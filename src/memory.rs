@@ -46,6 +46,28 @@ pub(crate) struct Bytes {
     pub cached: usize,
 }
 
+/// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What nobody has taken. `None` where it is not known: of a GPU before its first op.
+    pub free: Option<usize>,
+    /// All of it; 0 where even that is not known.
+    pub total: usize,
+}
+
+impl DeviceMemory {
+    /// The computer's, where the system tells.
+    pub(crate) fn of_computer() -> DeviceMemory {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: usize = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+            kib.checked_mul(1024)
+        };
+        DeviceMemory { free: of("MemAvailable:"), total: of("MemTotal:").unwrap_or(0) }
+    }
+}
+
 fn class(bytes: usize) -> (usize, usize) {
     let bytes = bytes.max(CACHED_FROM);
     let log = bytes.ilog2() as usize;

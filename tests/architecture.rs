@@ -26,6 +26,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
         "ground",
         &[
             "op",
+            "options",
             "dtype",
             "shape",
             "error",
@@ -599,6 +600,18 @@ fn every_kernel_that_chooses_a_level_is_tested_at_every_level() {
     tested.extend(["stream", "pool"].map(String::from));
     let untested: Vec<&String> = chooses.difference(&tested).collect();
     assert!(untested.is_empty(), "tested at the widest level alone: {untested:?}");
+}
+
+#[test]
+fn what_users_hold_makes_no_device_and_asks_of_none_what_it_is() {
+    // A room opens its devices; what they can do stands in `Port`, or is asked of their `Driver`.
+    for source in sources().iter().filter(|s| s.path.starts_with("tensor/") && !s.is_test) {
+        for (number, line) in shipped(source) {
+            for word in ["Opening", "CpuDriver", "SimDriver", "downcast_ref::<Cpu", "host::step", "is_host"] {
+                assert!(!line.contains(word), "src/{}:{number} names {word}: {line}", source.path);
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use crate::cuda::device::probe;
 use crate::cuda::worker::{CudaDriver, Manner};
-use crate::engine::machine::Limits;
+use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
-use crate::engine::pressure::{Pressure, QueueLimits};
+use crate::engine::pressure::QueueLimits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
-use crate::tensor::device::{Device, options};
+use crate::options::options;
+use crate::tensor::device::Device;
 use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -155,27 +156,26 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         graphs: options.graphs && !options.sync,
         nvtx: options.nvtx,
     };
-    let limits = Limits {
-        streams: options.streams.clamp(1, 64) as u16,
-        depth_max: options.depth.max(1),
-        ops_max: options.in_flight_ops.max(1),
-        bytes_max: options.in_flight_bytes,
-        hold_max_ns: options.hold_back.as_nanos() as u64,
-        ahead: true,
-        epilogues: false,
-    };
-    let pressure = Pressure::new(QueueLimits {
-        ops_max: options.queue_ops,
-        bytes_max: options.queue_bytes,
-        permits_max: options.permits.max(1),
-    });
     Device::of(Port::open(Opening {
         name,
         inline: false,
-        host: false,
-        memory: memory.clone(),
-        pressure,
-        driver: Box::new(CudaDriver::new(manner, limits, memory)),
+        in_memory: false,
+        limits: Limits {
+            streams: options.streams.clamp(1, 64) as u16,
+            depth_max: options.depth.max(1),
+            ops_max: options.in_flight_ops.max(1),
+            bytes_max: options.in_flight_bytes,
+            hold_max_ns: options.hold_back.as_nanos() as u64,
+            ahead: true,
+            epilogues: false,
+        },
+        queue: QueueLimits {
+            ops_max: options.queue_ops,
+            bytes_max: options.queue_bytes,
+            permits_max: options.permits.max(1),
+        },
+        driver: Box::new(CudaDriver::new(manner, memory.clone())),
+        memory,
         seed: options.seed,
     }))
 }

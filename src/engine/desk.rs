@@ -5,7 +5,7 @@
 //! threads nor streams.
 
 use super::intake::Batch;
-use super::machine::{Limits, Look, Machine};
+use super::machine::{Look, Machine};
 use super::port::Port;
 use crate::graph::node::{Node, NodeLink, Op};
 
@@ -30,8 +30,8 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub fn new(port: &'static Port, limits: Limits) -> Desk {
-        Desk { machine: Machine::new(port, limits), batch: Batch::empty() }
+    pub fn new(port: &'static Port) -> Desk {
+        Desk { machine: Machine::new(port, port.limits), batch: Batch::empty() }
     }
 
     /// Nothing is left of what was taken from the intake.

@@ -19,6 +19,7 @@ mod books;
 mod queue;
 mod take_up;
 
+use super::limits::Limits;
 use super::port::Port;
 use super::pressure::Pressure;
 use super::step::{At, Step};
@@ -30,26 +31,6 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::task::{Wake, Waker};
-
-/// What the machine is allowed to do.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub streams: u16,
-    /// Steps that may be submitted to one stream and not finished.
-    pub depth_max: u64,
-    /// Steps and bytes of results that may be submitted and not finished, on all streams.
-    pub ops_max: usize,
-    pub bytes_max: usize,
-    /// Longest hold-back of a step that may fuse with what follows, in nanoseconds. 0 turns it off.
-    pub hold_max_ns: u64,
-    /// A step may be submitted before what it reads is there: its stream is in order, and waits for
-    /// others by itself. Where this is false each submitted step can run at once, on whatever
-    /// thread is free.
-    pub ahead: bool,
-    /// What follows an op that [takes it](crate::custom::Operation::takes_epilogue) may run in the
-    /// same step.
-    pub epilogues: bool,
-}
 
 /// Where an entry stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::dtype::DType;
 use crate::engine::port::{Driver, Opening};
-use crate::engine::pressure::{Pressure, QueueLimits};
+use crate::engine::pressure::QueueLimits;
 use crate::graph::node::{Inputs, Node, NodeHandle, is_read_by};
 use crate::graph::value::Value;
 use crate::graph::work::Work;
@@ -27,32 +27,33 @@ pub(in crate::engine) fn port() -> &'static Port {
     Port::open(Opening {
         name: "test".into(),
         inline: true,
-        host: true,
+        in_memory: true,
+        limits: LIMITS,
+        queue: QueueLimits { ops_max: 1000, bytes_max: usize::MAX, permits_max: 1 },
         memory: Memory::new(usize::MAX),
-        pressure: Pressure::new(QueueLimits { ops_max: 1000, bytes_max: usize::MAX, permits_max: 1 }),
         driver: Box::new(Nobody),
         seed: 0,
     })
 }
 
+const LIMITS: Limits = Limits {
+    streams: 2,
+    depth_max: 2,
+    ops_max: 16,
+    bytes_max: usize::MAX,
+    hold_max_ns: 0,
+    ahead: true,
+    epilogues: true,
+};
+
 pub(in crate::engine) fn machine(port: &'static Port) -> Machine {
-    let limits = Limits {
-        streams: 2,
-        depth_max: 2,
-        ops_max: 16,
-        bytes_max: usize::MAX,
-        hold_max_ns: 0,
-        ahead: true,
-        epilogues: true,
-    };
-    Machine::new(port, limits)
+    Machine::new(port, LIMITS)
 }
 
 /// As a CPU device has it: a step is submitted when a thread is free and all is there that it
 /// reads.
 pub(in crate::engine) fn host_machine(port: &'static Port) -> Machine {
-    let limits = Limits { depth_max: 1, ahead: false, ..machine(port).limits };
-    Machine::new(port, limits)
+    Machine::new(port, Limits { depth_max: 1, ahead: false, ..LIMITS })
 }
 
 /// A node that is not small; readers of another size fuse with nothing.

@@ -5,6 +5,7 @@ pub(crate) mod desk;
 pub(crate) mod events;
 pub(crate) mod fused;
 pub(crate) mod intake;
+pub(crate) mod limits;
 pub(crate) mod machine;
 pub(crate) mod port;
 pub(crate) mod pressure;

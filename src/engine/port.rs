@@ -8,7 +8,8 @@
 #![allow(unsafe_code)]
 
 use super::intake::{Attendance, Intake, Linked};
-use super::pressure::Pressure;
+use super::limits::Limits;
+use super::pressure::{Pressure, QueueLimits};
 use super::record::Recordings;
 use super::sources::Sources;
 use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
@@ -16,8 +17,10 @@ use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
+use crate::graph::operation::Operation;
 use crate::graph::value::Value;
 use crate::guard::caught;
+use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Apart, AtomicPtr, Mutex, lock};
@@ -49,9 +52,13 @@ pub(crate) trait Driver: Send + Sync {
     fn trim(&self) -> usize {
         0
     }
-    /// Memory of the device's own; `None` where it has the machine's.
-    fn memory(&self) -> Option<DeviceMemory> {
-        None
+    /// Memory of the device's own, or the computer's.
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory::of_computer()
+    }
+    /// There is a kernel for this op of the crate's. What has none is asked for as ops that do.
+    fn has_kernel(&self, _op: &dyn Operation) -> bool {
+        true
     }
     /// A value of this device's from one that lies in host memory, or that another device
     /// [lends](Driver::lend).
@@ -67,15 +74,6 @@ pub(crate) trait Driver: Send + Sync {
     /// For tests, and to reach what only one kind of device has (a GPU's hardware name, say).
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
-}
-
-/// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceMemory {
-    /// What nobody has taken. `None` where it is not known: of a GPU before its first op.
-    pub free: Option<usize>,
-    /// All of it; 0 where even that is not known.
-    pub total: usize,
 }
 
 /// Counters of those who await.
@@ -120,8 +118,9 @@ pub(crate) struct Port {
     pub name: String,
     /// Polls may run small steps themselves.
     pub inline: bool,
-    /// Values lie in host memory, and a step can run on any thread.
-    pub host: bool,
+    /// Values lie in memory that any thread may read.
+    pub in_memory: bool,
+    pub limits: Limits,
     /// Written at each op by whoever calls it.
     pub intake: Apart<Intake<Node>>,
     /// Looked at at each op, written when a worker comes or goes.
@@ -170,21 +169,23 @@ pub(crate) fn all() -> Vec<&'static Port> {
 pub(crate) struct Opening {
     pub name: String,
     pub inline: bool,
-    pub host: bool,
+    pub in_memory: bool,
+    pub limits: Limits,
+    pub queue: QueueLimits,
     pub memory: Arc<Memory>,
-    pub pressure: Pressure,
     pub driver: Box<dyn Driver>,
     pub seed: u64,
 }
 
 impl Port {
     pub fn open(opening: Opening) -> &'static Port {
-        let Opening { name, inline, host, memory, pressure, driver, seed } = opening;
+        let Opening { name, inline, in_memory, limits, queue, memory, driver, seed } = opening;
         let none: std::sync::Weak<dyn Any + Send + Sync> = std::sync::Weak::<()>::new();
         let port = Box::leak(Box::new(Port {
             name,
             inline,
-            host,
+            in_memory,
+            limits,
             intake: Apart(Intake::new()),
             attendance: Apart(Attendance::new()),
             awaited: Mutex::new(Vec::new()),
@@ -192,7 +193,7 @@ impl Port {
             sources: Sources::default(),
             counters: Apart::default(),
             awaits: Apart::default(),
-            pressure,
+            pressure: Pressure::new(queue),
             memory,
             driver,
             generator: Mutex::new((seed, 0)),

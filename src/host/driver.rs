@@ -9,7 +9,6 @@
 //! them is not late.
 
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
-use crate::engine::machine::Limits;
 use crate::engine::port::{Driver, Port};
 use crate::engine::run;
 use crate::engine::small::{Bench, Held};
@@ -82,7 +81,6 @@ struct Threads {
 /// Owner of a CPU device's threads.
 pub(crate) struct CpuDriver {
     manner: Manner,
-    limits: Limits,
     memory: Arc<Memory>,
     threads: Arc<Threads>,
     abandoned: Arc<AtomicBool>,
@@ -90,10 +88,9 @@ pub(crate) struct CpuDriver {
 }
 
 impl CpuDriver {
-    pub fn new(manner: Manner, limits: Limits, memory: Arc<Memory>) -> CpuDriver {
+    pub fn new(manner: Manner, memory: Arc<Memory>) -> CpuDriver {
         CpuDriver {
             manner,
-            limits,
             memory,
             threads: Arc::new(Threads::default()),
             abandoned: Arc::new(AtomicBool::new(false)),
@@ -123,7 +120,7 @@ impl Driver for CpuDriver {
                 Shared {
                     port,
                     manner: self.manner,
-                    books: Mutex::new(Books { desk: Desk::new(port, self.limits), steps: VecDeque::new() }),
+                    books: Mutex::new(Books { desk: Desk::new(port), steps: VecDeque::new() }),
                     crew: Crew::new(self.manner.threads, move || {
                         if let Some(shared) = weak.upgrade() {
                             shared.call_help();

@@ -3,8 +3,10 @@
 //! Its workers, which are the engine there, their crew, one step, and its kernels. The simulated
 //! device is the host under a seed.
 
+pub(crate) mod cpu;
 pub(crate) mod crew;
 pub(crate) mod driver;
 pub(crate) mod kernels;
+pub(crate) mod simulated;
 pub(crate) mod simulation;
 pub(crate) mod step;

@@ -7,7 +7,6 @@
 
 use crate::backend::Results;
 use crate::engine::desk::Desk;
-use crate::engine::machine::Limits;
 use crate::engine::port::{Driver, Port};
 use crate::engine::run;
 use crate::engine::small::Bench;
@@ -59,7 +58,6 @@ struct World {
 
 pub(crate) struct SimDriver {
     script: Script,
-    limits: Limits,
     memory: Arc<Memory>,
     world: Mutex<Option<World>>,
     thread: Mutex<Option<std::thread::Thread>>,
@@ -75,10 +73,9 @@ enum Event {
 }
 
 impl SimDriver {
-    pub fn new(script: Script, limits: Limits, memory: Arc<Memory>) -> SimDriver {
+    pub fn new(script: Script, memory: Arc<Memory>) -> SimDriver {
         SimDriver {
             script,
-            limits,
             memory,
             world: Mutex::new(None),
             thread: Mutex::new(None),
@@ -98,11 +95,11 @@ impl SimDriver {
     fn go_on(&self, port: &'static Port) -> bool {
         let mut slot = guard::lock(&self.world);
         let world = slot.get_or_insert_with(|| World {
-            desk: Desk::new(port, self.limits),
+            desk: Desk::new(port),
             port,
-            streams: (0..self.limits.streams).map(|_| VecDeque::new()).collect(),
-            reached: vec![0; self.limits.streams as usize],
-            stuck: (0..self.limits.streams).map(|_| None).collect(),
+            streams: (0..port.limits.streams).map(|_| VecDeque::new()).collect(),
+            reached: vec![0; port.limits.streams as usize],
+            stuck: (0..port.limits.streams).map(|_| None).collect(),
             clock: 0,
             random: self.script.seed,
             begun: 0,

@@ -529,7 +529,7 @@ impl TensorFuture {
         }
         let (to, at) = (device.port, Location::caller());
         // To the host from elsewhere: the copy is queued now, behind what makes the value.
-        let reading = (!self.port().host && to.host).then(|| read::to_memory(self, to, at));
+        let reading = (!self.port().in_memory && to.in_memory).then(|| read::to_memory(self, to, at));
         let value = Arrival { from: self.stop_gradient(), bell: None, to, at, reading };
         let moved = sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
         if self.tape.is_some() && self.dtype().is_float() && is_recording() {

@@ -2,11 +2,9 @@
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use super::future::TensorFuture;
-use crate::engine::machine::Limits;
-use crate::engine::port::{DeviceMemory, Opening, Port};
-use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::host::driver::{CpuDriver, Manner};
-use crate::memory::Memory;
+use crate::engine::port::Port;
+use crate::host::cpu::{self, CpuOptions};
+use crate::memory::DeviceMemory;
 use crate::sync::lock;
 use std::any::Any;
 use std::fmt;
@@ -40,111 +38,6 @@ struct Token(&'static Port);
 impl Drop for Token {
     fn drop(&mut self) {
         self.0.driver.abandon();
-    }
-}
-
-/// How a CPU device of one's own is made. Start from the default and change what matters.
-///
-/// ```
-/// use futensor::{CpuOptions, Device};
-/// let device = Device::cpu_with(CpuOptions::default().threads(1).inline(false));
-/// assert!(device.name().starts_with("cpu:"));
-/// ```
-#[derive(Clone, Debug)]
-pub struct CpuOptions {
-    threads: usize,
-    streams: usize,
-    inline: bool,
-    nice: i32,
-    linger: Duration,
-    hold_back: Duration,
-    watchdog: Option<Duration>,
-    bytes_max: usize,
-    in_flight_ops: usize,
-    in_flight_bytes: usize,
-    queue_ops: usize,
-    queue_bytes: usize,
-    permits: usize,
-    seed: u64,
-}
-
-impl Default for CpuOptions {
-    fn default() -> CpuOptions {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
-        CpuOptions {
-            threads,
-            streams: threads.max(2),
-            inline: true,
-            nice: 8,
-            linger: Duration::from_micros(100),
-            hold_back: Duration::from_micros(50),
-            watchdog: None,
-            bytes_max: usize::MAX,
-            in_flight_ops: 64,
-            in_flight_bytes: 1 << 30,
-            queue_ops: 1024,
-            queue_bytes: 256 << 20,
-            permits: 64,
-            seed: 0,
-        }
-    }
-}
-
-/// What can be set of a device's options: a method for each field that is named.
-macro_rules! options {
-    ($of:ident; $($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
-        impl $of {$(
-            $(#[$doc])*
-            pub fn $name(mut self, $name: $t) -> $of {
-                self.$name = $name;
-                self
-            }
-        )*}
-    };
-}
-pub(crate) use options;
-
-options! { CpuOptions;
-    /// Streams: how many independent chains can be under way at once. By default as many as
-    /// threads, and at least 2; from 1 to 1024.
-    streams: usize;
-    /// Whether an awaiting poll may run a small ready step itself (the default), or every step is
-    /// run by the device's threads.
-    inline: bool;
-    /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8
-    /// by default, 0 switches it off. Linux only.
-    nice: i32;
-    /// How long an idle thread stays awake; 100 us by default.
-    linger: Duration;
-    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by
-    /// default, and never more than 2 % of its own estimated time. Zero switches it off.
-    hold_back: Duration;
-    /// A step that runs longer than this ends the device with an error; off by default.
-    watchdog: Option<Duration>;
-    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
-    /// by default.
-    bytes_max: usize;
-    /// Steps that may be started and not finished; 64 by default.
-    in_flight_ops: usize;
-    /// Bytes of results that may be started and not finished; 1 GiB by default. A larger step runs
-    /// alone.
-    in_flight_bytes: usize;
-    /// Queued ops up to which `ready` and `admit` let through; 1024 by default.
-    queue_ops: usize;
-    /// Bytes of queued results up to which `ready` and `admit` let through; 256 MiB by default.
-    queue_bytes: usize;
-    /// Permits that `admit` and `try_admit` give out at once; 64 by default.
-    permits: usize;
-    /// Seed of the device's generator; 0 by default.
-    seed: u64;
-}
-
-impl CpuOptions {
-    /// Compute threads; by default one a core. From 1 to 64.
-    pub fn threads(mut self, threads: usize) -> CpuOptions {
-        self.threads = threads.clamp(1, 64);
-        self.streams = self.threads.max(2);
-        self
     }
 }
 
@@ -189,17 +82,6 @@ pub struct Stats {
     pub barrier_time: Duration,
 }
 
-/// The machine's memory, where the system tells.
-fn host_memory() -> DeviceMemory {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let of = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: usize = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-        kib.checked_mul(1024)
-    };
-    DeviceMemory { free: of("MemAvailable:"), total: of("MemTotal:").unwrap_or(0) }
-}
-
 static CPU: OnceLock<Device> = OnceLock::new();
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -210,48 +92,13 @@ impl Device {
     /// assert_eq!(futensor::Device::cpu(), futensor::Device::cpu());
     /// ```
     pub fn cpu() -> Device {
-        CPU.get_or_init(|| Device::open("cpu".into(), CpuOptions::default())).clone()
+        CPU.get_or_init(|| Device::of(cpu::open("cpu".into(), &CpuOptions::default()))).clone()
     }
 
     /// A CPU device of its own: threads, streams, limits, counters. Its threads end once its last
     /// handle is gone and all its work is done.
     pub fn cpu_with(options: CpuOptions) -> Device {
-        Device::open(format!("cpu:{}", COUNT.fetch_add(1, Relaxed) + 1), options)
-    }
-
-    fn open(name: String, options: CpuOptions) -> Device {
-        let memory = Memory::new(options.bytes_max);
-        let manner = Manner {
-            threads: options.threads,
-            nice: options.nice,
-            linger: options.linger,
-            small_ns: 2_000,
-            watchdog: options.watchdog,
-        };
-        let limits = Limits {
-            streams: options.streams.clamp(1, 1024) as u16,
-            depth_max: 1,
-            ops_max: options.in_flight_ops.max(1),
-            bytes_max: options.in_flight_bytes,
-            hold_max_ns: options.hold_back.as_nanos() as u64,
-            ahead: false,
-            epilogues: true,
-        };
-        let pressure = Pressure::new(QueueLimits {
-            ops_max: options.queue_ops,
-            bytes_max: options.queue_bytes,
-            permits_max: options.permits.max(1),
-        });
-        let driver = Box::new(CpuDriver::new(manner, limits, memory.clone()));
-        Device::of(Port::open(Opening {
-            name,
-            inline: options.inline,
-            host: true,
-            memory,
-            pressure,
-            driver,
-            seed: options.seed,
-        }))
+        Device::of(cpu::open(format!("cpu:{}", COUNT.fetch_add(1, Relaxed) + 1), &options))
     }
 
     /// A handle on a port's device.
@@ -273,7 +120,7 @@ impl Device {
     /// assert!(memory.free.is_none_or(|free| free <= memory.total));
     /// ```
     pub fn memory(&self) -> DeviceMemory {
-        self.port.driver.memory().unwrap_or_else(host_memory)
+        self.port.driver.memory()
     }
 
     /// Its name: `cpu`, `cpu:1`...

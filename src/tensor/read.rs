@@ -180,7 +180,7 @@ impl<T: Element> How<Vec<T>> {
             let text = format!("the tensor is {}, asked for {}", x.dtype(), T::DTYPE);
             return How::Wrong(Some(Error::new(ErrorKind::DType, name, text, at)));
         }
-        if x.node.bytes() <= COPIED_BY_POLL && x.port().host {
+        if x.node.bytes() <= COPIED_BY_POLL && x.port().in_memory {
             return How::Few(x.clone(), name, at);
         }
         How::Step(Reading::queue(name, x, at, elements::<T>))

@@ -32,7 +32,7 @@ pub fn add(laws: &mut Laws) {
         a_region_draws_what_its_ops_would_draw
         gradients_flow_through_a_region_and_inside_one
         a_weight_updated_by_a_region_is_what_it_is_op_by_op
-        groups_that_meet_again_behind_a_sum_of_one_of_them_stay_two);
+        a_region_keeps_two_groups_apart_that_meet_again_behind_a_sum);
     promises!(laws, 9, PARALLEL; calls_of_a_region_overlap);
     promises!(laws, 5, PARALLEL; a_region_writes_over_an_input_that_nobody_else_holds);
 }
@@ -414,7 +414,7 @@ fn a_weight_updated_by_a_region_is_what_it_is_op_by_op(kind: Kind) {
 }
 
 /// The sum that ends one group is an operand of the other: as one they would wait for themselves.
-fn groups_that_meet_again_behind_a_sum_of_one_of_them_stay_two(kind: Kind) {
+fn a_region_keeps_two_groups_apart_that_meet_again_behind_a_sum(kind: Kind) {
     let device = kind.device();
     let region = device.region(|(x, y): (TensorFuture, TensorFuture)| {
         let twice = &x * 2.0;

@@ -20,7 +20,8 @@ pub fn add(laws: &mut Laws) {
         a_source_that_takes_long_to_drop_keeps_nothing_waiting
         giving_up_many_awaits_of_one_value_costs_each_its_own);
     promises!(laws, 8, PARALLEL;
-        giving_up_many_ops_of_one_value_costs_each_its_own
+        giving_up_many_ops_of_one_value_costs_each_its_own);
+    promises!(laws, 8, &[Kind::CpuWithoutInline];
         a_waker_that_takes_long_keeps_no_step_waiting);
     promises!(laws, 10, ALL;
         a_waker_may_own_an_await_of_the_value_that_it_waits_for
@@ -258,28 +259,28 @@ fn goes_on(device: &Device) {
     until(|| brought.is_ready());
 }
 
-/// The waker of a small op, which the engine runs where it has its books: meanwhile a step ends on
-/// another thread, and what waits for that runs.
+/// The waker of a small op that the engine runs as it takes it up: meanwhile a step ends on another
+/// thread, and what waits for that runs.
 fn a_waker_that_takes_long_keeps_no_step_waiting(kind: Kind) {
-    let device = kind.device();
-    let gate = Gate::new();
+    let device = kind.device_with(|options| options.threads(2));
+    let (gate, other) = (Gate::new(), Gate::new());
     let first = gate.op(&device.rand([5000]));
     let last = &first + 1.0;
     gate.wait_entered(1);
-    let (brought, told, go) = slow(&device, false);
-    let mut small = &brought + 1.0;
-    told.recv().unwrap();
+    let busy = other.op(&device.rand([5000]));
+    other.wait_entered(1);
     let (tell, seen) = mpsc::channel();
     let waits = does(move || {
         gate.open();
         until(|| last.is_ready());
         tell.send(()).unwrap();
     });
-    assert!(!polled(&mut small, &waits));
+    let small = pending(&(device.from_vec(vec![1.0f32], [1]) + 1.0), &waits);
     drop(waits);
-    go.send(()).unwrap();
+    other.open();
     seen.recv().expect("the waker saw the end of the chain");
-    block_on(small).unwrap();
+    assert_eq!(block_on(small).unwrap().dims(), [1]);
+    block_on(busy).unwrap();
 }
 
 fn a_source_that_takes_long_keeps_nothing_else_waiting(kind: Kind) {

@@ -29,14 +29,14 @@ trait OnCuda {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal>;
 }
 
-/// Queues what computes an op: by its plan here, or by the kernel that it brings itself.
-pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+/// The plan of an op, where it has one here.
+fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
     use crate::ops::*;
     let any: &dyn Any = op;
     macro_rules! plans {
         ($($op:ty),*) => {
             $(if let Some(op) = any.downcast_ref::<$op>() {
-                return op.queue(run);
+                return Some(op);
             })*
         };
     }
@@ -63,7 +63,20 @@ pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Ref
         topk::TopK,
         triangle::Triangle
     );
-    op.run_cuda(run)
+    None
+}
+
+/// Queues what computes an op: by its plan here, or by the kernel that it brings itself.
+pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+    match plan_of(op) {
+        Some(op) => op.queue(run),
+        None => op.run_cuda(run),
+    }
+}
+
+/// True for an op of the crate's that a GPU is told of.
+pub(crate) fn has_plan(op: &dyn Operation) -> bool {
+    plan_of(op).is_some()
 }
 
 /// A view as a kernel is planned for it.

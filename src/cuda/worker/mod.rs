@@ -19,14 +19,16 @@ use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::pinned::Pinned;
 use crate::cuda::device::probe;
+use crate::cuda::ops;
 use crate::dtype::DType;
 use crate::engine::desk::Desk;
-use crate::engine::machine::Limits;
-use crate::engine::port::{DeviceMemory, Driver, Port};
+use crate::engine::port::{Driver, Port};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
+use crate::graph::operation::Operation;
 use crate::graph::value::{Storage, Value};
 use crate::guard::{self, caught};
+use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -86,7 +88,6 @@ struct Shared {
 /// Owner of a CUDA device's threads.
 pub(crate) struct CudaDriver {
     manner: Manner,
-    limits: Limits,
     memory: Arc<Memory>,
     running: Arc<AtomicBool>,
     abandoned: Arc<AtomicBool>,
@@ -96,10 +97,9 @@ pub(crate) struct CudaDriver {
 }
 
 impl CudaDriver {
-    pub fn new(manner: Manner, limits: Limits, memory: Arc<Memory>) -> CudaDriver {
+    pub fn new(manner: Manner, memory: Arc<Memory>) -> CudaDriver {
         CudaDriver {
             manner,
-            limits,
             memory,
             running: Arc::default(),
             abandoned: Arc::default(),
@@ -122,13 +122,13 @@ impl CudaDriver {
 
 impl Shared {
     fn new(driver: &CudaDriver, port: &'static Port) -> Arc<Shared> {
-        let lanes = driver.limits.streams as usize + 1;
+        let lanes = port.limits.streams as usize + 1;
         let heap = Heap::new(driver.manner.ordinal, driver.memory.clone());
         heap.on_return(move || port.attend());
         Arc::new(Shared {
             port,
             manner: driver.manner,
-            desk: Mutex::new(Desk::new(port, driver.limits)),
+            desk: Mutex::new(Desk::new(port)),
             table: Mutex::new(Vec::new()),
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             reached: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
@@ -244,15 +244,19 @@ impl Driver for CudaDriver {
         0
     }
 
-    fn memory(&self) -> Option<DeviceMemory> {
+    fn memory(&self) -> DeviceMemory {
         let known = match self.context() {
             0 => None,
             open => context::free_memory(open),
         };
-        Some(match known {
+        match known {
             Some((free, total)) => DeviceMemory { free: Some(free), total },
             None => DeviceMemory { free: None, total: probe::memory(self.ordinal()).unwrap_or(0) },
-        })
+        }
+    }
+
+    fn has_kernel(&self, op: &dyn Operation) -> bool {
+        ops::has_plan(op)
     }
 
     fn receive(&self, value: Value, shape: &Shape, dtype: DType) -> Value {

@@ -82,6 +82,7 @@ const BLOCKED_FROM: usize = 4 << 20;
 /// The operands in one batch, where the scores are many and the device has a kernel that never has
 /// all of them.
 fn blocked(
+    op: &Attention,
     q: &TensorFuture,
     k: &TensorFuture,
     v: &TensorFuture,
@@ -98,7 +99,7 @@ fn blocked(
         batch = batch.broadcast(&lead(mask))?;
     }
     let scores = batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
-    if !q.port().host || scores < BLOCKED_FROM || batch.rank() > 14 {
+    if !q.port().driver.has_kernel(op) || scores < BLOCKED_FROM || batch.rank() > 14 {
         return None;
     }
     let full = |x: &TensorFuture, tail: [usize; 2]| {
@@ -176,11 +177,11 @@ impl TensorFuture {
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
         let (q, k, v) = (wide(self), wide(key), wide(value));
         let mask = options.mask.as_ref().map(wide);
+        let op = Attention { scale, causal: options.causal };
         if options.dropout == 0.0
-            && let Some(operands) = blocked(&q, &k, &v, mask.as_ref())
+            && let Some(operands) = blocked(&op, &q, &k, &v, mask.as_ref())
         {
             let operands: Vec<&TensorFuture> = operands.iter().collect();
-            let op = Attention { scale, causal: options.causal };
             return (build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()), None);
         }
         // What a mask hides from everybody is seen in the mask: the scores need not be looked

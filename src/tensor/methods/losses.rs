@@ -180,8 +180,8 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
     Picked { loss: counts.where_cond(loss, 0.0), weight, counts }
 }
 
-/// The common case in one op: rows of classes without weights, reduced to one number, on a host
-/// device.
+/// The common case in one op, where the device has it: rows of classes without weights, reduced to
+/// one number.
 #[track_caller]
 fn short(
     logs: &TensorFuture,
@@ -191,11 +191,14 @@ fn short(
 ) -> Option<TensorFuture> {
     let plain =
         options.weight.is_none() && options.label_smoothing == 0.0 && options.reduction != Reduction::None;
-    if !plain || logs.rank() != 2 || dim != 1 || !logs.port().host {
+    if !plain || logs.rank() != 2 || dim != 1 {
         return None;
     }
     let mean = options.reduction == Reduction::Mean;
     let op = Nll { ignore: options.ignore_index, mean, name: build::named("nll_loss"), back: None };
+    if !logs.port().driver.has_kernel(&op) {
+        return None;
+    }
     Some(build::custom(Arc::new(op), &[logs, &target.to_dtype(DType::I64)], Location::caller()))
 }
 

@@ -1,0 +1,21 @@
+//! What a device's engine is allowed to do.
+
+/// Of its streams and steps. What is queued has limits of its own: `pressure`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub streams: u16,
+    /// Steps that may be submitted to one stream and not finished.
+    pub depth_max: u64,
+    /// Steps and bytes of results that may be submitted and not finished, on all streams.
+    pub ops_max: usize,
+    pub bytes_max: usize,
+    /// Longest hold-back of a step that may fuse with what follows, in nanoseconds. 0 turns it off.
+    pub hold_max_ns: u64,
+    /// A step may be submitted before what it reads is there: its stream is in order, and waits for
+    /// others by itself. Where this is false each submitted step can run at once, on whatever
+    /// thread is free.
+    pub ahead: bool,
+    /// What follows an op that [takes it](crate::custom::Operation::takes_epilogue) may run in the
+    /// same step.
+    pub epilogues: bool,
+}
