@@ -17,6 +17,7 @@ pub fn add(laws: &mut Laws) {
         a_product_that_somebody_holds_is_a_step_of_its_own
         what_follows_an_op_that_fails_fails_with_it_alone
         a_product_and_what_follows_it_take_the_memory_of_one
+        a_group_is_of_one_shape
         the_groups_of_a_loop_are_the_same_each_time_round
         the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round
         generators_and_casts_and_choices_are_in_the_step_of_what_follows);
@@ -72,6 +73,18 @@ fn what_follows_a_product_runs_in_its_step(kind: Kind) {
     let sum = &product + &b;
     block_on(&sum).unwrap();
     assert_eq!(bits(&h), bits(&sum.relu()));
+}
+
+fn a_group_is_of_one_shape(kind: Kind) {
+    let device = kind.device();
+    device.seed(17);
+    let (x, w) = (device.randn([256, 1024]), device.randn([2, 256, 1024]));
+    block_on(device.waitall()).unwrap();
+    let (z, steps) = recorded(kind, &device, || (&x + 1.0) * &w);
+    assert_eq!(steps, [["add"], ["mul"]]);
+    let sum = &x + 1.0;
+    block_on(&sum).unwrap();
+    assert_eq!(bits(&z), bits(&(&sum * &w)));
 }
 
 fn a_reduction_may_end_what_follows_a_product(kind: Kind) {
