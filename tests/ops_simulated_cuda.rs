@@ -15,7 +15,8 @@ fn main() {
     let ready = harness::enter().and_then(|simulator| simulator.can_compile().map(|()| simulator));
     match ready {
         Ok(simulator) => {
-            simulator.reset(1, 1);
+            // Two, so that both cores of a small machine compile.
+            simulator.reset(1, 2);
             ops::run(&["cuda"], true);
         }
         Err(why) => {
