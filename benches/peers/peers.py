@@ -409,6 +409,8 @@ def measure(np, case, engines, quick, known):
     rows = []
     for engine, _, _, _, seconds in plan:
         wall, cpu = zip(*seconds)
+        # glibc told to keep its pages: see `run`.
+        engine += ", pages kept" if os.environ.get("MALLOC_MMAP_MAX_") == "0" else ""
         row = {"case": case, "engine": engine, "median": statistics.median(wall), "fastest": min(wall),
                "cpu": statistics.median(cpu)}
         print(f"{case:<12} {engine:<16} {row['median'] * 1e6:12.3f} us", file=sys.stderr)

@@ -16,7 +16,9 @@
 //! Cargo gives a crate one set of features, so beside futensor the `gemm` of candle and burn has
 //! AVX-512, which it has not by itself. The second line builds them as they come and writes what
 //! they took to a file; so does the script for NumPy, PyTorch and JAX; `--peers` reads such files
-//! into the tables. `--write` puts the tables between the marks of a file such as RESULTS.md. `run`
+//! into the tables. With `MALLOC_MMAP_MAX_=0` in the environment, which has glibc keep its pages, a
+//! program measures the libraries alone and says so behind their names: futensor keeps its pages
+//! itself. `--write` puts the tables between the marks of a file such as RESULTS.md. `run`
 //! does all of it. `--nice` is how far futensor's compute threads stand back (8 is its default);
 //! beside other work on the machine, `--nice 0` competes as the others do.
 
@@ -91,7 +93,9 @@ impl Engines {
     fn jobs(&self, case: Case) -> Vec<Job> {
         let mut jobs = Vec::new();
         #[cfg(feature = "futensor")]
-        jobs.extend(self.ours.jobs(case));
+        if !keeps_pages() {
+            jobs.extend(self.ours.jobs(case));
+        }
         jobs.extend(floor::jobs(case, self.threads));
         #[cfg(feature = "candle")]
         jobs.extend(on_candle::jobs(case));
@@ -99,6 +103,11 @@ impl Engines {
         jobs.extend(on_burn::jobs(case));
         jobs
     }
+}
+
+/// The allocator was told to keep what it has.
+fn keeps_pages() -> bool {
+    std::env::var("MALLOC_MMAP_MAX_").is_ok_and(|value| value == "0")
 }
 
 /// All who show something have to show the same; what is random has to be different each time, and
@@ -202,7 +211,10 @@ fn main() -> Outcome<()> {
         for row in &measured {
             eprintln!("{name:<12} {:<28} {:>10}", row.engine, table::time(row.median));
         }
-        rows.extend(measured);
+        rows.extend(measured.into_iter().map(|row| match keeps_pages() {
+            true => Row { engine: format!("{}, pages kept", row.engine), ..row },
+            false => row,
+        }));
     }
     if let Some(file) = &arguments.json {
         std::fs::write(file, table::to_json(&rows, &about[1..]))?;
@@ -211,7 +223,7 @@ fn main() -> Outcome<()> {
     for (others, about) in others {
         let mine = |r: &Row| rows.iter().any(|m| m.case == r.case);
         // What the machine can do was measured here as well, and here it counts.
-        let here = |r: &Row| rows.iter().any(|m| m.case == r.case && m.engine == r.engine);
+        let here = |r: &Row| table::is_floor(&r.engine) && rows.iter().any(|m| m.case == r.case);
         let others: Vec<Row> = others.into_iter().filter(|r| mine(r) && !here(r)).collect();
         rows.extend(others);
         about.iter().for_each(|line| text.push_str(&format!("- {line}\n")));

@@ -86,14 +86,6 @@ impl Ours {
         self.each("futensor region", move || region.call(x.clone()))
     }
 
-    /// The op on data that stays in L1 and leaves nothing behind: a row, read again and again, and
-    /// summed.
-    fn in_l1(&self, op: impl Fn(&TensorFuture) -> TensorFuture + 'static) -> Job {
-        let row = self.values(9, &[1, 4096], 3.0).expand([LARGE / 4096, 4096]);
-        let mut job = self.each("futensor in L1", move || op(&row).sum_all());
-        Job::new("futensor in L1", move |n| Sample { shows: Vec::new(), ..(job.run)(n) })
-    }
-
     fn small(&self, case: Case) -> Job {
         let x = self.device.ones([1, 2]);
         self.runtime.block_on(x.wait_to_read()).expect("ones");
@@ -250,10 +242,10 @@ impl Ours {
         let chain = |x: &TensorFuture| ((x * 2.0 + 1.0) * x - 0.5).relu();
         match case {
             Case::Enqueue | Case::Detached | Case::Awaited => vec![self.small(case)],
-            Case::Chain => vec![self.large("futensor", chain), self.planned(chain), self.in_l1(chain)],
-            Case::Exp => vec![self.large("futensor", |x| x.exp()), self.in_l1(|x| x.exp())],
-            Case::Tanh => vec![self.large("futensor", |x| x.tanh()), self.in_l1(|x| x.tanh())],
-            Case::Gelu => vec![self.large("futensor", |x| x.gelu()), self.in_l1(|x| x.gelu())],
+            Case::Chain => vec![self.large("futensor", chain), self.planned(chain)],
+            Case::Exp => vec![self.large("futensor", |x| x.exp())],
+            Case::Tanh => vec![self.large("futensor", |x| x.tanh())],
+            Case::Gelu => vec![self.large("futensor", |x| x.gelu())],
             Case::Sum => vec![self.large("futensor", |x| x.sum_all().reshape([1]))],
             Case::Softmax => {
                 let x = self.values(12, &[SOFTMAX, SOFTMAX], 3.0);
