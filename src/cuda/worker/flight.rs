@@ -6,9 +6,9 @@
 
 use super::Shared;
 use crate::completion::AWAITED;
-use crate::cuda::device::context::Event;
 use crate::cuda::device::doubt::Known;
-use crate::cuda::device::gear::Cargo;
+use crate::cuda::device::nvidia::Event;
+use crate::cuda::device::pinned::Cargo;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::{Anchor, Timed};
 use crate::engine::step::Step;
