@@ -218,17 +218,14 @@ impl Recordings {
     }
 
     /// A submitted step is about to be published.
-    ///
-    /// # Safety
-    /// The caller is the one that runs the step: nobody else lets its nodes' inputs go meanwhile.
     #[cold]
-    pub unsafe fn step(&self, step: &Step, began: Option<Instant>) {
+    pub fn step(&self, step: &Step, began: Option<Instant>) {
         let nodes: Vec<(&NodeLink, bool)> =
-            step.nodes().enumerate().map(|(i, n)| (n, step.work.writes(i))).collect();
+            step.nodes().enumerate().map(|(i, n)| (n, step.work().writes(i))).collect();
         let At { stream, point } = step.at;
         let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
         let ran = Ran::Stream { stream: stream as usize, point };
-        // SAFETY: the caller's promise.
+        // SAFETY: a step that is lent lets nothing go.
         unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits, began) };
     }
 
