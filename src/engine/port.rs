@@ -16,6 +16,7 @@ use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
 use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
+use crate::graph::claim::Claim;
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::value::Value;
 use crate::guard::caught;
@@ -434,6 +435,12 @@ impl Port {
             self.counters.closing.fetch_sub(1, Relaxed);
         }
         self.look(node);
+    }
+
+    /// Completes a claimed node, as [`finish`](Self::finish).
+    pub fn end_claimed(&self, claim: Claim<'_>, result: Result<Value, Error>) {
+        // SAFETY: the claim is the right to write.
+        unsafe { self.finish(claim.node(), result) }
     }
 
     /// Completes a node, and does what comes with an end. The error of a detached one is in the log

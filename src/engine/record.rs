@@ -9,6 +9,7 @@
 
 use super::step::{At, Step};
 use crate::dtype::DType;
+use crate::graph::claim::Claim;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -262,6 +263,12 @@ impl Recordings {
         let ran = if by_poll { Ran::Poll } else { Ran::TakeUp };
         // SAFETY: the caller's promise.
         unsafe { self.add(nodes, ran, Vec::new(), began) };
+    }
+
+    /// A node ran by itself.
+    pub fn lone(&self, claim: &Claim<'_>, by_poll: bool, began: Option<Instant>) {
+        // SAFETY: the claim keeps its inputs where they are.
+        unsafe { self.small(std::iter::empty(), claim.node(), by_poll, began) };
     }
 
     /// A node that was never run is being freed.
