@@ -88,7 +88,6 @@ const UNSAFE: &[&str] = &[
     "graph/claim.rs",
     "graph/launch.rs",
     "graph/node.rs",
-    "graph/plan.rs",
     "host/kernels/",
     "tensor/creation.rs",
     "tensor/read.rs",

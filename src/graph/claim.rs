@@ -61,3 +61,24 @@ impl<'n> Claim<'n> {
         unsafe { self.0.completion.unclaim() }
     }
 }
+
+/// Nodes of a trace, which are never computed: what they are made from stays as long as this.
+#[derive(Clone, Copy)]
+pub(crate) struct Traced<'a>(&'a [NodeLink]);
+
+impl<'a> Traced<'a> {
+    /// # Safety
+    /// The nodes are claimed, and nobody lets their inputs go while this is there.
+    pub unsafe fn new(nodes: &'a [NodeLink]) -> Traced<'a> {
+        Traced(nodes)
+    }
+
+    pub fn nodes(self) -> &'a [NodeLink] {
+        self.0
+    }
+
+    pub fn inputs(self, k: usize) -> &'a [NodeLink] {
+        // SAFETY: whoever made this has promised it.
+        unsafe { self.0[k].inputs() }
+    }
+}
