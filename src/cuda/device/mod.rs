@@ -15,7 +15,7 @@
 //! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of `Op::View` only the
 //!   reshape that copies. In place, the output is the memory of the input that `Operation::reuses` names;
 //! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
-//! - `clear(&mut self)`: unloads modules and ends cuBLAS handles, once nothing of this device runs any more.
+//! - `clear(&mut self, idle)`: unloads modules and ends cuBLAS handles; `idle` proves that nothing runs any more.
 //!
 //! Unsafe code stands with the libraries' calls: `nvidia`, `pinned` and `made` for the driver,
 //! `blas`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`. There
