@@ -7,7 +7,8 @@
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Node, NodeLink, Reduction, Sink};
+use crate::graph::claim::Claim;
+use crate::graph::node::{Node, Reduction, Sink};
 use crate::graph::program::{Program, Reg};
 use crate::graph::refusal::Refusal;
 use crate::graph::value::{Buffer, Value};
@@ -68,11 +69,7 @@ pub(crate) trait Backend: Sized {
 
     /// Runs an op of a few elements straight to where its value is read, and leaves it to be
     /// published; false where it is not as simple as that.
-    ///
-    /// # Safety
-    /// The caller holds the right to write the node (phase Writing).
-    #[allow(unsafe_code)]
-    unsafe fn run_tiny(&self, _node: &Node, _inputs: &[NodeLink]) -> bool {
+    fn run_tiny(&self, _claim: &mut Claim<'_>) -> bool {
         false
     }
 

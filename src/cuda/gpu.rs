@@ -1,6 +1,6 @@
 //! One GPU as a device: its options, and how it is opened.
 
-use crate::cuda::device::probe;
+use crate::cuda::device::nvidia;
 use crate::cuda::worker::{CudaDriver, Manner};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
@@ -130,7 +130,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The process's device for a GPU.
 pub(crate) fn shared(index: usize) -> Result<Device, String> {
-    probe::device(index)?;
+    nvidia::device(index)?;
     let mut gpus = GPUS.lock().unwrap_or_else(|p| p.into_inner());
     if let Some((_, device)) = gpus.iter().find(|(i, _)| *i == index) {
         return Ok(device.clone());
@@ -141,7 +141,7 @@ pub(crate) fn shared(index: usize) -> Result<Device, String> {
 }
 
 pub(crate) fn count() -> usize {
-    probe::count().unwrap_or(0)
+    nvidia::count().unwrap_or(0)
 }
 
 fn open(index: usize, name: String, options: CudaOptions) -> Device {
@@ -190,7 +190,7 @@ impl Device {
     #[track_caller]
     pub fn cuda_with(index: usize, options: CudaOptions) -> Result<Device> {
         let at = Location::caller();
-        probe::device(index).map_err(|why| {
+        nvidia::device(index).map_err(|why| {
             let text = format!("cuda:{index} is not there: {why}");
             Error::new(ErrorKind::Device, "cuda", text, at)
         })?;
@@ -200,7 +200,7 @@ impl Device {
     /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
         let driver = self.port.driver.as_any().downcast_ref::<CudaDriver>();
-        let found = driver.and_then(|driver| probe::name(driver.ordinal()));
+        let found = driver.and_then(|driver| nvidia::name(driver.ordinal()));
         found.unwrap_or_else(|| self.name().to_owned())
     }
 }

@@ -444,7 +444,7 @@ impl Machine {
         }
         self.settle_unblocked(now, false);
         // The step's links go last: freeing may cascade.
-        free(step.work.into_links());
+        free(step.into_links());
     }
 
     /// Time has passed: what was held long enough is let go.

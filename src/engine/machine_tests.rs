@@ -387,7 +387,7 @@ fn what_comes_while_a_step_is_held_back_is_in_it_and_does_not_prolong_it() {
     machine.tick(deadline);
     let step = machine.next(deadline).expect("its time is up");
     assert_eq!(step.nodes().count(), 1 + came);
-    let Work::Group { group, written, .. } = &step.work else { panic!("a fused step") };
+    let Work::Group { group, written, .. } = step.work() else { panic!("a fused step") };
     assert_eq!((group.members.len(), written.len()), (1 + came, 1), "only what has a handle is written");
     run(&mut machine, step, deadline);
     assert!(machine.is_idle());

@@ -12,10 +12,12 @@ use super::limits::Limits;
 use super::pressure::{Pressure, QueueLimits};
 use super::record::Recordings;
 use super::sources::Sources;
+use super::step::Step;
 use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
 use crate::counted::{Counts, Inner};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
+use crate::graph::claim::Claim;
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::operation::Operation;
 use crate::graph::value::Value;
@@ -436,6 +438,12 @@ impl Port {
         self.look(node);
     }
 
+    /// Completes a claimed node, as [`finish`](Self::finish).
+    pub fn end_claimed(&self, claim: Claim<'_>, result: Result<Value, Error>) {
+        // SAFETY: the claim is the right to write.
+        unsafe { self.finish(claim.node(), result) }
+    }
+
     /// Completes a node, and does what comes with an end. The error of a detached one is in the log
     /// before anybody sees the end.
     ///
@@ -459,25 +467,45 @@ impl Port {
         unsafe { node.completion.fail(result, note) };
     }
 
-    /// Completes a claimed node with what `result` brings, or, where that is nothing, marks it as
-    /// fused away: it was, or it was dropped before it was there. What it was made from is let go
-    /// before anybody sees the end, and returned. Nothing happens where the device ended meanwhile,
-    /// and the node with it.
-    pub fn conclude(&self, node: &Node, result: impl FnOnce() -> Option<Result<Value, Error>>) -> Inputs {
+    /// Completes a step's nodes with what `result` brings for each (and is told which that is), or,
+    /// where that is nothing, marks them as fused away: they were, or were dropped before they were
+    /// there. What they were made from is let go before anybody sees the end, and returned. Nothing
+    /// happens where the device ended meanwhile, and the nodes with it.
+    pub fn conclude_step(
+        &self,
+        step: &mut Step,
+        mut result: impl FnMut(&Step, usize, &NodeLink) -> Option<Result<Value, Error>>,
+    ) -> Inputs {
+        let (step, mut freed) = (&*step, Inputs::new());
+        for (k, node) in step.nodes().enumerate() {
+            // SAFETY: claimed for this step, which is lent to nobody else, and whose inputs
+            // nobody here looks at any more.
+            let let_go = || freed.extend(unsafe { node.let_go() });
+            self.conclude(node, || result(step, k, node), let_go);
+        }
+        freed
+    }
+
+    /// Completes a claimed node; what it is made from is let go by `let_go`, where that is due.
+    pub fn conclude(
+        &self,
+        node: &Node,
+        result: impl FnOnce() -> Option<Result<Value, Error>>,
+        let_go: impl FnOnce(),
+    ) {
         if !node.completion.begin_writing() {
-            return Inputs::new();
+            return;
         }
         let result = caught(result).unwrap_or_else(|words| {
             Some(Err(node.fail(ErrorKind::Kernel, format!("its end panicked: {words}"))))
         });
+        let_go();
         // SAFETY: the right to write was just taken.
         unsafe {
-            let inputs = node.let_go();
             match result {
                 Some(result) => self.finish(node, result),
                 None => node.completion.fuse(),
             }
-            inputs
         }
     }
 }

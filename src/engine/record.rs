@@ -9,6 +9,7 @@
 
 use super::step::{At, Step};
 use crate::dtype::DType;
+use crate::graph::claim::Claim;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
@@ -218,17 +219,14 @@ impl Recordings {
     }
 
     /// A submitted step is about to be published.
-    ///
-    /// # Safety
-    /// The caller is the one that runs the step: nobody else lets its nodes' inputs go meanwhile.
     #[cold]
-    pub unsafe fn step(&self, step: &Step, began: Option<Instant>) {
+    pub fn step(&self, step: &Step, began: Option<Instant>) {
         let nodes: Vec<(&NodeLink, bool)> =
-            step.nodes().enumerate().map(|(i, n)| (n, step.work.writes(i))).collect();
+            step.nodes().enumerate().map(|(i, n)| (n, step.work().writes(i))).collect();
         let At { stream, point } = step.at;
         let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
         let ran = Ran::Stream { stream: stream as usize, point };
-        // SAFETY: the caller's promise.
+        // SAFETY: a step that is lent lets nothing go.
         unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits, began) };
     }
 
@@ -265,6 +263,12 @@ impl Recordings {
         let ran = if by_poll { Ran::Poll } else { Ran::TakeUp };
         // SAFETY: the caller's promise.
         unsafe { self.add(nodes, ran, Vec::new(), began) };
+    }
+
+    /// A node ran by itself.
+    pub fn lone(&self, claim: &Claim<'_>, by_poll: bool, began: Option<Instant>) {
+        // SAFETY: the claim keeps its inputs where they are.
+        unsafe { self.small(std::iter::empty(), claim.node(), by_poll, began) };
     }
 
     /// A node that was never run is being freed.

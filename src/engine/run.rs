@@ -4,8 +4,6 @@
 //! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels.
 //! Says who reads what last; knows neither books nor threads.
 
-#![allow(unsafe_code)]
-
 use super::fused::{group, spare_buffer};
 use super::port::Port;
 use super::step::Step;
@@ -13,7 +11,7 @@ use crate::backend::{Backend, Call, Immediate, Operand, Read, Results};
 use crate::error::Error;
 use crate::graph::block::{Block, Kept, Part, Progress};
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeLink, Op, free, is_read_by};
+use crate::graph::node::{Node, NodeLink, Op, free, is_read_by};
 use crate::graph::plan::PlanStep;
 use crate::graph::program::Program;
 use crate::graph::value::{Storage, Value};
@@ -148,19 +146,6 @@ where
     work(&step.work, &step.inputs, &operand, &spare, &|program| block.program(step, program), backend)
 }
 
-/// What the head of a step's work, or its one node, is made from.
-///
-/// # Safety
-/// The caller runs the step: its nodes are claimed for it.
-pub(crate) unsafe fn inputs_of(work: &Work) -> &[NodeLink] {
-    let node = match work {
-        Work::Group { group, .. } => group.head.as_ref().map(|(head, _)| head),
-        Work::Node(node) => Some(node),
-    };
-    // SAFETY: the caller's promise.
-    node.map_or(&[], |node| unsafe { node.inputs() })
-}
-
 /// A node's value as an operand of a step.
 fn operand_of(node: &Node) -> Operand<'_> {
     match node.completion.get() {
@@ -214,12 +199,11 @@ fn run_block(
 }
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
-pub(crate) fn run(step: &Step, port: &Port, mut backend: impl Immediate) {
+pub(crate) fn run(step: &mut Step, port: &Port, mut backend: impl Immediate) {
     let _span = super::events::step(&port.name, step);
     let began = port.recordings.now();
-    // SAFETY: we run the step.
-    let inputs = unsafe { inputs_of(&step.work) };
-    let results = match &step.work {
+    let inputs = step.inputs();
+    let results = match step.work() {
         Work::Node(node) => Results::from_iter([run_node(node, inputs, backend)]),
         fused => {
             let operand = |k: usize| operand_of(fused.operand(inputs, k).0);
@@ -236,17 +220,11 @@ pub(crate) fn run(step: &Step, port: &Port, mut backend: impl Immediate) {
 
 /// Completes a step's nodes with their results, and lets go of what they were made from.
 /// `began` is when it began, where somebody records.
-pub(crate) fn publish(step: &Step, results: Results, port: &Port, began: Option<Instant>) {
+pub(crate) fn publish(step: &mut Step, results: Results, port: &Port, began: Option<Instant>) {
     if port.recordings.is_on() {
-        // SAFETY: we run the step.
-        unsafe { port.recordings.step(step, began) };
+        port.recordings.step(step, began);
     }
     port.counters.closing.fetch_add(step.entries.len(), Relaxed);
-    let mut freed = Inputs::new();
     let mut results = results.into_iter();
-    for (k, node) in step.nodes().enumerate() {
-        let result = if step.work.writes(k) { results.next() } else { None };
-        freed.extend(port.conclude(node, || result));
-    }
-    free(freed);
+    free(port.conclude_step(step, |step, k, _| if step.work().writes(k) { results.next() } else { None }));
 }

@@ -14,6 +14,7 @@ use super::run::{run_group, run_node};
 use crate::backend::Immediate;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
+use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::value::Value;
@@ -111,31 +112,23 @@ impl<B: Immediate> Bench<B> {
         if node.cost_ns > self.limit_ns || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given) {
             return node.completion.state().is_complete();
         }
-        if !node.completion.claim(Phase::Writing, ENTERED) {
-            return node.completion.state().is_complete();
-        }
+        let Some(claim) = node.claim() else { return node.completion.state().is_complete() };
         let claimed = Claimed(node, self.port);
-        let done = self.run_claimed(held, depth);
+        let done = self.run_claimed(held, claim, depth);
         std::mem::forget(claimed);
         done
     }
 
-    fn run_claimed(&mut self, held: Held<'_>, depth: u32) -> bool {
+    fn run_claimed(&mut self, held: Held<'_>, mut claim: Claim<'_>, depth: u32) -> bool {
         let node = held.node();
-        // SAFETY: the node is claimed by us.
-        let inputs = unsafe { node.inputs() };
         let mut began = self.port.recordings.now();
-        // SAFETY: the node is claimed by us.
-        if unsafe { self.backend.run_tiny(node, inputs) } {
+        if self.backend.run_tiny(&mut claim) {
             if self.port.recordings.is_on() {
-                // SAFETY: the node is claimed by us.
-                unsafe { self.port.recordings.small(std::iter::empty(), node, self.look_again, began) };
+                self.port.recordings.lone(&claim, self.look_again, began);
             }
             super::events::small(&self.port.name, node, 0, self.look_again);
-            // SAFETY: as above.
-            self.freed.extend(unsafe { node.let_go() });
-            // SAFETY: as above, and `run_tiny` has filled it in.
-            self.port.publish_small(1, 0, !self.look_again, || unsafe { node.completion.publish() });
+            self.freed.extend(claim.let_go());
+            self.port.publish_small(1, 0, !self.look_again, || claim.publish());
             self.started += 1;
             return true;
         }
@@ -151,25 +144,24 @@ impl<B: Immediate> Bench<B> {
                 }
                 Err(Not::Failed(error)) => Err(error),
                 Err(Not::Yet) => {
-                    self.unclaim(held, &group);
+                    self.unclaim(held, claim, &group);
                     return false;
                 }
             }
         } else {
-            // SAFETY: the node is claimed by us.
-            let inputs = unsafe { node.inputs() };
+            let inputs = claim.inputs();
             let ready = inputs.iter().all(|input| {
                 input.completion.state().is_complete()
                     || depth > 0 && self.is_ours(input) && self.run_at(Held::Link(input), depth - 1)
             });
             if !ready {
-                self.unclaim(held, &group);
+                self.unclaim(held, claim, &group);
                 return false;
             }
             began = self.port.recordings.now();
             run_node(node, inputs, self.backend)
         };
-        let freed = self.publish(node, &group, result, began);
+        let freed = self.publish(claim, &group, result, began);
         // The group borrows the temporaries that are freed now.
         drop(group);
         self.freed.extend(freed);
@@ -229,7 +221,7 @@ impl<B: Immediate> Bench<B> {
     }
 
     /// Gives claims back: others may take the nodes up again.
-    fn unclaim(&self, held: Held<'_>, group: &Group<&Node>) {
+    fn unclaim(&self, held: Held<'_>, claim: Claim<'_>, group: &Group<&Node>) {
         let node = held.node();
         for (member, _) in &group.members {
             if !std::ptr::eq(*member, node) {
@@ -241,8 +233,7 @@ impl<B: Immediate> Bench<B> {
         // Before others can have the node: a link that is made later could be told from a reader's
         // no more.
         let link = self.look_again.then(|| held.link());
-        // SAFETY: claimed by us.
-        let before = unsafe { node.completion.unclaim() };
+        let before = claim.unclaim();
         if let Some(link) = link
             && !before.has(QUEUED)
         {
@@ -253,11 +244,12 @@ impl<B: Immediate> Bench<B> {
     /// Writes the result, marks the temporaries, lets go of what they were made from.
     fn publish(
         &mut self,
-        node: &Node,
+        mut claim: Claim<'_>,
         group: &Group<&Node>,
         result: Result<Value, Error>,
         began: Option<Instant>,
     ) -> Inputs {
+        let node = claim.node();
         if self.port.recordings.is_on() {
             let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
             // SAFETY: all are claimed by us.
@@ -278,12 +270,8 @@ impl<B: Immediate> Bench<B> {
                 weight = weight.saturating_add(Pressure::weight(member.bytes()));
             }
         }
-        // SAFETY: claimed by us.
-        freed.extend(unsafe { node.let_go() });
-        self.port.publish_small(ended, weight, !self.look_again, || {
-            // SAFETY: as above.
-            unsafe { self.port.finish(node, result) }
-        });
+        freed.extend(claim.let_go());
+        self.port.publish_small(ended, weight, !self.look_again, || self.port.end_claimed(claim, result));
         self.started += 1;
         freed
     }

@@ -1,6 +1,12 @@
 //! A step: what a device is given to run at once, on which stream, after what.
+//!
+//! Who has a step runs it: its nodes were claimed for it, and it is the proof. Nobody else reads
+//! what they are made from, or lets go of it.
 
-use crate::graph::node::{NodeLink, Op, ViewOp};
+#![allow(unsafe_code)]
+
+use crate::completion::Phase;
+use crate::graph::node::{Inputs, NodeLink, Op, ViewOp};
 use crate::graph::work::Work;
 use smallvec::SmallVec;
 
@@ -15,7 +21,8 @@ pub(crate) struct Step {
     pub at: At,
     /// What other streams have to have reached before this step may run.
     pub waits: SmallVec<[At; 2]>,
-    pub work: Work,
+    /// What was claimed, and stays.
+    work: Work,
     /// The step's nodes in the engine's books.
     pub entries: SmallVec<[u32; 2]>,
     /// Bytes of the results.
@@ -26,9 +33,59 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// Claims the nodes of some work, which are pending, for a step of these entries.
+    pub fn claim(
+        work: Work,
+        bytes: usize,
+        at: At,
+        waits: SmallVec<[At; 2]>,
+        entries: SmallVec<[u32; 2]>,
+    ) -> Step {
+        let (mut cost_ns, mut claimed) = (0, true);
+        for node in work.nodes() {
+            claimed &= node.completion.claim(Phase::Claimed, 0);
+            cost_ns += node.cost_ns as u64;
+        }
+        assert!(claimed, "an entered node is the engine's");
+        Step { at, waits, work, entries, bytes, cost_ns }
+    }
+
+    pub fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// What the head of its work, or its one node, is made from.
+    pub fn inputs(&self) -> &[NodeLink] {
+        let node = match &self.work {
+            Work::Group { group, .. } => group.head.as_ref().map(|(head, _)| head),
+            Work::Node(node) => Some(node),
+        };
+        // SAFETY: claimed for this step, which lets nothing go while it is lent.
+        node.map_or(&[], |node| unsafe { node.inputs() })
+    }
+
+    /// Lets go of what its nodes are made from, before they have values.
+    #[allow(dead_code)] // Hosts let go as they publish.
+    pub fn let_go(&mut self) -> Inputs {
+        let mut links = Inputs::new();
+        for node in self.work.nodes() {
+            // SAFETY: claimed for this step, which nobody else has.
+            links.extend(unsafe { node.let_go() });
+        }
+        if let Work::Group { group, .. } = &mut self.work {
+            links.extend(std::mem::take(&mut group.inputs));
+        }
+        links
+    }
+
     /// Every node that the step ends, in the order of the data.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
         self.work.nodes()
+    }
+
+    /// Every link that it holds.
+    pub fn into_links(self) -> Inputs {
+        self.work.into_links()
     }
 
     /// One op that touches no element: another look at a value, or the value itself.

@@ -1,6 +1,7 @@
 //! What is meant: nodes, inference, fusion. Pure: no threads, no devices.
 
 pub(crate) mod block;
+pub(crate) mod claim;
 pub(crate) mod cost;
 pub(crate) mod fuse;
 pub(crate) mod infer;

@@ -384,7 +384,8 @@ impl Node {
     /// that nobody else can be reading them.
     ///
     /// # Safety
-    /// The caller holds the right to write (phase Writing), or owns the node alone.
+    /// As of [`inputs`](Self::inputs), and nobody else reads them meanwhile: the caller holds the right
+    /// to write, or runs the step that the node is claimed for, or owns the node alone.
     pub unsafe fn let_go(&self) -> Inputs {
         // SAFETY: the caller's promise: nobody else reads or writes them now.
         self.inputs.with_mut(|inputs| unsafe { std::mem::take(&mut *inputs) })

@@ -6,8 +6,7 @@
 //! and the last reader of each value is the last reader there is. A plan knows neither values nor
 //! devices, and can be run any number of times.
 
-#![allow(unsafe_code)]
-
+use super::claim::Traced;
 use super::fuse::Group;
 use super::node::{Inputs, NodeLink, Op};
 use super::program::{Code, OUTPUTS_MAX};
@@ -77,6 +76,7 @@ struct Draft {
 }
 
 struct Drafter<'a> {
+    traced: Traced<'a>,
     nodes: &'a [NodeLink],
     /// The nodes of the block that each node is made from.
     operands: Vec<SmallVec<[usize; 3]>>,
@@ -93,25 +93,19 @@ fn is_fusible(node: &NodeLink) -> bool {
     node.op.is_elementwise() && !matches!(node.op, Op::Fill(_))
 }
 
-/// What a traced node is made from.
-fn inputs(node: &NodeLink) -> &[NodeLink] {
-    // SAFETY: whoever traces has claimed the nodes, and lets their inputs go only after the plan is
-    // made.
-    unsafe { node.inputs() }
-}
-
-/// Plans a block. `nodes` stand in the order in which they were made; `given` are what comes from
+/// Plans a block. Its nodes stand in the order in which they were made; `given` are what comes from
 /// outside; `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's
 /// draws. With `epilogues` groups may have heads.
 pub(crate) fn plan(
-    nodes: &[NodeLink],
+    traced: Traced<'_>,
     given: &[NodeLink],
     outputs: &[NodeLink],
     draws: &[(u64, u64)],
     epilogues: bool,
 ) -> Plan {
+    let nodes = traced.nodes();
     let number: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (n.address(), i)).collect();
-    let mut drafter = Drafter::new(nodes, &number, outputs);
+    let mut drafter = Drafter::new(traced, &number, outputs);
     for n in 0..nodes.len() {
         if drafter.wanted[n] {
             drafter.place(n);
@@ -145,11 +139,11 @@ pub(crate) fn plan(
                 .map(|k| k as u8)
                 .collect();
             group.program.outputs = written.iter().map(|&k| group.members[k as usize].1).collect();
-            if let Some(head) = draft.head.map(|h| &nodes[h])
-                && let Some(at) = group.input(head)
+            if let Some(h) = draft.head
+                && let Some(at) = group.input(&nodes[h])
             {
-                group.head = Some((head.clone(), at as u8));
-                links.extend(inputs(head).iter().cloned());
+                group.head = Some((nodes[h].clone(), at as u8));
+                links.extend(traced.inputs(h).iter().cloned());
             }
             let read = group.inputs.iter().enumerate().map(|(k, i)| match group.head_input() == Some(k) {
                 true => NOWHERE,
@@ -168,7 +162,7 @@ pub(crate) fn plan(
             (Work::Group { group, written, end }, reads)
         } else {
             let node = &nodes[draft.members[0]];
-            links.extend(inputs(node).iter().cloned());
+            links.extend(traced.inputs(draft.members[0]).iter().cloned());
             let reads = links.iter().map(|i| slot_of[&i.address()]).collect();
             made(node, &mut slot_of);
             (Work::Node(node.clone()), reads)
@@ -215,11 +209,10 @@ fn drawn(group: &Group<NodeLink>, draws: &[(u64, u64)]) -> SmallVec<[(u8, u32); 
 }
 
 impl<'a> Drafter<'a> {
-    fn new(nodes: &'a [NodeLink], number: &HashMap<usize, usize>, outputs: &[NodeLink]) -> Drafter<'a> {
-        let n = nodes.len();
-        let operands: Vec<SmallVec<[usize; 3]>> = nodes
-            .iter()
-            .map(|node| inputs(node).iter().filter_map(|i| number.get(&i.address()).copied()).collect())
+    fn new(traced: Traced<'a>, number: &HashMap<usize, usize>, outputs: &[NodeLink]) -> Drafter<'a> {
+        let (nodes, n) = (traced.nodes(), traced.nodes().len());
+        let operands: Vec<SmallVec<[usize; 3]>> = (0..n)
+            .map(|k| traced.inputs(k).iter().filter_map(|i| number.get(&i.address()).copied()).collect())
             .collect();
         let (mut wanted, mut is_output) = (vec![false; n], vec![false; n]);
         for output in outputs {
@@ -237,7 +230,16 @@ impl<'a> Drafter<'a> {
                 }
             }
         }
-        Drafter { nodes, operands, readers, wanted, is_output, drafts: Vec::new(), draft_of: vec![NONE; n] }
+        Drafter {
+            traced,
+            nodes,
+            operands,
+            readers,
+            wanted,
+            is_output,
+            drafts: Vec::new(),
+            draft_of: vec![NONE; n],
+        }
     }
 
     /// The group of these nodes, where they fit into one.
@@ -247,7 +249,7 @@ impl<'a> Drafter<'a> {
             if !group.has_room() {
                 return None;
             }
-            group.add(&self.nodes[m], inputs(&self.nodes[m]));
+            group.add(&self.nodes[m], self.traced.inputs(m));
         }
         Some(group)
     }

@@ -273,11 +273,11 @@ impl Shared {
     }
 
     /// Runs a step, with the post left to somebody else where that is needed.
-    fn run(&self, me: usize, step: Step) {
+    fn run(&self, me: usize, mut step: Step) {
         self.hand_over(me);
         self.began[me].store(self.now() + 1, Relaxed);
         let host = Host { memory: &self.memory, parallel: &self.crew, inline_values: true };
-        run::run(&step, self.port, host);
+        run::run(&mut step, self.port, host);
         self.began[me].store(0, Relaxed);
         guard::lock(&self.books).desk.machine.finished(step, self.now());
     }
@@ -328,11 +328,11 @@ impl Shared {
 
     /// A step, and word to the others of how many there are besides.
     fn take(&self, books: &mut Books, now: u64) -> Option<Step> {
-        while let Some(step) = books.desk.machine.next(now) {
+        while let Some(mut step) = books.desk.machine.next(now) {
             if step.is_without_kernel() {
                 // It takes less than to hand it to another thread, which would have to wake.
                 run::run(
-                    &step,
+                    &mut step,
                     self.port,
                     Host { memory: &self.memory, parallel: &Serial, inline_values: true },
                 );

@@ -167,7 +167,7 @@ impl SimDriver {
     }
 
     fn run(&self, world: &mut World, stream: usize) {
-        let Some(step) = world.streams[stream].pop_front() else { return };
+        let Some(mut step) = world.streams[stream].pop_front() else { return };
         world.begun += 1;
         let faults = self.script.faults;
         let names: Vec<&str> = step.nodes().map(|n| n.op.name()).collect();
@@ -187,10 +187,10 @@ impl SimDriver {
         if faults.kernel_at == Some(world.begun) {
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
-            let results: Results = (0..step.work.results()).filter_map(|_| error.clone().map(Err)).collect();
-            run::publish(&step, results, world.port, None);
+            let results: Results = (0..step.work().results()).filter_map(|_| error.clone().map(Err)).collect();
+            run::publish(&mut step, results, world.port, None);
         } else {
-            run::run(&step, world.port, host);
+            run::run(&mut step, world.port, host);
         }
         world.reached[stream] = step.at.point;
         world.clock += step.cost_ns;

@@ -8,8 +8,9 @@
 use crate::backend::{self, Backend, Call, End, Fused, Operand, Read, guarded};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
+use crate::graph::claim::Claim;
 use crate::graph::infer;
-use crate::graph::node::{Node, NodeLink, Op, Sink};
+use crate::graph::node::{Node, Op, Sink};
 use crate::graph::operation::{CpuRun, Refusal};
 use crate::graph::program::{OUTPUTS_MAX, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
@@ -172,9 +173,8 @@ impl Backend for Host<'_> {
         taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words))).map_err(Trouble::Failed)
     }
 
-    unsafe fn run_tiny(&self, node: &Node, inputs: &[NodeLink]) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { run_tiny(node, inputs, self) }
+    fn run_tiny(&self, claim: &mut Claim<'_>) -> bool {
+        run_tiny(claim, self)
     }
 
     fn blame(&self, trouble: Trouble, node: &Node) -> Result<Error, Infallible> {
@@ -240,10 +240,8 @@ fn run_reduction_of(
 /// This is what most small eager ops are, and half of their cost would be the views and the program
 /// around them. Nothing here is handed on but in registers: what was just stored by words, and is
 /// loaded whole, waits until every store before it is in the cache.
-///
-/// # Safety
-/// The caller holds the right to write the node.
-unsafe fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
+fn run_tiny(claim: &mut Claim<'_>, host: &Host<'_>) -> bool {
+    let (node, inputs) = (claim.node(), claim.inputs());
     let n = node.numel();
     if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
         return false;
@@ -304,8 +302,7 @@ unsafe fn run_tiny(node: &Node, inputs: &[NodeLink], host: &Host<'_>) -> bool {
         // The kernels of the table do not panic.
         unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) }
     };
-    // SAFETY: the caller's promise.
-    unsafe { node.completion.fill_in(Ok(Value::nothing()), fill) }
+    claim.fill_in(Ok(Value::nothing()), fill)
 }
 
 #[cfg(all(test, not(futensor_loom)))]

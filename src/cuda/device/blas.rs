@@ -8,8 +8,9 @@
 
 #![allow(unsafe_code)]
 
-use super::context::Raw;
 use super::gemm::Calls;
+use super::made::Captured;
+use super::nvidia::{Allocation, Idle, Raw, Span};
 use super::tape::Multiplied;
 use super::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
@@ -17,12 +18,12 @@ use crate::graph::operation::Refusal;
 use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
 use cudarc::driver::sys;
 use std::ffi::c_void;
-use std::sync::OnceLock;
+use std::ptr::null_mut;
 
 /// One stream's handle.
 struct Handle {
     raw: blas::cublasHandle_t,
-    workspace: sys::CUdeviceptr,
+    workspace: Allocation,
 }
 
 /// The handles of a device.
@@ -35,29 +36,51 @@ pub(super) struct Blas {
     tf32: bool,
 }
 
-/// Whether the library is there, looked for once.
-pub(super) fn is_present() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
-    // NVIDIA's own.
-    *PRESENT.get_or_init(|| unsafe { blas::is_culib_present() })
-}
-
 /// What a call's result means. cuBLAS says "execution failed" of faults and of refusals alike: the
 /// stream knows.
 fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trouble> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),
         Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
-        other => {
-            // SAFETY: the stream is the caller's, alive; the context is current.
-            match unsafe { sys::cuStreamQuery(stream.raw) } {
-                sys::CUresult::CUDA_SUCCESS | sys::CUresult::CUDA_ERROR_NOT_READY => {
-                    Err(Trouble::Refused(Refusal::kernel(format!("{call}: {other:?}"))))
-                }
-                fault => Err(Trouble::Fault { call, status: fault }),
-            }
-        }
+        other => match stream.raw.is_through() {
+            Ok(_) => Err(Trouble::Refused(Refusal::kernel(format!("{call}: {other:?}")))),
+            Err(fault) => Err(Trouble::Fault { call, status: fault }),
+        },
+    }
+}
+
+impl Handle {
+    fn new(stream: &Stream) -> Result<Handle, Trouble> {
+        let mut raw = null_mut();
+        // SAFETY: the library is there (the caller has asked), and the place can be written.
+        check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, stream)?;
+        Ok(Handle { raw, workspace: Allocation::NOWHERE })
+    }
+
+    /// What is asked for from now on goes to a stream.
+    fn bind(&self, stream: &Stream) -> Result<(), Trouble> {
+        // SAFETY: handle and stream are alive.
+        let bound = unsafe { blas::cublasSetStream_v2(self.raw, stream.raw.handle().cast()) };
+        check("cublasSetStream", bound, stream)?;
+        let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+        // SAFETY: the handle is alive.
+        check("cublasSetMathMode", unsafe { blas::cublasSetMathMode(self.raw, exact) }, stream)
+    }
+
+    /// After `bind`: a new stream takes the workspace away again.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory while what the handle is asked for runs.
+    unsafe fn work_in(&self, memory: Span, stream: &Stream) -> Result<(), Trouble> {
+        // SAFETY: the handle is alive, and the caller's promise.
+        let set = unsafe { blas::cublasSetWorkspace_v2(self.raw, memory.ptr() as *mut c_void, memory.bytes()) };
+        check("cublasSetWorkspace", set, stream)
+    }
+
+    fn destroy(self) -> Allocation {
+        // SAFETY: made by us, and its one owner ends it.
+        let _ = unsafe { blas::cublasDestroy_v2(self.raw) };
+        self.workspace
     }
 }
 
@@ -74,121 +97,69 @@ impl Blas {
         if let Some(Some(handle)) = self.handles.get(stream.number) {
             return Ok(handle.raw);
         }
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the library is there (the caller has asked), and the context is current.
-        check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, stream)?;
-        let mut handle = Handle { raw, workspace: 0 };
-        // The workspace last: a new stream would take it away again. SAFETY: handle and stream are
-        // alive; the workspace is memory of ours that nobody else uses, and it lives as long as the
-        // handle.
-        let set = unsafe {
-            check("cublasSetStream", blas::cublasSetStream_v2(raw, stream.raw.cast()), stream)
-                .and_then(|()| {
-                    let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-                    check("cublasSetMathMode", blas::cublasSetMathMode(raw, exact), stream)
-                })
-                .and_then(|()| {
-                    let got = sys::cuMemAllocAsync(&mut handle.workspace, self.workspace, stream.raw);
-                    match Trouble::of("cuMemAllocAsync", got) {
-                        Ok(()) => {
-                            let at = handle.workspace as *mut c_void;
-                            check(
-                                "cublasSetWorkspace",
-                                blas::cublasSetWorkspace_v2(raw, at, self.workspace),
-                                stream,
-                            )
-                        }
-                        // Without one it is slower, and not wrong.
-                        Err(Trouble::OutOfMemory { .. }) => {
-                            handle.workspace = 0;
-                            Ok(())
-                        }
-                        Err(trouble) => Err(trouble),
-                    }
-                })
-        };
+        let mut handle = Handle::new(stream)?;
+        let set = handle.bind(stream).and_then(|()| match stream.raw.allocate(self.workspace) {
+            Ok(memory) => {
+                handle.workspace = memory;
+                // SAFETY: it is the handle's own, and what the handle is asked for runs in the order
+                // of one stream.
+                unsafe { handle.work_in(handle.workspace.span(), stream) }
+            }
+            // Without one it is slower, and not wrong.
+            Err(Trouble::OutOfMemory { .. }) => Ok(()),
+            Err(trouble) => Err(trouble),
+        });
         if let Err(trouble) = set {
-            // SAFETY: made above, and known to nobody else.
-            let _ = unsafe { blas::cublasDestroy_v2(raw) };
+            let _ = stream.raw.free(handle.destroy());
             return Err(trouble);
         }
         if self.handles.len() <= stream.number {
             self.handles.resize_with(stream.number + 1, || None);
         }
+        let raw = handle.raw;
         self.handles[stream.number] = Some(handle);
         Ok(raw)
     }
 
-    /// Ends the handles and frees their workspaces, once nothing of this device runs.
-    pub fn clear(&mut self) {
+    /// Ends the handles and frees their workspaces.
+    pub fn clear(&mut self, _: &Idle<'_>) {
         for handle in self.handles.drain(..).flatten().chain(self.capturing.take()) {
-            // SAFETY: made by us, and nothing that uses it is under way, says the caller.
-            unsafe {
-                let _ = blas::cublasDestroy_v2(handle.raw);
-                if handle.workspace != 0 {
-                    let _ = sys::cuMemFree_v2(handle.workspace);
-                }
-            }
+            handle.destroy().free_now();
         }
     }
 
     /// A product as a graph, by capturing it on a stream that has nothing to do with it; `spots`
-    /// are its addresses. The workspace is memory of the graph's, of `self.workspace` bytes.
+    /// are its addresses. The workspace is memory of the graph's: no two of its launches overlap.
     pub fn captured(
         &mut self,
         raw: Raw,
         product: &Multiplied,
         spots: [u64; 3],
-        workspace: u64,
-    ) -> Result<sys::CUgraph, Trouble> {
-        let stream = Stream { raw: raw.0, number: 0 };
-        let handle = match &self.capturing {
-            Some(handle) => handle.raw,
-            None => {
-                let mut raw = std::ptr::null_mut();
-                // SAFETY: as in `handle`.
-                check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, &stream)?;
-                self.capturing = Some(Handle { raw, workspace: 0 });
-                raw
+        workspace: Span,
+    ) -> Result<Captured, Trouble> {
+        let stream = Stream { raw, number: 0 };
+        let handle = match &mut self.capturing {
+            Some(handle) => handle,
+            none => none.insert(Handle::new(&stream)?),
+        };
+        handle.bind(&stream)?;
+        // SAFETY: the graph's launches have it one after the other.
+        unsafe { handle.work_in(workspace, &stream) }?;
+        let raw_handle = handle.raw;
+        let calls = || self.gemms(raw_handle, product.dtype, &product.calls, product.adds, spots);
+        match Captured::of(raw, calls) {
+            Ok(Ok(graph)) => Ok(graph),
+            Ok(Err(status)) => {
+                let call = "cublasGemmStridedBatchedEx";
+                let refused = || Refusal::kernel(format!("{call}: {status:?}")).into();
+                Err(check(call, status, &stream).err().unwrap_or_else(refused))
             }
-        };
-        let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-        // SAFETY: handle and stream are alive; the workspace is the graph's, and no two launches of
-        // one graph overlap. The workspace last: a new stream would take it away again. What is
-        // captured is not run, and nobody else captures on this stream, which this thread alone
-        // gives work to.
-        unsafe {
-            check("cublasSetStream", blas::cublasSetStream_v2(handle, stream.raw.cast()), &stream)?;
-            check("cublasSetMathMode", blas::cublasSetMathMode(handle, exact), &stream)?;
-            let at = workspace as *mut c_void;
-            let set = blas::cublasSetWorkspace_v2(handle, at, self.workspace);
-            check("cublasSetWorkspace", set, &stream)?;
-            // Other threads may go on calling the driver.
-            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-            Trouble::of("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream.raw, mode))?;
+            // A capture that did not work out leaves the context as it was.
+            Err(Trouble::Fault { call: call @ "cuStreamEndCapture", status }) if is_of_capture(status) => {
+                Err(Refusal::kernel(format!("{call}: {status:?}")).into())
+            }
+            Err(trouble) => Err(trouble),
         }
-        let done = self.gemms(handle, product.dtype, &product.calls, product.adds, spots);
-        let mut graph = std::ptr::null_mut();
-        // SAFETY: begun above; the place can be written.
-        let ended = unsafe { sys::cuStreamEndCapture(stream.raw, &mut graph) };
-        let trouble = match done {
-            Ok(()) => match Trouble::of("cuStreamEndCapture", ended) {
-                Ok(()) => return Ok(graph),
-                // A capture that did not work out leaves the context as it was.
-                Err(Trouble::Fault { status, .. }) if is_of_capture(status) => {
-                    Refusal::kernel(format!("cuStreamEndCapture: {status:?}")).into()
-                }
-                Err(trouble) => trouble,
-            },
-            Err(status) => check("cublasGemmStridedBatchedEx", status, &stream)
-                .err()
-                .unwrap_or_else(|| Refusal::kernel(format!("cublasGemmStridedBatchedEx: {status:?}")).into()),
-        };
-        if !graph.is_null() {
-            // SAFETY: made by the capture, and known to nobody else.
-            let _ = unsafe { sys::cuGraphDestroy(graph) };
-        }
-        Err(trouble)
     }
 
     /// One product as calls.

@@ -53,10 +53,15 @@ pub(crate) fn compiler() -> Result<&'static Compiler, String> {
     FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
-fn find() -> Result<Compiler, String> {
+/// Whether the library is there.
+pub(super) fn is_present() -> bool {
     // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
     // NVIDIA's own.
-    if !unsafe { sys::is_culib_present() } {
+    unsafe { sys::is_culib_present() }
+}
+
+fn find() -> Result<Compiler, String> {
+    if !is_present() {
         let names = cudarc::get_lib_name_candidates("nvrtc");
         return Err(format!(
             "NVRTC, which compiles CUDA kernels, was not found; looked for {} in the loader's path \
@@ -92,16 +97,32 @@ impl Drop for Program {
     }
 }
 
+/// The calls that ask for a size, and for so many bytes.
+type Read = (
+    unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+    unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
+);
+const LOG: Read = (sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog);
+const BINARY: Read = (sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN);
+const PORTABLE: Read = (sys::nvrtcGetPTXSize, sys::nvrtcGetPTX);
+
 impl Program {
-    fn log(&self) -> String {
+    /// What a pair of calls gives.
+    fn read(&self, call: &str, (size, get): Read) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program is alive, the pointer is to a live integer.
-        if check("", unsafe { sys::nvrtcGetProgramLogSize(self.0, &mut bytes) }).is_err() || bytes == 0 {
-            return String::new();
+        check(call, unsafe { size(self.0, &mut bytes) })?;
+        let mut read = vec![0u8; bytes];
+        if bytes == 0 {
+            return Ok(read);
         }
-        let mut log = vec![0u8; bytes];
         // SAFETY: the buffer has the size that the library asked for.
-        let _ = unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr() as *mut c_char) };
+        check(call, unsafe { get(self.0, read.as_mut_ptr().cast()) })?;
+        Ok(read)
+    }
+
+    fn log(&self) -> String {
+        let log = self.read("", LOG).unwrap_or_default();
         CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().trim().to_owned()).unwrap_or_default()
     }
 }
@@ -134,26 +155,10 @@ pub(crate) fn compile(name: &str, source: &str, options: &[&str], target: Target
     check("nvrtcCompileProgram", compiled)
         .map_err(|why| format!("{name} does not compile for {architecture}: {why}\n{}", program.log()))?;
 
-    let mut bytes = 0;
-    let binary = matches!(target, Target::Binary(_));
-    // SAFETY: the program is compiled, the pointer is to a live integer.
-    let sized = unsafe {
-        match binary {
-            true => sys::nvrtcGetCUBINSize(program.0, &mut bytes),
-            false => sys::nvrtcGetPTXSize(program.0, &mut bytes),
-        }
-    };
-    check("nvrtcGetCUBINSize", sized)?;
-    let mut image = vec![0u8; bytes];
-    // SAFETY: the buffer has the size that the library asked for.
-    let got = unsafe {
-        match binary {
-            true => sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr() as *mut c_char),
-            false => sys::nvrtcGetPTX(program.0, image.as_mut_ptr() as *mut c_char),
-        }
-    };
-    check("nvrtcGetCUBIN", got)?;
-    Ok(image)
+    match target {
+        Target::Binary(_) => program.read("nvrtcGetCUBIN", BINARY),
+        Target::Portable(_) => program.read("nvrtcGetPTX", PORTABLE),
+    }
 }
 
 #[cfg(test)]

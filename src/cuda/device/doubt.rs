@@ -4,8 +4,6 @@
 //! memory at its end. Whoever publishes a value that the step made, or that was made from one, asks
 //! the doubt first.
 
-#![allow(unsafe_code)]
-
 use super::pinned::PinnedBlock;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::Node;
@@ -14,28 +12,17 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
-/// `IndexError` of the kernels: u32 lock, u32 found, u64 position, i64 index, u64 size.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Record {
-    _lock: u32,
-    found: u32,
-    position: u64,
-    index: i64,
-    size: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Doubt {
     /// Where the record will be; a stand-in has none, and no verdict.
-    record: Option<PinnedBlock>,
+    record: Option<Arc<PinnedBlock>>,
     op: String,
     at: &'static Location<'static>,
     verdict: OnceLock<Option<Error>>,
 }
 
 impl Doubt {
-    pub fn new(record: PinnedBlock, node: &Node) -> Arc<Doubt> {
+    pub fn new(record: Arc<PinnedBlock>, node: &Node) -> Arc<Doubt> {
         Doubt { record: Some(record), ..Doubt::nothing(node.op.name(), node.at) }.into()
     }
 
@@ -49,7 +36,7 @@ impl Doubt {
     }
 
     /// The doubt of a run, of which this is the stand-in.
-    pub fn again(&self, record: PinnedBlock) -> Arc<Doubt> {
+    pub fn again(&self, record: Arc<PinnedBlock>) -> Arc<Doubt> {
         Doubt { record: Some(record), ..Doubt::nothing(&self.op, self.at) }.into()
     }
 
@@ -57,13 +44,12 @@ impl Doubt {
     /// which is, or is ordered after, the one that copies the record.
     pub fn verdict(&self) -> Option<Error> {
         let look = || {
-            // SAFETY: the block has room for a record, and the copy into it is over.
-            let record = unsafe { self.record.as_ref()?.ptr().cast::<Record>().read() };
-            let text = || {
-                let Record { index, position, size, .. } = record;
-                format!("index {index} at position {position} is out of range for size {size}")
-            };
-            (record.found != 0).then(|| Error::new(ErrorKind::Index, &*self.op, text(), self.at))
+            // `IndexError` of the kernels: u32 lock, u32 found, u64 position, i64 index, u64 size.
+            let [state, position, index, size] = self.record.as_ref()?.words();
+            let index = index as i64;
+            let text = || format!("index {index} at position {position} is out of range for size {size}");
+            // The words are little-endian, as the GPU writes them.
+            (state >> 32 != 0).then(|| Error::new(ErrorKind::Index, &*self.op, text(), self.at))
         };
         self.verdict.get_or_init(look).clone()
     }

@@ -2,14 +2,13 @@
 //!
 //! Owned and used by that thread alone. It knows values and nodes, but not when or why a step runs.
 
-#![allow(unsafe_code)]
-
-use super::context::{Context, Event, Events};
 use super::doubt::Doubt;
+use super::handed::{Handed, Whereabouts};
 use super::lanes::{Lanes, Mark};
 use super::launch::Launcher;
-use super::memory::{DeviceBuffer, Heap, Returned, allocate, free};
-use super::pinned::{Pinned, PinnedBlock};
+use super::memory::{DeviceBuffer, Heap, Returned};
+use super::nvidia::{Allocation, Context, Event, Events, Span};
+use super::pinned::{Cargo, Pinned, PinnedBlock};
 use super::tape::{Tape, spoken_of};
 use super::timing::Timing;
 use super::{Site, Stream, Trouble};
@@ -17,7 +16,6 @@ use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::graph::node::Node;
 use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Storage, Value};
-use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,14 +27,6 @@ pub(crate) struct ToReap {
     pub lane: usize,
     pub at: u64,
     pub event: Event,
-}
-
-/// What a flight keeps until it is reached.
-#[derive(Default, Debug)]
-pub(crate) struct Cargo {
-    pub blocks: SmallVec<[PinnedBlock; 1]>,
-    /// Another device's memory that is copied from.
-    pub foreign: SmallVec<[Value; 1]>,
 }
 
 /// A copy that is made a piece at a time.
@@ -53,7 +43,6 @@ pub(crate) struct Gear {
     pub launcher: Launcher,
     pub heap: Arc<Heap>,
     pub pinned: Arc<Pinned>,
-    events: Arc<Events>,
     returned: Vec<Returned>,
     /// Copies to the device that are made a piece at a time.
     pub(super) uploads: VecDeque<Upload>,
@@ -74,9 +63,11 @@ pub(crate) struct Gear {
 /// A step's memory beside its results, and its index error record.
 pub(super) struct Berth {
     stream: Stream,
-    raw: super::context::Raw,
-    scratch: RefCell<SmallVec<[u64; 4]>>,
-    index_error: Cell<Option<u64>>,
+    scratch: RefCell<SmallVec<[Allocation; 4]>>,
+    /// The same, where it is only spoken of.
+    noted: RefCell<SmallVec<[u64; 4]>>,
+    /// On a tape it is an address alone.
+    index_error: Cell<Option<Result<Span, u64>>>,
     tape: Option<Arc<Tape>>,
 }
 
@@ -86,30 +77,25 @@ impl Site for Berth {
     }
 
     fn scratch(&self, bytes: usize) -> Result<u64, Trouble> {
-        let ptr = match &self.tape {
-            Some(tape) => tape.scratch(bytes),
-            None => allocate(bytes, self.raw)?,
-        };
-        self.scratch.borrow_mut().push(ptr);
+        let Some(tape) = &self.tape else { return Ok(self.room(bytes)?.ptr()) };
+        let ptr = tape.scratch(bytes);
+        self.noted.borrow_mut().push(ptr);
         Ok(ptr)
     }
 
     fn index_error(&self) -> Result<u64, Trouble> {
-        if let Some(ptr) = self.index_error.get() {
-            return Ok(ptr);
-        }
-        if let Some(tape) = &self.tape {
+        let record = match (self.index_error.get(), &self.tape) {
+            (Some(record), _) => record,
             // Whoever replays this zeroes it.
-            let ptr = tape.keep(INDEX_ERROR_BYTES);
-            self.index_error.set(Some(ptr));
-            return Ok(ptr);
-        }
-        let ptr = self.scratch(INDEX_ERROR_BYTES)?;
-        // SAFETY: memory of that size, in this stream's order.
-        let status = unsafe { sys::cuMemsetD8Async(ptr, 0, INDEX_ERROR_BYTES, self.raw.0) };
-        Trouble::of("cuMemsetD8Async", status)?;
-        self.index_error.set(Some(ptr));
-        Ok(ptr)
+            (None, Some(tape)) => Err(tape.keep(INDEX_ERROR_BYTES)),
+            (None, None) => {
+                let record = self.room(INDEX_ERROR_BYTES)?;
+                self.stream.raw.zero(record)?;
+                Ok(record)
+            }
+        };
+        self.index_error.set(Some(record));
+        Ok(record.map_or_else(|noted| noted, Span::ptr))
     }
 
     fn tape(&self) -> Option<&Tape> {
@@ -118,44 +104,57 @@ impl Site for Berth {
 }
 
 impl Berth {
+    /// Scratch memory, which is not spoken of but there.
+    pub fn room(&self, bytes: usize) -> Result<Span, Trouble> {
+        let memory = self.stream.raw.allocate(bytes)?;
+        let span = memory.span();
+        self.scratch.borrow_mut().push(memory);
+        Ok(span)
+    }
+
     /// The step is queued: gives scratch memory back, and copies the index error record to the
     /// host, if there is one: what is in doubt about the step's node then.
-    pub fn leave(self, pinned: &Arc<Pinned>, node: &Node) -> Result<Option<Arc<Doubt>>, Trouble> {
-        if let (Some(tape), Some(ptr)) = (&self.tape, self.index_error.get()) {
-            let doubt = Doubt::stand_in(node.op.name(), node.at);
-            tape.doubts(doubt.clone(), ptr);
-            self.give_up()?;
-            return Ok(Some(doubt));
-        }
-        let copied = self.index_error.get().map(|ptr| {
-            let block = pinned.take(INDEX_ERROR_BYTES)?;
-            read_back(block.ptr(), ptr, INDEX_ERROR_BYTES, self.raw).map(|()| block)
-        });
+    pub fn leave(self, gear: &mut Gear, node: &Node) -> Result<Option<Arc<Doubt>>, Trouble> {
+        let doubt = match (&self.tape, self.index_error.get()) {
+            (Some(tape), Some(Err(ptr))) => {
+                let doubt = Doubt::stand_in(node.op.name(), node.at);
+                tape.doubts(doubt.clone(), ptr);
+                Ok(Some(doubt))
+            }
+            (_, Some(Ok(record))) => {
+                gear.read_back(record, self.stream.number).map(|block| Some(Doubt::new(block, node)))
+            }
+            _ => Ok(None),
+        };
         self.give_up()?;
-        Ok(copied.transpose()?.map(|block| Doubt::new(block, node)))
+        doubt
     }
 
     /// Gives scratch memory back.
     pub fn give_up(self) -> Result<(), Trouble> {
-        let scratch = self.scratch.take();
         if let Some(tape) = &self.tape {
-            scratch.into_iter().for_each(|ptr| tape.release(ptr));
-            return Ok(());
+            self.noted.take().into_iter().for_each(|ptr| tape.release(ptr));
         }
-        scratch.into_iter().try_for_each(|ptr| free(ptr, self.raw))
+        self.scratch.take().into_iter().try_for_each(|memory| self.stream.raw.free(memory))
     }
-}
-
-/// Copies from the device to page-locked memory.
-pub(super) fn read_back(to: *mut u8, from: u64, bytes: usize, raw: super::context::Raw) -> Result<(), Trouble> {
-    // SAFETY: both have room for so many bytes; the flight keeps them until it is reached.
-    let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, raw.0) };
-    Trouble::of("cuMemcpyDtoHAsync", status)
 }
 
 /// A buffer as device memory, where it is that.
 pub(super) fn device(buffer: &dyn Buffer) -> Option<&DeviceBuffer> {
     buffer.as_any().downcast_ref()
+}
+
+/// The memory of a value's storage on this device, if it is there.
+pub(super) fn here(value: &Value) -> Option<Span> {
+    let Storage::Shared(buffer) = &value.storage else { return None };
+    if let Some(here) = device(&**buffer) {
+        return Some(here.span());
+    }
+    let handed: &Handed = buffer.as_any().downcast_ref()?;
+    match &*handed.whereabouts() {
+        Whereabouts::Here(here) => Some(here.span()),
+        _ => None,
+    }
 }
 
 /// Where a value's elements are, as far as a launch can use them.
@@ -175,17 +174,16 @@ impl Gear {
         timing: Timing,
     ) -> Result<Gear, String> {
         let context = Context::open(heap.ordinal, reached.len())?;
-        let lanes = Lanes::new(&context.streams, reached, events.clone());
+        let lanes = Lanes::new(&context.streams, reached, events);
         let launcher = Launcher::new(context.gpu);
         let lanes_count = 0..context.streams.len();
-        heap.opened(context.gpu.context as usize);
+        heap.opened(Some(context.gpu.context));
         Ok(Gear {
             context,
             lanes,
             launcher,
             heap,
             pinned,
-            events,
             timing,
             returned: Vec::new(),
             uploads: VecDeque::new(),
@@ -203,11 +201,10 @@ impl Gear {
     }
 
     pub(super) fn berth(&self, lane: usize) -> Berth {
-        let raw = self.lanes.raw(lane);
         Berth {
-            stream: Stream { raw: raw.0, number: lane },
-            raw,
+            stream: Stream { raw: self.lanes.raw(lane), number: lane },
             scratch: RefCell::default(),
+            noted: RefCell::default(),
             index_error: Cell::new(None),
             tape: self.tape.clone(),
         }
@@ -248,14 +245,20 @@ impl Gear {
         };
         if let Some(here) = device(&**buffer) {
             self.reads(lane, here);
-            return Ok(Place::Device(here.ptr));
+            return Ok(Place::Device(here.ptr()));
         }
         if let Some(there) = spoken_of(&**buffer) {
             return Ok(Place::Device(there.ptr()));
         }
         let brought = self.bring(lane, buffer)?;
         self.reads(lane, &brought);
-        Ok(Place::Device(brought.ptr))
+        Ok(Place::Device(brought.ptr()))
+    }
+
+    /// Copies to the host, as part of the lane's next flight.
+    pub(super) fn read_back(&mut self, from: Span, lane: usize) -> Result<Arc<PinnedBlock>, Trouble> {
+        let block = self.pinned.take(from.bytes())?;
+        self.cargo[lane].download(block, from, self.lanes.raw(lane))
     }
 
     /// The lane's next flight is queued: where it stands, and what it keeps.
@@ -284,7 +287,8 @@ impl Gear {
     pub fn end_trim(&mut self) -> Result<bool, Trouble> {
         self.drop_graphs();
         self.free_returned()?;
-        self.launcher.trim();
+        let Some(idle) = self.lanes.idle() else { return Ok(true) };
+        self.launcher.trim(&idle);
         self.context.trim();
         Ok(false)
     }
@@ -295,12 +299,14 @@ impl Gear {
     }
 
     /// The end: nothing runs any more, and no buffer is left. What could not be given back is left
-    /// to the end of the process.
-    pub fn close(mut self) {
-        self.launcher.clear();
+    /// to the end of the process. The context is the caller's to close.
+    pub fn close(mut self) -> Context {
         let _ = self.free_returned();
-        self.pinned.close();
-        self.heap.opened(0);
-        self.context.close(&self.events);
+        if let Some(idle) = self.lanes.idle() {
+            self.launcher.clear(&idle);
+            self.pinned.close(&idle);
+        }
+        self.heap.opened(None);
+        self.context
     }
 }

@@ -20,9 +20,10 @@
 
 use super::block::GivenOperand;
 use super::doubt::{Doubt, Doubts, Known, doubt_too};
-use super::gear::{Gear, Place, device, read_back};
-use super::handed::{Handed, Whereabouts};
-use super::made::{Kernel, Made};
+use super::gear::{Gear, Place, device, here};
+use super::made::{Kernel, Node, Replay};
+use super::memory::{DeviceBuffer, Heap};
+use super::nvidia::Span;
 use super::step::{Operand, Target};
 use super::tape::{Multiplied, Spot};
 use super::{Trouble, pinned::PinnedBlock};
@@ -30,7 +31,6 @@ use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::graph::block::Block;
 use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value, owners};
 use crate::sync::lock;
-use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -100,6 +100,21 @@ pub(super) struct Output {
     pub records: SmallVec<[usize; 1]>,
 }
 
+/// What the driver has of a graph. Dropping it, on any thread, hands that over.
+pub(super) struct Made {
+    heap: Arc<Heap>,
+    /// Taken by the drop alone.
+    replay: Option<Replay>,
+    // Dropped last: its end tells the device's thread to look.
+    arena: Arc<DeviceBuffer>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        self.replay.take().into_iter().for_each(|replay| self.heap.end_graph(replay));
+    }
+}
+
 pub(super) struct Graph {
     pub inputs: Vec<Input>,
     /// Which outputs were wanted.
@@ -122,19 +137,6 @@ fn same(a: &Option<Box<Placed>>, b: &Option<Box<Placed>>) -> bool {
         (None, None) => true,
         (Some(a), Some(b)) => a.offset == b.offset && a.strides == b.strides,
         _ => false,
-    }
-}
-
-/// Where a value's storage begins on this device, if it is there.
-pub(super) fn address(value: &Value) -> Option<u64> {
-    let Storage::Shared(buffer) = &value.storage else { return None };
-    if let Some(here) = device(&**buffer) {
-        return Some(here.ptr);
-    }
-    let handed: &Handed = buffer.as_any().downcast_ref()?;
-    match &*handed.whereabouts() {
-        Whereabouts::Here(here) => Some(here.ptr),
-        _ => None,
     }
 }
 
@@ -266,8 +268,8 @@ impl Gear {
         // What can be missing comes first: inputs, memory.
         let mut inputs: SmallVec<[u64; 8]> = SmallVec::from_elem(0, given.len());
         for (k, input) in graph.inputs.iter().enumerate().filter(|(_, input)| input.used) {
-            inputs[k] = match address(value(k)) {
-                Some(ptr) if input.taken => ptr,
+            inputs[k] = match here(value(k)) {
+                Some(span) if input.taken => span.ptr(),
                 _ => match self.place(lane, value(k))? {
                     Place::Device(ptr) => ptr,
                     Place::Inline => unreachable!("the graph was made for an input in memory"),
@@ -290,11 +292,12 @@ impl Gear {
             Some(made) => made,
             None => {
                 let arena = self.heap.buffer(graph.arena.max(1), &self.lanes, lane)?;
-                let (heap, none) = (self.heap.clone(), std::ptr::null_mut());
-                graph.made.insert(Made { heap, graph: none, executable: std::ptr::null_mut(), arena })
+                let replay = Some(Replay::new(self.context.gpu.context));
+                graph.made.insert(Made { heap: self.heap.clone(), replay, arena })
             }
         };
-        let arena = made.arena.clone();
+        let Made { replay: Some(replay), arena, .. } = made else { unreachable!("it lives") };
+        let (arena, memory) = (arena.clone(), arena.span());
 
         // With no memory of its own there is nothing that a replay on another lane could still be
         // using.
@@ -311,7 +314,7 @@ impl Gear {
 
         if is_new {
             for (words, at) in &graph.constants {
-                self.bring_words(words, arena.ptr + at, lane)?;
+                self.bring_words(words, memory.part(*at, INLINE_BYTES), lane)?;
             }
         }
         let places = &graph.places;
@@ -319,16 +322,15 @@ impl Gear {
             let base = match places[spot.base] {
                 Where::Given(k) => inputs[k],
                 Where::Output(j) => outputs[j].ptr,
-                Where::Arena(at) => arena.ptr + at,
+                Where::Arena(at) => memory.ptr() + at,
             };
             base.wrapping_add_signed(spot.bytes)
         };
-        let context = self.context.gpu.context;
         let mut words: Vec<u64> = Vec::new();
         if is_new {
-            made.begin()?;
+            replay.begin()?;
         }
-        let mut last: Option<sys::CUgraphNode> = None;
+        let mut last: Option<Node> = None;
         for part in &mut graph.parts {
             match part {
                 Part::Kernel(kernel) => {
@@ -340,36 +342,32 @@ impl Gear {
                     for &(at, draw) in &kernel.draws {
                         (words[at], words[at + 1]) = block.draws[draw];
                     }
-                    if is_new {
-                        last = Some(made.add(kernel, &mut words, last, context)?);
-                    } else if words != kernel.sent {
-                        made.bind(kernel, &mut words, context)?;
-                    }
-                    kernel.sent.clone_from(&words);
+                    // SAFETY: the words are the noted launch's, with each address where that base
+                    // is now: memory of the graph's own, of inputs and of outputs, behind whose
+                    // users the lane was put. Kernels are unloaded once no graph is left.
+                    last = Some(unsafe { replay.put(kernel, &mut words, last) }?);
                 }
                 Part::Product(product) if is_new => {
-                    let workspace = arena.ptr + graph.workspace.unwrap_or(0);
+                    let workspace = memory.part(graph.workspace.unwrap_or(0), self.launcher.blas.workspace);
                     let spots = [0, 1, 2].map(|i| locate(&product.spots[i]));
                     let child = self.launcher.blas.captured(raw, product, spots, workspace)?;
-                    last = Some(made.add_child(child, last)?);
+                    last = Some(replay.add_child(child, last)?);
                 }
                 // Nothing of it ever changes.
                 Part::Product(_) => {}
             }
         }
         if is_new {
-            made.instantiate()?;
+            replay.instantiate()?;
         }
         for (_, at) in &graph.records {
-            // SAFETY: memory of the graph's own, of that size, in this stream's order.
-            let status = unsafe { sys::cuMemsetD8Async(arena.ptr + at, 0, INDEX_ERROR_BYTES, raw.0) };
-            Trouble::of("cuMemsetD8Async", status)?;
+            raw.zero(memory.part(*at, INDEX_ERROR_BYTES))?;
         }
-        made.launch(raw)?;
+        replay.launch(raw)?;
         let mut doubts = Doubts::new();
         for ((stand_in, at), record) in graph.records.iter().zip(blocks) {
-            read_back(record.ptr(), arena.ptr + at, INDEX_ERROR_BYTES, raw)?;
-            doubts.push(stand_in.again(record));
+            let from = memory.part(*at, INDEX_ERROR_BYTES);
+            doubts.push(stand_in.again(self.cargo[lane].download(record, from, raw)?));
         }
 
         let result = |output: &Output| {
@@ -407,7 +405,7 @@ impl Graph {
                 let over = (spare || !input.taken) && (!spare || input.spare);
                 lies && over
                     && same(&input.placed, &value.placed)
-                    && (input.fixed.is_none() || input.fixed == address(value))
+                    && (input.fixed.is_none() || input.fixed == here(value).map(Span::ptr))
             })
     }
 }

@@ -6,7 +6,7 @@
 //! type.
 
 use super::launch::{Launcher, launch_plan};
-use super::module::Function;
+use super::nvidia::Function;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::{Operand, Plan, align, elementwise, reduce};
 use crate::graph::program::{Code, Program, Reg};

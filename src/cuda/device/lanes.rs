@@ -6,8 +6,10 @@
 //! call is one that order needs. (A test leaves out each wait in turn, and the simulated driver's
 //! race check has to report it.) Events stand behind some 20 us of work, and where a burst ends.
 
+#![allow(unsafe_code)]
+
 use super::Trouble;
-use super::context::{Event, Events, Raw};
+use super::nvidia::{Event, Events, Idle, Raw};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -114,6 +116,12 @@ impl Lanes {
     /// True where the host has seen everything on the lane reached.
     pub fn is_through(&self, lane: usize) -> bool {
         self.is_reached(Mark { lane: lane as u16, at: self.lanes[lane].queued })
+    }
+
+    /// Where the host has seen everything on all lanes reached, that nothing is under way.
+    pub fn idle(&self) -> Option<Idle<'_>> {
+        // SAFETY: all that is queued stands on a lane, and while the lanes are lent nothing is.
+        (0..self.lanes.len()).all(|lane| self.is_through(lane)).then(|| unsafe { Idle::new() })
     }
 
     /// True where what is queued on `lane` from now on comes after the mark.

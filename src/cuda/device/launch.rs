@@ -10,7 +10,9 @@
 
 use super::blas::Blas;
 use super::cache::Disk;
-use super::module::{Function, Fusion, Modules};
+use super::made::pointers;
+use super::module::{Fusion, Modules};
+use super::nvidia::{Function, Idle, Span};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
@@ -18,9 +20,7 @@ use crate::cuda::ops::operand;
 use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel};
 use crate::graph::node::Reduction;
 use crate::shape::{Strides, contiguous_strides};
-use cudarc::driver::sys;
 use smallvec::SmallVec;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Everything that launches of one device need.
@@ -63,10 +63,8 @@ impl Launcher {
 
     /// Zeroes memory of the step's own.
     pub(super) fn zero(&mut self, site: &dyn Site, ptr: u64, bytes: usize) -> Result<(), Trouble> {
-        // SAFETY: the step's memory has so many bytes, and nobody else uses it before the step's
-        // end.
-        let status = unsafe { sys::cuMemsetD8Async(ptr, 0, bytes, site.stream().raw) };
-        Trouble::of("cuMemsetD8Async", status)
+        // SAFETY: the step's memory has so many bytes there.
+        site.stream().raw.zero(unsafe { Span::new(ptr, bytes) })
     }
 
     /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its
@@ -113,15 +111,15 @@ impl Launcher {
         self.modules.forget_unused();
     }
 
-    /// Unloads what is no longer used, when nothing of this device runs and no graph of it is left.
-    pub fn trim(&mut self) {
-        self.modules.trim();
+    /// Unloads what is no longer used, once no graph is left.
+    pub fn trim(&mut self, idle: &Idle<'_>) {
+        self.modules.trim(idle);
     }
 
-    /// Unloads all modules and ends the cuBLAS handles, once nothing of this device runs any more.
-    pub fn clear(&mut self) {
-        self.modules.clear();
-        self.blas.clear();
+    /// Unloads all modules and ends the cuBLAS handles, once no graph is left.
+    pub fn clear(&mut self, idle: &Idle<'_>) {
+        self.modules.clear(idle);
+        self.blas.clear(idle);
     }
 
     /// Queues the launches of a plan: inputs and outputs by address, in the plan's order.
@@ -238,28 +236,10 @@ fn launch(
         tape.launch(function, grid, block, shared, &args.words, &args.starts, &args.addresses);
         return Ok(());
     }
-    let base = args.words.as_mut_ptr();
-    let mut pointers: SmallVec<[*mut c_void; 24]> =
-        // SAFETY: every start lies inside the words (or at their end, for a struct without bytes).
-        args.starts.iter().map(|&at| unsafe { base.add(at) }.cast()).collect();
-    // SAFETY: the function is loaded in the current context; there is a pointer for each parameter,
-    // to a value of its size in memory that outlives the call, which copies them. Plans are made
-    // for the kernel they name; of kernels from outside, the caller of `CudaRun::launch` promises
-    // the same.
-    let status = unsafe {
-        sys::cuLaunchKernel(
-            function.0,
-            grid[0],
-            grid[1],
-            grid[2],
-            block[0],
-            block[1],
-            block[2],
-            shared,
-            site.stream().raw,
-            pointers.as_mut_ptr(),
-            std::ptr::null_mut(),
-        )
-    };
-    Trouble::of("cuLaunchKernel", status)
+    let mut arguments = pointers(&mut args.words, &args.starts);
+    // SAFETY: the function was found for this launch, and modules are unloaded between launches.
+    // Plans are made for the kernel that they name; the views that their addresses come from are of
+    // memory whose other users the step's lane was put behind. Of kernels from outside, the caller
+    // of `CudaRun::launch` promises the same.
+    unsafe { site.stream().raw.launch(function, [grid, block], shared, &mut arguments) }
 }

@@ -1,137 +1,133 @@
 //! The driver's side of a graph: made node by node, each behind the one before, given other
 //! arguments, launched.
 //!
-//! Used by `graph` on the device's thread. Dropping it, on any thread, only hands the driver's
-//! handles over.
+//! Used by `graph` on the device's thread; any thread may hand it over to be destroyed there.
 
 #![allow(unsafe_code)]
 
 use super::Trouble;
-use super::context::Raw;
-use super::memory::{DeviceBuffer, Heap};
+use super::nvidia::{Opened, Raw};
 use super::tape::Noted;
 use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::ptr::{null, null_mut};
+
+/// A node of a graph.
+#[derive(Clone, Copy)]
+pub(super) struct Node(sys::CUgraphNode);
+
+// SAFETY: a handle, which the device's thread alone uses.
+unsafe impl Send for Node {}
 
 /// A kernel's node.
 pub(super) struct Kernel {
     pub noted: Noted,
     /// Words of the arguments that are a draw's seed, with its position behind it.
     pub draws: SmallVec<[(usize, usize); 1]>,
-    pub node: sys::CUgraphNode,
-    /// Arguments that the executable graph has.
-    pub sent: Vec<u64>,
+    /// With the arguments that the executable graph has.
+    made: Option<(Node, Vec<u64>)>,
 }
 
-/// The driver's side of a graph.
-pub(super) struct Made {
-    pub heap: Arc<Heap>,
-    pub graph: sys::CUgraph,
-    pub executable: sys::CUgraphExec,
-    // Dropped last: its end tells the device's thread to look.
-    pub arena: Arc<DeviceBuffer>,
+/// What the driver captured of a library's calls, for the graph that it becomes a part of.
+pub(super) struct Captured(sys::CUgraph);
+
+/// A graph, and what was made of it to be launched.
+pub(super) struct Replay {
+    graph: sys::CUgraph,
+    executable: sys::CUgraphExec,
+    context: Opened,
 }
 
-// SAFETY: handles; the device's thread alone uses them, and a drop elsewhere hands them over
-// (`Heap::end_graph`).
-unsafe impl Send for Made {}
-// SAFETY: as above; a drop does nothing with the node.
-unsafe impl Send for Kernel {}
+// SAFETY: handles; one thread at a time has them.
+unsafe impl Send for Replay {}
 
-impl Drop for Made {
-    fn drop(&mut self) {
-        self.heap.end_graph(self.graph, self.executable);
-    }
-}
-
-/// What a kernel's node is told. The pointers lead into `words`.
-fn parameters(
-    noted: &Noted,
-    words: &mut [u64],
-    pointers: &mut SmallVec<[*mut c_void; 24]>,
-    context: sys::CUcontext,
-) -> sys::CUDA_KERNEL_NODE_PARAMS {
+/// A pointer to each argument; they begin at these words.
+pub(super) fn pointers(words: &mut [u64], starts: &[usize]) -> SmallVec<[*mut c_void; 24]> {
     let base = words.as_mut_ptr();
-    pointers.clear();
-    // Every start lies inside the words, or at their end.
-    pointers.extend(noted.starts.iter().map(|&at| base.wrapping_add(at).cast::<c_void>()));
-    sys::CUDA_KERNEL_NODE_PARAMS {
-        func: noted.function.0,
-        gridDimX: noted.grid[0],
-        gridDimY: noted.grid[1],
-        gridDimZ: noted.grid[2],
-        blockDimX: noted.block[0],
-        blockDimY: noted.block[1],
-        blockDimZ: noted.block[2],
-        sharedMemBytes: noted.shared,
-        kernelParams: pointers.as_mut_ptr(),
-        extra: std::ptr::null_mut(),
-        kern: std::ptr::null_mut(),
-        ctx: context,
+    // Every start lies inside the words, or at their end: a struct without bytes.
+    starts.iter().map(|&at| base.wrapping_add(at).cast()).collect()
+}
+
+impl Kernel {
+    pub fn new(noted: Noted, draws: SmallVec<[(usize, usize); 1]>) -> Kernel {
+        Kernel { noted, draws, made: None }
     }
 }
 
-impl Made {
+impl Replay {
+    /// A graph without nodes.
+    pub fn new(context: Opened) -> Replay {
+        Replay { graph: null_mut(), executable: null_mut(), context }
+    }
+
     pub fn begin(&mut self) -> Result<(), Trouble> {
-        // SAFETY: the place can be written; the context is current.
+        // SAFETY: the place can be written.
         Trouble::of("cuGraphCreate", unsafe { sys::cuGraphCreate(&mut self.graph, 0) })
     }
 
-    /// Adds a kernel behind what was added last.
-    pub fn add(
+    /// Gives a kernel arguments for the launches to come, where it has others; the first time it is
+    /// added behind what was added last. Its node.
+    ///
+    /// # Safety
+    /// The kernel is this graph's, and its module is loaded as long as the graph is launched. With
+    /// these words a launch does what the noted one would have done, on memory that the graph's
+    /// launches may read and write.
+    pub unsafe fn put(
         &mut self,
         kernel: &mut Kernel,
         words: &mut [u64],
-        last: Option<sys::CUgraphNode>,
-        context: sys::CUcontext,
-    ) -> Result<sys::CUgraphNode, Trouble> {
-        let mut pointers = SmallVec::new();
-        let told = parameters(&kernel.noted, words, &mut pointers, context);
-        let after = last.as_ref().map_or(std::ptr::null(), |node| node);
-        // SAFETY: as for the launch that was noted: there is a pointer for each parameter, to a
-        // value of its size that outlives the call, which copies them. The graph is ours, and
-        // `last` is a node of it.
+        last: Option<Node>,
+    ) -> Result<Node, Trouble> {
+        let noted = &kernel.noted;
+        if let Some((node, sent)) = &kernel.made
+            && sent == words
+        {
+            return Ok(*node);
+        }
+        let mut arguments = pointers(words, &noted.starts);
+        let told = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: noted.function.handle(),
+            gridDimX: noted.grid[0],
+            gridDimY: noted.grid[1],
+            gridDimZ: noted.grid[2],
+            blockDimX: noted.block[0],
+            blockDimY: noted.block[1],
+            blockDimZ: noted.block[2],
+            sharedMemBytes: noted.shared,
+            kernelParams: arguments.as_mut_ptr(),
+            extra: null_mut(),
+            kern: null_mut(),
+            ctx: self.context.handle(),
+        };
+        if let Some((node, sent)) = &mut kernel.made {
+            // SAFETY: the caller's promise; the arguments are copied, and launches that are under
+            // way keep those they were given.
+            let status = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node.0, &told) };
+            Trouble::of("cuGraphExecKernelNodeSetParams", status)?;
+            sent.clone_from_slice(words);
+            return Ok(*node);
+        }
+        let (mut node, after) = (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
+        // SAFETY: as above; `last` is a node of the graph.
         let status = unsafe {
-            sys::cuGraphAddKernelNode_v2(&mut kernel.node, self.graph, after, last.is_some() as usize, &told)
+            sys::cuGraphAddKernelNode_v2(&mut node, self.graph, after, last.is_some() as usize, &told)
         };
         Trouble::of("cuGraphAddKernelNode", status)?;
-        Ok(kernel.node)
+        kernel.made = Some((Node(node), words.to_vec()));
+        Ok(Node(node))
     }
 
-    /// Gives a kernel other arguments, for the launches to come.
-    pub fn bind(
-        &mut self,
-        kernel: &mut Kernel,
-        words: &mut [u64],
-        context: sys::CUcontext,
-    ) -> Result<(), Trouble> {
-        let mut pointers = SmallVec::new();
-        let told = parameters(&kernel.noted, words, &mut pointers, context);
-        // SAFETY: as above; launches that are under way keep the arguments they were given.
-        let status = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, kernel.node, &told) };
-        Trouble::of("cuGraphExecKernelNodeSetParams", status)
-    }
-
-    /// Adds a graph as a node, which is a copy of it.
-    pub fn add_child(
-        &mut self,
-        child: sys::CUgraph,
-        last: Option<sys::CUgraphNode>,
-    ) -> Result<sys::CUgraphNode, Trouble> {
-        let mut node = std::ptr::null_mut();
-        let after = last.as_ref().map_or(std::ptr::null(), |node| node);
-        // SAFETY: the graphs are ours, and `last` is a node of the outer one; the child is copied,
-        // and ends here.
+    /// Adds a graph as a node, behind what was added last.
+    pub fn add_child(&mut self, child: Captured, last: Option<Node>) -> Result<Node, Trouble> {
+        let (mut node, after) = (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
+        // SAFETY: the graphs are ours, and `last` is a node of the outer one.
         let status = unsafe {
-            let status =
-                sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, last.is_some() as usize, child);
-            let _ = sys::cuGraphDestroy(child);
-            status
+            sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, last.is_some() as usize, child.0)
         };
+        child.destroy();
         Trouble::of("cuGraphAddChildGraphNode", status)?;
-        Ok(node)
+        Ok(Node(node))
     }
 
     pub fn instantiate(&mut self) -> Result<(), Trouble> {
@@ -141,8 +137,47 @@ impl Made {
     }
 
     pub fn launch(&self, raw: Raw) -> Result<(), Trouble> {
-        // SAFETY: instantiated, and the stream is alive; what the nodes read and write is alive in
-        // its order.
-        Trouble::of("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.executable, raw.0) })
+        // SAFETY: instantiated; of what the nodes read and write, who added them has spoken.
+        Trouble::of("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.executable, raw.handle()) })
+    }
+
+    /// Nobody will launch it again. Launches that are under way go on to their end, says the
+    /// driver's manual (cuGraphExecDestroy), and nobody waits for them.
+    pub fn destroy(self) {
+        if !self.executable.is_null() {
+            // SAFETY: the driver gave it, and its one owner gives it back.
+            let _ = unsafe { sys::cuGraphExecDestroy(self.executable) };
+        }
+        Captured(self.graph).destroy();
+    }
+}
+
+impl Captured {
+    /// What `calls` has libraries queue on a stream, as a graph; nothing of it runs. Other threads
+    /// may go on calling the driver.
+    pub fn of<E>(raw: Raw, calls: impl FnOnce() -> Result<(), E>) -> Result<Result<Captured, E>, Trouble> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is there; this thread alone gives it work.
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(raw.handle(), mode) };
+        Trouble::of("cuStreamBeginCapture", begun)?;
+        let done = calls();
+        let mut graph = null_mut();
+        // SAFETY: begun above; the place can be written.
+        let ended = unsafe { sys::cuStreamEndCapture(raw.handle(), &mut graph) };
+        let captured = Captured(graph);
+        let failed = match (done, Trouble::of("cuStreamEndCapture", ended)) {
+            (Ok(()), Ok(())) => return Ok(Ok(captured)),
+            (Ok(()), Err(trouble)) => Err(trouble),
+            (Err(why), _) => Ok(Err(why)),
+        };
+        captured.destroy();
+        failed
+    }
+
+    pub fn destroy(self) {
+        if !self.0.is_null() {
+            // SAFETY: the driver gave it, and its one owner gives it back.
+            let _ = unsafe { sys::cuGraphDestroy(self.0) };
+        }
     }
 }

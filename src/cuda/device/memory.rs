@@ -10,15 +10,13 @@
 //! operand. Short memory puts the step off until something comes free; when nothing is under way
 //! any more, it fails alone.
 
-#![allow(unsafe_code)]
-
 use super::Trouble;
-use super::context::Raw;
 use super::lanes::{Lanes, Mark};
+use super::made::Replay;
+use super::nvidia::{Allocation, Opened, Span};
 use crate::graph::value::Buffer;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
-use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
@@ -48,7 +46,7 @@ impl Uses {
 /// Memory that was dropped and is to be freed.
 #[derive(Debug)]
 pub(crate) struct Returned {
-    ptr: u64,
+    memory: Allocation,
     uses: Uses,
 }
 
@@ -59,11 +57,11 @@ pub(crate) struct Heap {
     account: Arc<Memory>,
     returned: Mutex<Vec<Returned>>,
     /// Graphs, and what was made of them to be launched, that nobody will launch any more.
-    ended: Mutex<Vec<(usize, usize)>>,
+    ended: Mutex<Vec<Replay>>,
     /// Allocations that are not freed.
     live: AtomicUsize,
-    /// The open context, as a number; 0 while there is none.
-    context: AtomicUsize,
+    /// The open context, if there is one.
+    context: Mutex<Option<Opened>>,
     /// Says that something was returned.
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -74,40 +72,6 @@ impl fmt::Debug for Heap {
     }
 }
 
-/// The driver's answer to a request that its memory cannot meet, with how much was asked for.
-fn sized(trouble: Trouble, bytes: usize) -> Trouble {
-    match trouble {
-        Trouble::OutOfMemory { .. } => Trouble::OutOfMemory { bytes },
-        other => other,
-    }
-}
-
-/// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A step
-/// that launches nothing leaves nothing on its lane to wait for, so an allocation of its own would
-/// be in no order with its readers.
-const NOWHERE: u64 = 0;
-
-/// Memory in stream order, to be given back by [`free`].
-pub(crate) fn allocate(bytes: usize, raw: Raw) -> Result<u64, Trouble> {
-    if bytes == 0 {
-        return Ok(NOWHERE);
-    }
-    let mut ptr = 0;
-    // SAFETY: `ptr` can be written; the stream is alive.
-    let status = unsafe { sys::cuMemAllocAsync(&mut ptr, bytes, raw.0) };
-    Trouble::of("cuMemAllocAsync", status).map_err(|t| sized(t, bytes))?;
-    Ok(ptr)
-}
-
-/// Gives memory back in stream order.
-pub(crate) fn free(ptr: u64, raw: Raw) -> Result<(), Trouble> {
-    if ptr == NOWHERE {
-        return Ok(());
-    }
-    // SAFETY: `allocate` gave it, and the caller has ordered the stream after all that uses it.
-    Trouble::of("cuMemFreeAsync", unsafe { sys::cuMemFreeAsync(ptr, raw.0) })
-}
-
 impl Heap {
     pub fn new(ordinal: usize, account: Arc<Memory>) -> Arc<Heap> {
         Arc::new(Heap {
@@ -116,19 +80,25 @@ impl Heap {
             returned: Mutex::new(Vec::new()),
             ended: Mutex::new(Vec::new()),
             live: AtomicUsize::new(0),
-            context: AtomicUsize::new(0),
+            context: Mutex::new(None),
             bell: OnceLock::new(),
         })
     }
 
-    /// The device's thread has opened its context, or (0) closed it.
-    pub fn opened(&self, context: usize) {
-        self.context.store(context, SeqCst);
+    /// The device's thread has opened its context, or is about to close it.
+    pub fn opened(&self, context: Option<Opened>) {
+        *lock(&self.context) = context;
     }
 
-    /// The open context, as a number; 0 while there is none.
-    pub fn context(&self) -> usize {
-        self.context.load(SeqCst)
+    /// The open context. For who knows that it stays open.
+    pub fn context(&self) -> Option<Opened> {
+        *lock(&self.context)
+    }
+
+    /// Free and total bytes of the GPU, while the context is open.
+    pub fn free_memory(&self) -> Option<(usize, usize)> {
+        // Under the lock: it is not closed meanwhile.
+        lock(&self.context).and_then(Opened::free_memory)
     }
 
     /// Who is told when memory was returned.
@@ -146,8 +116,8 @@ impl Heap {
         if !self.account.count(bytes) {
             return Err(Trouble::OutOfMemory { bytes });
         }
-        let ptr = match allocate(bytes, lanes.raw(lane)) {
-            Ok(ptr) => ptr,
+        let memory = match lanes.raw(lane).allocate(bytes) {
+            Ok(memory) => memory,
             Err(trouble) => {
                 self.account.uncount(bytes);
                 return Err(trouble);
@@ -155,7 +125,7 @@ impl Heap {
         };
         self.live.fetch_add(1, SeqCst);
         let uses = Uses { written: Some(lanes.next(lane)), read: SmallVec::new() };
-        Ok(Arc::new(DeviceBuffer { ptr, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
+        Ok(Arc::new(DeviceBuffer { memory, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
     }
 
     /// What was returned since the last call.
@@ -168,24 +138,13 @@ impl Heap {
     }
 
     /// A graph and its executable form will not be launched again; from any thread.
-    pub fn end_graph(&self, graph: sys::CUgraph, executable: sys::CUgraphExec) {
-        lock(&self.ended).push((graph as usize, executable as usize));
+    pub(super) fn end_graph(&self, replay: Replay) {
+        lock(&self.ended).push(replay);
     }
 
-    /// Destroys the graphs that have ended. Launches that are under way go on to their end, says
-    /// the driver's manual (cuGraphExecDestroy), and nobody waits for them.
+    /// Destroys the graphs that have ended.
     pub fn end_graphs(&self) {
-        for (graph, executable) in std::mem::take(&mut *lock(&self.ended)) {
-            // SAFETY: the driver's own handles, each handed over once; null where there was none.
-            unsafe {
-                if executable != 0 {
-                    let _ = sys::cuGraphExecDestroy(executable as sys::CUgraphExec);
-                }
-                if graph != 0 {
-                    let _ = sys::cuGraphDestroy(graph as sys::CUgraph);
-                }
-            }
-        }
+        std::mem::take(&mut *lock(&self.ended)).into_iter().for_each(Replay::destroy);
     }
 
     /// Allocations that are not freed, returned ones included.
@@ -197,7 +156,7 @@ impl Heap {
     /// that lane's order. The rest stays in the list.
     pub fn free(&self, list: &mut Vec<Returned>, lanes: &Lanes) -> Result<(), Trouble> {
         let mut result = Ok(());
-        list.retain(|returned| {
+        list.retain_mut(|returned| {
             let open: SmallVec<[Mark; 4]> = returned.uses.all().filter(|&m| !lanes.is_reached(m)).collect();
             let on = match open.first() {
                 None => returned.uses.all().next().map_or(0, |m| m.lane as usize),
@@ -209,7 +168,7 @@ impl Heap {
                     }
                 }
             };
-            match free(returned.ptr, lanes.raw(on)) {
+            match lanes.raw(on).free(returned.memory.take()) {
                 Ok(()) => {
                     lanes.freed(on);
                     self.live.fetch_sub(1, SeqCst);
@@ -231,13 +190,21 @@ impl Heap {
 
 /// Device memory that a value lies in.
 pub(crate) struct DeviceBuffer {
-    pub ptr: u64,
+    memory: Allocation,
     bytes: usize,
     pub heap: Arc<Heap>,
     uses: Mutex<Uses>,
 }
 
 impl DeviceBuffer {
+    pub fn span(&self) -> Span {
+        self.memory.span()
+    }
+
+    pub fn ptr(&self) -> u64 {
+        self.span().ptr()
+    }
+
     /// A later flight of the lane that began to write it goes on.
     pub fn written_by(&self, mark: Mark) {
         lock(&self.uses).written = Some(mark);
@@ -262,7 +229,7 @@ impl DeviceBuffer {
 
 impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceBuffer({} bytes at {:#x})", self.bytes, self.ptr)
+        write!(f, "DeviceBuffer({} bytes at {:#x})", self.bytes, self.ptr())
     }
 }
 
@@ -285,7 +252,7 @@ impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         self.heap.account.uncount(self.bytes);
         let uses = std::mem::take(&mut *lock(&self.uses));
-        lock(&self.heap.returned).push(Returned { ptr: self.ptr, uses });
+        lock(&self.heap.returned).push(Returned { memory: self.memory.take(), uses });
         if let Some(bell) = self.heap.bell.get() {
             bell();
         }

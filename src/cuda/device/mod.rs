@@ -15,7 +15,12 @@
 //! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of `Op::View` only the
 //!   reshape that copies. In place, the output is the memory of the input that `Operation::reuses` names;
 //! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
-//! - `clear(&mut self)`: unloads modules and ends cuBLAS handles, once nothing of this device runs any more.
+//! - `clear(&mut self, idle)`: unloads modules and ends cuBLAS handles; `idle` proves that nothing runs any more.
+//!
+//! Unsafe code stands with the libraries' calls: `nvidia`, `pinned` and `made` for the driver,
+//! `blas`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`. There
+//! the views are believed: addresses are numbers, and who makes a view answers for it, as on the
+//! host.
 //!
 //! Everything here is called on the device's own thread, with the context current. Nothing waits
 //! for the device, nothing synchronises, and no destructor calls the driver.
@@ -25,8 +30,8 @@ mod blas;
 pub(crate) mod block;
 pub(crate) mod cache;
 mod compile;
-pub(crate) mod context;
 pub(crate) mod doubt;
+
 pub(crate) mod gear;
 mod gemm;
 pub(crate) mod graph;
@@ -38,10 +43,10 @@ mod made;
 pub(crate) mod memory;
 pub(crate) mod module;
 mod note;
+pub(crate) mod nvidia;
 pub(crate) mod nvtx;
 pub(crate) mod op;
 pub(crate) mod pinned;
-pub(crate) mod probe;
 mod product;
 mod shelf;
 pub(crate) mod step;
@@ -63,7 +68,7 @@ use cudarc::driver::sys;
 pub(crate) struct Gpu {
     pub ordinal: i32,
     /// The primary context; current on the device's thread.
-    pub context: sys::CUcontext,
+    pub context: nvidia::Opened,
     /// Compute capability: (9, 0) is sm_90.
     pub capability: (u32, u32),
     pub multiprocessors: u32,
@@ -71,11 +76,10 @@ pub(crate) struct Gpu {
 
 pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
 
-/// A stream of the device: the driver's handle, and its number from 0 (cuBLAS handles are kept by
-/// it).
+/// A stream of the device, and its number from 0 (cuBLAS handles are kept by it).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
-    pub raw: sys::CUstream,
+    pub raw: nvidia::Raw,
     pub number: usize,
 }
 
@@ -113,6 +117,11 @@ impl Trouble {
     pub fn no_kernel(what: impl std::fmt::Display) -> Trouble {
         let message = format!("{what} has no CUDA kernel: copy its operands to the CPU with to_device");
         Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message })
+    }
+
+    /// The same; where memory was asked for, with how much that was.
+    pub fn of_size(self, bytes: usize) -> Trouble {
+        if let Trouble::OutOfMemory { .. } = self { Trouble::OutOfMemory { bytes } } else { self }
     }
 
     /// What a call's result means to the step that made it.

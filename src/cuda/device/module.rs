@@ -9,11 +9,10 @@
 //! falls out is unloaded when the device is known to be idle, never while a launch may be under
 //! way.
 
-#![allow(unsafe_code)]
-
 use super::background::{Background, Job};
 use super::cache::{Disk, Key};
 use super::compile::{self, Target};
+use super::nvidia::{Function, Idle, Module};
 use super::shelf::Shelf;
 use super::{Gpu, Trouble};
 use crate::cuda::kernels::Kernel;
@@ -21,17 +20,8 @@ use crate::cuda::kernels::bundle::bundle;
 use crate::cuda::kernels::source::{KernelSource, OPTIONS, module};
 use crate::graph::launch::CudaKernel;
 use crate::graph::operation::Refusal;
-use cudarc::driver::sys;
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
 use std::sync::Arc;
-
-/// A loaded kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Function(pub sys::CUfunction);
-
-// SAFETY: a handle; the driver's calls on functions may be made from any thread.
-unsafe impl Send for Function {}
 
 /// When a fused program gets a kernel of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +76,7 @@ const KERNELS_MAX: usize = 4096;
 type ModuleId = usize;
 
 struct Loaded {
-    raw: sys::CUmodule,
+    raw: Module,
     /// Kernels of it that are on a shelf.
     kernels: usize,
 }
@@ -130,7 +120,7 @@ pub(crate) struct Modules {
     loaded: HashMap<ModuleId, Loaded>,
     next: ModuleId,
     /// Out of every shelf; unloaded when nothing runs.
-    retired: Vec<sys::CUmodule>,
+    retired: Vec<Module>,
     /// Somebody was told that a fused kernel is not there yet.
     pub unsettled: bool,
 }
@@ -295,22 +285,18 @@ impl Modules {
         self.release_fused(out);
     }
 
-    /// Unloads what no shelf holds any more. To be called when nothing of this device runs.
-    pub fn trim(&mut self) {
-        for module in self.retired.drain(..) {
-            // SAFETY: loaded by us, on no shelf, and the caller says that no launch of it is under
-            // way.
-            let _ = unsafe { sys::cuModuleUnload(module) };
-        }
+    /// Unloads what no shelf holds any more.
+    pub fn trim(&mut self, idle: &Idle<'_>) {
+        self.retired.drain(..).for_each(|module| module.unload(idle));
     }
 
-    /// Forgets and unloads everything. As [`trim`](Self::trim).
-    pub fn clear(&mut self) {
+    /// Forgets and unloads everything.
+    pub fn clear(&mut self, idle: &Idle<'_>) {
         self.single.clear();
         self.fused.clear();
         self.brought.clear();
         self.retired.extend(self.loaded.drain().map(|(_, loaded)| loaded.raw));
-        self.trim();
+        self.trim(idle);
     }
 
     fn target(&self) -> Result<Target, String> {
@@ -375,19 +361,7 @@ impl Modules {
     }
 
     fn load(&mut self, image: &[u8]) -> Result<ModuleId, Trouble> {
-        let mut raw = std::ptr::null_mut();
-        // Portable assembly is text, and the driver looks for its end.
-        let mut text;
-        let image = if image.starts_with(b"\x7fELF") || image.last() == Some(&0) {
-            image
-        } else {
-            text = image.to_vec();
-            text.push(0);
-            &text[..]
-        };
-        // SAFETY: the image is whole (an ELF file says its own length, a text ends with a zero);
-        // the context is current.
-        Trouble::of("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) })?;
+        let raw = Module::load(image)?;
         let id = self.next;
         self.next += 1;
         self.loaded.insert(id, Loaded { raw, kernels: 0 });
@@ -398,14 +372,10 @@ impl Modules {
         let Some(loaded) = self.loaded.get_mut(&id) else {
             return Ok(Found::Refused(Refusal::kernel("its module is gone")));
         };
-        let name = CString::new(entry).unwrap_or_default();
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the module is loaded, the name ends with a zero.
-        let status = unsafe { sys::cuModuleGetFunction(&mut raw, loaded.raw, name.as_ptr()) };
-        match Trouble::of("cuModuleGetFunction", status) {
-            Ok(()) => {
+        match loaded.raw.function(entry) {
+            Ok(function) => {
                 loaded.kernels += 1;
-                Ok(Found::Ready(Function(raw), id))
+                Ok(Found::Ready(function, id))
             }
             Err(Trouble::Refused(_)) => {
                 let text = format!("the source has no kernel named {entry} (is it extern \"C\"?)");

@@ -6,8 +6,8 @@
 use super::Trouble;
 use super::block::{GivenOperand, UnderWay};
 use super::doubt::{Doubt, Doubts, Known};
-use super::gear::Gear;
-use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Verdict, Where, address};
+use super::gear::{Gear, here};
+use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Verdict, Where};
 use super::made::Kernel;
 use super::step::Operand;
 use super::tape::{self, Item, Kind, Life, Played, Spot, Tape, spoken_of};
@@ -223,7 +223,7 @@ impl Gear {
                             found.push((at, k));
                         }
                     }
-                    Part::Kernel(Kernel { noted, draws: found, node: std::ptr::null_mut(), sent: Vec::new() })
+                    Part::Kernel(Kernel::new(noted, found))
                 }
                 Item::Product(product) => {
                     if !product.spots.iter().all(|spot| look(spot, true)) {
@@ -245,7 +245,7 @@ impl Gear {
                 used: used[k],
                 spare: spare[k],
                 taken: taken.contains(&k),
-                fixed: if fixed[k] { Some(address(value)?) } else { None },
+                fixed: if fixed[k] { Some(here(value)?.ptr()) } else { None },
             });
         }
         let records: Option<Vec<(Arc<Doubt>, u64)>> =

@@ -10,9 +10,9 @@
 //! would save a pass, but know a bias, ReLU and GELU alone, and round a half once where the ops
 //! apart round twice: a value would depend on what was fused.
 
-use super::blas::is_present;
 use super::gemm::{Misfit, calls};
 use super::launch::Launcher;
+use super::nvidia::has_cublas;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::{Operand, align, elementwise};
@@ -39,7 +39,7 @@ impl Launcher {
     ) -> Result<(), Trouble> {
         let work =
             [product.m, product.k, product.n].iter().fold(product.batch.numel(), |x, &n| x.saturating_mul(n));
-        if product.dtype.is_float() && work > 0 && is_present() {
+        if product.dtype.is_float() && work > 0 && has_cublas() {
             let stream = site.stream();
             let ready = match calls(product) {
                 Ok(calls) => Some((calls, a, b)),

@@ -4,10 +4,8 @@
 //! Called on the device's thread. What is returned are promises: the elements are there when the
 //! lane has reached the flight.
 
-#![allow(unsafe_code)]
-
 use super::doubt::{Doubt, Known};
-use super::gear::{Berth, Gear, Place, device, read_back};
+use super::gear::{Berth, Gear, Place, device, here};
 use super::group;
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
@@ -47,7 +45,7 @@ pub(crate) struct Queued {
 /// Host memory that a sink is given: staging that the flight fills, or a value that lay on the host
 /// all along.
 pub(crate) struct Landing {
-    staging: Option<PinnedBlock>,
+    staging: Option<Arc<PinnedBlock>>,
     value: Option<Value>,
     layout: Layout,
     dtype: DType,
@@ -79,10 +77,9 @@ fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
     if !layout.strides.iter().zip(shape.iter()).all(|(&s, &n)| s == 0 || n == 1) {
         return None;
     }
-    let ptr = value.first(dtype);
+    let one = View { ptr: value.first(dtype), dtype, shape: &[], strides: &[] };
     Some(with_dtype!(dtype, T => {
-        // SAFETY: an inline value of this type has at least one element.
-        let x = unsafe { ptr.cast::<T>().read() };
+        let x = one.as_slice::<T>()?[0];
         match dtype {
             DType::Bool => Scalar::Bool(x.to_i64() != 0),
             d if d.is_int() => Scalar::Int(x.to_i64()),
@@ -128,16 +125,23 @@ impl Backend for Launch<'_> {
     }
 
     fn find(&mut self, value: &Value, of: &Node) -> Result<u64, Trouble> {
+        let offset = value.placed.as_ref().map_or(0, |p| p.offset) * of.dtype.size();
         let ptr = match (self.gear.place(self.lane, value)?, &value.storage) {
             (Place::Device(ptr), _) => ptr,
-            (Place::Inline, Storage::Inline(words)) => {
-                let to = super::Site::scratch(&self.berth, INLINE_BYTES)?;
-                self.gear.bring_words(words, to, self.lane)?;
-                to
-            }
+            (Place::Inline, Storage::Inline(words)) => match &self.gear.tape {
+                Some(tape) => {
+                    let to = super::Site::scratch(&self.berth, INLINE_BYTES)?;
+                    tape.constant(words, to);
+                    to
+                }
+                None => {
+                    let to = self.berth.room(INLINE_BYTES)?;
+                    self.gear.bring_words(words, to, self.lane)?;
+                    to.ptr()
+                }
+            },
             (Place::Inline, _) => unreachable!("inline values have their elements themselves"),
         };
-        let offset = value.placed.as_ref().map_or(0, |p| p.offset) * of.dtype.size();
         Ok(ptr + offset as u64)
     }
 
@@ -152,7 +156,7 @@ impl Backend for Launch<'_> {
             return Target { ptr: there.ptr(), buffer };
         }
         let here = device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
-        let ptr = here.ptr;
+        let ptr = here.ptr();
         self.gear.overwrites(self.lane, here);
         Target { ptr, buffer }
     }
@@ -197,26 +201,28 @@ impl Backend for Launch<'_> {
             self.landing = Some(Landing { staging: None, value: Some(value), layout, dtype: of.dtype });
             return Ok(());
         }
-        let mut from = 0;
         let bytes = of.bytes();
-        if bytes > 0 {
-            from = self.find(value, of)?;
+        let staging = if bytes > 0 {
+            let ptr = self.find(value, of)?;
             self.gear.order(self.lane)?;
-            if !layout.is_contiguous() {
+            let from = if layout.is_contiguous() {
+                let all = here(value).unwrap_or_else(|| unreachable!("it was just found here"));
+                all.part((layout.offset * of.dtype.size()) as u64, bytes)
+            } else {
                 let strides = &layout.strides;
-                let view = DeviceView { ptr: from, dtype: of.dtype, shape: &of.shape, strides };
-                from = super::Site::scratch(&self.berth, bytes)?;
-                let to = DeviceViewMut { ptr: from, dtype: of.dtype, shape: &of.shape };
+                let view = DeviceView { ptr, dtype: of.dtype, shape: &of.shape, strides };
+                let copy = self.berth.room(bytes)?;
+                let to = DeviceViewMut { ptr: copy.ptr(), dtype: of.dtype, shape: &of.shape };
                 self.gear.launcher.copy(&self.berth, view, to)?;
-            }
-        }
-        let block = self.gear.pinned.take(bytes)?;
-        if bytes > 0 {
-            read_back(block.ptr(), from, bytes, self.gear.lanes.raw(self.lane))?;
-        }
+                copy
+            };
+            self.gear.read_back(from, self.lane)?
+        } else {
+            Arc::new(self.gear.pinned.take(0)?)
+        };
         let strides = contiguous_strides(&of.shape);
         let layout = Layout { shape: of.shape.clone(), strides, offset: 0 };
-        self.landing = Some(Landing { staging: Some(block), value: None, layout, dtype: of.dtype });
+        self.landing = Some(Landing { staging: Some(staging), value: None, layout, dtype: of.dtype });
         Ok(())
     }
 
@@ -236,7 +242,7 @@ impl Gear {
             return Ok(Target { ptr: buffer.ptr(), buffer });
         }
         let buffer: Arc<DeviceBuffer> = self.heap.buffer(bytes, &self.lanes, lane)?;
-        Ok(Target { ptr: buffer.ptr, buffer })
+        Ok(Target { ptr: buffer.ptr(), buffer })
     }
 
     /// What is a step's own; a fault, and what may yet come, go up.
@@ -289,7 +295,7 @@ impl Gear {
         };
         let mut doubt = None;
         match (work, &mut results[..]) {
-            (Work::Node(node), [result @ Ok(_)]) => match launch.berth.leave(&launch.gear.pinned, node) {
+            (Work::Node(node), [result @ Ok(_)]) => match launch.berth.leave(launch.gear, node) {
                 Ok(left) => doubt = left,
                 Err(trouble) => *result = Err(launch.gear.blame(trouble, node, last_try)?),
             },

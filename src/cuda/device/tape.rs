@@ -8,7 +8,7 @@
 
 use super::doubt::Doubt;
 use super::gemm::Calls;
-use super::module::Function;
+use super::nvidia::Function;
 use crate::dtype::DType;
 use crate::graph::value::{Buffer, INLINE_BYTES};
 use crate::sync::{Mutex, lock};

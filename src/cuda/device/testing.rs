@@ -5,14 +5,16 @@
 use super::cache::Disk;
 use super::launch::Launcher;
 use super::module::Fusion;
+use super::nvidia::{Allocation, Context, Idle, Span};
+use super::pinned::{Cargo, Pinned};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::dtype::{DType, Element, with_dtype};
 use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::host::kernels::copy;
 use crate::shape::{Shape, contiguous_strides};
 use crate::view::{Serial, View, ViewMut};
-use cudarc::driver::sys;
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,40 +24,29 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// The device, a stream, and all memory that a test takes.
 pub(super) struct Rig {
+    /// Taken by the drop alone.
+    context: Option<Context>,
     gpu: Gpu,
     pub stream: Stream,
-    owned: RefCell<Vec<u64>>,
+    pinned: Arc<Pinned>,
+    cargo: RefCell<Cargo>,
+    owned: RefCell<Vec<Allocation>>,
     error: Cell<u64>,
     pub scratched: Cell<usize>,
     _alone: MutexGuard<'static, ()>,
 }
 
-pub(super) fn ok(status: sys::CUresult) {
-    assert_eq!(status, sys::CUresult::CUDA_SUCCESS);
-}
-
 impl Rig {
     pub fn new() -> Rig {
         let alone = ALONE.lock().unwrap_or_else(|p| p.into_inner());
-        let (mut context, mut raw) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let (mut major, mut minor) = (0, 0);
-        use sys::CUdevice_attribute_enum::*;
-        // SAFETY: plain calls in the order that the driver asks for, with live pointers.
-        unsafe {
-            assert!(sys::is_culib_present(), "no libcuda in the loader's path");
-            ok(sys::cuInit(0));
-            ok(sys::cuDevicePrimaryCtxRetain(&mut context, 0));
-            ok(sys::cuCtxSetCurrent(context));
-            ok(sys::cuStreamCreate(&mut raw, 1));
-            ok(sys::cuDeviceGetAttribute(&mut major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
-            ok(sys::cuDeviceGetAttribute(&mut minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
-        }
-        let capability = (major as u32, minor as u32);
-        let gpu = Gpu { ordinal: 0, context, capability, multiprocessors: 1 };
-        let stream = Stream { raw, number: 0 };
+        let context = Context::open(0, 1).unwrap_or_else(|why| panic!("{why}"));
+        let stream = Stream { raw: context.streams[0], number: 0 };
         Rig {
-            gpu,
+            gpu: context.gpu,
+            context: Some(context),
             stream,
+            pinned: Arc::default(),
+            cargo: RefCell::default(),
             owned: RefCell::default(),
             error: Cell::new(0),
             scratched: Cell::new(0),
@@ -63,38 +54,55 @@ impl Rig {
         }
     }
 
+    /// Waits for all that is queued.
+    pub fn idle(&self) -> Idle<'_> {
+        self.stream.raw.sleep().unwrap();
+        // SAFETY: a test has this one stream, and does one thing after the other.
+        unsafe { Idle::new() }
+    }
+
     pub fn launcher(&self, fusion: Fusion) -> Launcher {
         Launcher::with(self.gpu, fusion, Disk::from_environment())
     }
 
+    fn room(&self, bytes: usize) -> Span {
+        let memory = self.stream.raw.allocate(bytes.max(1)).unwrap();
+        let span = memory.span().part(0, bytes);
+        self.owned.borrow_mut().push(memory);
+        span
+    }
+
     pub fn alloc(&self, bytes: usize) -> u64 {
-        let mut ptr = 0;
-        // SAFETY: the context is current.
-        ok(unsafe { sys::cuMemAlloc_v2(&mut ptr, bytes.max(1)) });
-        self.owned.borrow_mut().push(ptr);
-        ptr
+        self.room(bytes).ptr()
     }
 
     pub fn upload(&self, bytes: &[u8]) -> u64 {
-        let ptr = self.alloc(bytes.len());
+        let to = self.room(bytes.len());
+        let block = self.pinned.take(bytes.len()).unwrap();
+        let shape = [bytes.len()];
+        let from = View { ptr: bytes.as_ptr(), dtype: DType::U8, shape: &shape, strides: &[1] };
+        copy::copy(
+            from,
+            &ViewMut { ptr: block.ptr(), dtype: DType::U8, shape: &shape, life: PhantomData },
+            &Serial,
+        );
         if !bytes.is_empty() {
-            // SAFETY: the memory was just made with this size; the host's lives through the call,
-            // which waits.
-            ok(unsafe { sys::cuMemcpyHtoD_v2(ptr, bytes.as_ptr().cast(), bytes.len()) });
+            self.cargo.borrow_mut().upload(to, block, self.stream.raw).unwrap();
         }
-        ptr
+        to.ptr()
     }
 
     pub fn download(&self, ptr: u64, bytes: usize) -> Vec<u8> {
-        let mut out = vec![0u8; bytes];
-        // SAFETY: everything queued is waited for; the buffer has the size.
-        unsafe {
-            ok(sys::cuStreamSynchronize(self.stream.raw));
-            if bytes > 0 {
-                ok(sys::cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), ptr, bytes));
-            }
+        if bytes == 0 {
+            return Vec::new();
         }
-        out
+        // SAFETY: tests ask for what they were given.
+        let from = unsafe { Span::new(ptr, bytes) };
+        let block = self.pinned.take(bytes).unwrap();
+        let block = self.cargo.borrow_mut().download(block, from, self.stream.raw).unwrap();
+        self.idle();
+        let view = View { ptr: block.ptr(), dtype: DType::U8, shape: &[bytes], strides: &[1] };
+        view.to_vec().unwrap()
     }
 
     /// The record of a bad index: position, index, size.
@@ -127,15 +135,13 @@ impl Site for Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // SAFETY: all work is waited for before its memory goes.
-        unsafe {
-            let _ = sys::cuStreamSynchronize(self.stream.raw);
-            for ptr in self.owned.take() {
-                let _ = sys::cuMemFree_v2(ptr);
-            }
-            let _ = sys::cuStreamDestroy_v2(self.stream.raw);
-            let _ = sys::cuDevicePrimaryCtxRelease_v2(0);
-        }
+        let owned = self.owned.take();
+        owned.into_iter().try_for_each(|memory| self.stream.raw.free(memory)).unwrap();
+        let idle = self.idle();
+        self.cargo.take();
+        self.pinned.close(&idle);
+        // SAFETY: a test takes no handle with it.
+        self.context.take().into_iter().for_each(|context| unsafe { context.close(&[]) });
     }
 }
 

@@ -128,7 +128,7 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         }
         near("cumsum", both(&rig, launcher, CumSum { dim: 1 }, &[&x]).unwrap(), 4.0 * tolerance);
     }
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn products_agree_however_their_operands_lie() {
             near("many batches", both(&rig, launcher, MatMul, &many).unwrap(), 1e-3);
         }
     }
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     assert_eq!(asked(&rig, launcher, select(), &[&none, &low]), Some((1, -5, 4)));
     let fine = Value::of(&[3], &[0i64, 3, 2]);
     assert_eq!(asked(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]), None);
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn windows_move_as_they_do_on_the_cpu() {
             }
         }
     }
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 /// A random program: casts, constants, conditions, several outputs.
@@ -407,7 +407,7 @@ fn a_program_has_the_cpus_bits_fused_and_op_by_op() {
             );
         }
     }
-    launchers.iter_mut().for_each(Launcher::clear);
+    launchers.iter_mut().for_each(|launcher| launcher.clear(&rig.idle()));
 }
 
 /// `(x * y + x)^2`: three instructions.
@@ -444,7 +444,7 @@ fn a_group_runs_op_by_op_until_its_kernel_is_there_and_takes_no_scratch_from_the
         std::thread::yield_now();
     }
     assert_eq!(run(launcher), 0);
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn intermediate_values_of_a_long_chain_share_two_blocks() {
     launcher.group(&rig, &p, &[8], &[zeros.on(&rig)], &[out], None).unwrap();
     assert_eq!(numbers(DType::F32, &rig.download(out.ptr, 32)), [20.0; 8]);
     assert_eq!(rig.scratched.get(), 2);
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 #[test]
@@ -500,7 +500,7 @@ fn reductions_agree_with_the_cpu() {
             }
         }
     }
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }
 
 /// `out = a * x + y`, from outside.
@@ -574,5 +574,5 @@ fn an_op_from_outside_brings_its_source_and_a_wrong_one_says_why() {
         false,
     );
     assert!(refusal(none.map(|()| 0)).contains("homemade has no CUDA kernel"));
-    launcher.clear();
+    launcher.clear(&rig.idle());
 }

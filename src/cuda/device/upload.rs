@@ -4,17 +4,16 @@
 //! that the thread can launch in between and the copy runs beside what computes. A step that needs
 //! what is still on its way is tried again later.
 
-#![allow(unsafe_code)]
-
 use super::Trouble;
-use super::context::Raw;
 use super::gear::{Gear, Upload, device};
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
-use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
+use super::nvidia::Span;
+use super::pinned::PinnedBlock;
+use crate::dtype::DType;
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage};
 use crate::host::kernels::copy;
 use crate::view::{Serial, View, ViewMut};
-use cudarc::driver::sys;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -32,18 +31,9 @@ fn handed(buffer: &dyn Buffer) -> &Handed {
     }
 }
 
-fn write(to: u64, from: *const u8, bytes: usize, raw: Raw) -> Result<(), Trouble> {
-    // SAFETY: both have room for so many bytes; the flight keeps the staging until it is reached.
-    let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, raw.0) };
-    Trouble::of("cuMemcpyHtoDAsync", status)
-}
-
-/// Copies elements of a host value to staging, in row-major order.
-fn gather(value: &Value, handed: &Handed, to: *mut u8) {
-    let strides = value.strides(&handed.shape);
-    let from =
-        View { ptr: value.first(handed.dtype), dtype: handed.dtype, shape: &handed.shape, strides: &strides };
-    let to = ViewMut { ptr: to, dtype: handed.dtype, shape: &handed.shape, life: PhantomData };
+/// Copies elements to staging, in row-major order.
+fn gather(from: View<'_>, to: &PinnedBlock) {
+    let to = ViewMut { ptr: to.ptr(), dtype: from.dtype, shape: from.shape, life: PhantomData };
     copy::copy(from, &to, &Serial);
 }
 
@@ -67,23 +57,12 @@ impl Gear {
         {
             let here = self.heap.buffer(bytes, &self.lanes, lane)?;
             let offset = value.placed.as_ref().map_or(0, |p| p.offset) * handed.dtype.size();
-            let contexts = (self.heap.context(), source.heap.context());
-            // SAFETY: both hold so many bytes from there on; the source is complete, and the flight
-            // keeps it.
-            let status = unsafe {
-                sys::cuMemcpyPeerAsync(
-                    here.ptr,
-                    contexts.0 as sys::CUcontext,
-                    source.ptr + offset as u64,
-                    contexts.1 as sys::CUcontext,
-                    bytes,
-                    self.lanes.raw(lane).0,
-                )
+            let (Some(ours), Some(theirs)) = (self.heap.context(), source.heap.context()) else {
+                unreachable!("a device closes only once nothing lies on it");
             };
-            if bytes > 0 {
-                Trouble::of("cuMemcpyPeerAsync", status)?;
-            }
-            self.cargo[lane].foreign.push(value);
+            let from = source.span().part(offset as u64, bytes);
+            self.lanes.raw(lane).bring((here.span(), ours), (from, theirs))?;
+            self.cargo[lane].keep(value);
             *handed.whereabouts() = Whereabouts::Here(here.clone());
             return Ok(here);
         }
@@ -97,9 +76,10 @@ impl Gear {
         let here = self.heap.buffer(bytes, &self.lanes, lane)?;
         if bytes > 0 {
             let block = self.pinned.take(bytes)?;
-            gather(&value, handed, block.ptr());
-            write(here.ptr, block.ptr(), bytes, self.lanes.raw(lane))?;
-            self.cargo[lane].blocks.push(block);
+            let Handed { shape, dtype, .. } = handed;
+            let strides = value.strides(shape);
+            gather(View { ptr: value.first(*dtype), dtype: *dtype, shape, strides: &strides }, &block);
+            self.cargo[lane].upload(here.span(), block, self.lanes.raw(lane))?;
         }
         *handed.whereabouts() = Whereabouts::Here(here.clone());
         Ok(here)
@@ -109,20 +89,12 @@ impl Gear {
     pub(super) fn bring_words(
         &mut self,
         words: &[u64; INLINE_BYTES / 8],
-        to: u64,
+        to: Span,
         lane: usize,
     ) -> Result<(), Trouble> {
-        if let Some(tape) = &self.tape {
-            tape.constant(words, to);
-            return Ok(());
-        }
-        let bytes = INLINE_BYTES;
-        let block = self.pinned.take(bytes)?;
-        // SAFETY: the block has room for the words.
-        unsafe { std::ptr::copy_nonoverlapping(words.as_ptr().cast(), block.ptr(), bytes) };
-        write(to, block.ptr(), bytes, self.lanes.raw(lane))?;
-        self.cargo[lane].blocks.push(block);
-        Ok(())
+        let mut block = self.pinned.take(INLINE_BYTES)?;
+        block.put(words);
+        self.cargo[lane].upload(to, block, self.lanes.raw(lane))
     }
 
     /// True while a copy is being made and may go on.
@@ -145,19 +117,16 @@ impl Gear {
         let handed = handed(&*own);
         let bytes = handed.bytes();
         let n = PIECE.min(bytes - upload.done);
-        let piece = || {
+        let mut piece = || {
             let block = self.pinned.take(n)?;
-            // SAFETY: `done + n` is at most the length of the contiguous elements.
-            unsafe {
-                let from = upload.value.first(handed.dtype).add(upload.done);
-                std::ptr::copy_nonoverlapping(from, block.ptr(), n);
-            }
-            write(upload.buffer.ptr + upload.done as u64, block.ptr(), n, self.lanes.raw(lane))?;
-            Ok(block)
+            // Whatever they are: they lie in one piece.
+            let ptr = upload.value.first(handed.dtype).wrapping_add(upload.done);
+            gather(View { ptr, dtype: DType::U8, shape: &[n], strides: &[1] }, &block);
+            let to = upload.buffer.span().part(upload.done as u64, n);
+            self.cargo[lane].upload(to, block, self.lanes.raw(lane))
         };
         match piece() {
-            Ok(block) => {
-                self.cargo[lane].blocks.push(block);
+            Ok(()) => {
                 upload.done += n;
                 upload.buffer.written_by(self.lanes.next(lane));
                 if upload.done == bytes {

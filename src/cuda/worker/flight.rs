@@ -6,9 +6,9 @@
 
 use super::Shared;
 use crate::completion::AWAITED;
-use crate::cuda::device::context::Event;
 use crate::cuda::device::doubt::Known;
-use crate::cuda::device::gear::Cargo;
+use crate::cuda::device::nvidia::Event;
+use crate::cuda::device::pinned::Cargo;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::{Anchor, Timed};
 use crate::engine::step::Step;
@@ -122,16 +122,16 @@ impl Shared {
         let times = timed.and_then(|timed| {
             lock(&self.lanes[lane].anchor).as_mut().and_then(|anchor| anchor.read(timed, &self.timed))
         });
-        let Some(step) = step else { return };
+        let Some(mut step) = step else { return };
         if self.port.recordings.is_on() {
             self.port.recordings.landed(step.at, launched, times);
         }
         self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
-        for (node, &entry) in step.nodes().zip(&step.entries) {
-            let made = lock(&self.table).get(entry as usize).cloned().flatten();
-            // What it was made from was let go when it was launched.
-            free(self.port.conclude(node, || Some(result_of(node, made?, landing.as_ref()))));
-        }
+        // What they were made from was let go when they were launched.
+        free(self.port.conclude_step(&mut step, |step, k, node| {
+            let made = lock(&self.table).get(step.entries[k] as usize).cloned().flatten();
+            Some(result_of(node, made?, landing.as_ref()))
+        }));
         lock(&self.done).push(step);
     }
 }

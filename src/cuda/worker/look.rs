@@ -2,10 +2,7 @@
 //!
 //! The device's thread calls it; after the end, so does the watchdog. It calls nothing of CUDA.
 
-#![allow(unsafe_code)]
-
 use super::Shared;
-use crate::completion::{ENTERED, Phase};
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
 use crate::engine::pressure::Pressure;
 use crate::engine::run::without_kernel;
@@ -24,11 +21,8 @@ impl Shared {
         if !matches!(node.op, Op::Fill(_) | Op::View(_) | Op::Gate(_)) {
             return node.completion.state().is_complete();
         }
-        if !node.completion.claim(Phase::Writing, ENTERED) {
-            return node.completion.state().is_complete();
-        }
-        // SAFETY: the node is claimed by us.
-        let inputs = unsafe { node.inputs() };
+        let Some(mut claim) = node.claim() else { return node.completion.state().is_complete() };
+        let inputs = claim.inputs();
         let there = inputs.iter().all(|input| input.completion.state().is_complete());
         let result = match inputs.iter().find_map(|input| input.error()) {
             _ if !there => None,
@@ -39,20 +33,15 @@ impl Shared {
             None => without_kernel(node, inputs, |i| known(&inputs[i])).map(Ok),
         };
         let Some(result) = result else {
-            // SAFETY: claimed by us.
-            unsafe { node.completion.unclaim() };
+            claim.unclaim();
             return false;
         };
         if self.port.recordings.is_on() {
-            // SAFETY: claimed by us.
-            unsafe { self.port.recordings.small(std::iter::empty(), node, false, None) };
+            self.port.recordings.lone(&claim, false, None);
         }
-        // SAFETY: claimed by us.
-        let inputs = unsafe { node.let_go() };
-        self.port.publish_small(1, Pressure::weight(node.bytes()), true, || {
-            // SAFETY: as above.
-            unsafe { self.port.finish(node, result) }
-        });
+        let inputs = claim.let_go();
+        let weight = Pressure::weight(node.bytes());
+        self.port.publish_small(1, weight, true, || self.port.end_claimed(claim, result));
         free(inputs);
         true
     }

@@ -13,12 +13,11 @@ mod reaper;
 mod region;
 mod thread;
 
-use crate::cuda::device::context::{self, Events};
 use crate::cuda::device::doubt::Known;
 use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
+use crate::cuda::device::nvidia::{self, Events};
 use crate::cuda::device::pinned::Pinned;
-use crate::cuda::device::probe;
 use crate::cuda::ops;
 use crate::dtype::DType;
 use crate::engine::desk::Desk;
@@ -112,11 +111,6 @@ impl CudaDriver {
     /// Which GPU it is.
     pub fn ordinal(&self) -> usize {
         self.manner.ordinal
-    }
-
-    /// The open context, as a number; 0 while there is none.
-    pub fn context(&self) -> usize {
-        lock(&self.shared).as_ref().map_or(0, |shared| shared.heap.context())
     }
 }
 
@@ -245,13 +239,10 @@ impl Driver for CudaDriver {
     }
 
     fn memory(&self) -> DeviceMemory {
-        let known = match self.context() {
-            0 => None,
-            open => context::free_memory(open),
-        };
-        match known {
+        let shared = lock(&self.shared).clone();
+        match shared.and_then(|shared| shared.heap.free_memory()) {
             Some((free, total)) => DeviceMemory { free: Some(free), total },
-            None => DeviceMemory { free: None, total: probe::memory(self.ordinal()).unwrap_or(0) },
+            None => DeviceMemory { free: None, total: nvidia::memory(self.ordinal()).unwrap_or(0) },
         }
     }
 
@@ -275,7 +266,7 @@ impl Driver for CudaDriver {
             }
         }
         let to: &CudaDriver = to.as_any().downcast_ref()?;
-        let near = self.ordinal() == to.ordinal() || probe::open_to(self.ordinal(), to.ordinal());
+        let near = self.ordinal() == to.ordinal() || nvidia::open_to(self.ordinal(), to.ordinal());
         let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };
         (near && value.layout(shape).is_contiguous()).then_some(value)
     }

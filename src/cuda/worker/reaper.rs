@@ -6,7 +6,7 @@
 //! so does a panic of its own. It never launches anything.
 
 use super::Shared;
-use crate::cuda::device::{context, describe};
+use crate::cuda::device::describe;
 use crate::guard::caught;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
@@ -28,7 +28,9 @@ pub(super) fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHa
 
 fn live(shared: &Shared, number: usize) {
     let lane = &shared.lanes[number];
-    context::make_current(shared.heap.context());
+    if let Some(open) = shared.heap.context() {
+        open.make_current();
+    }
     while let Some((at, event)) = lane.next_event(|| shared.over.load(SeqCst)) {
         let spins = !shared.manner.spin.is_zero() && lane.is_awaited(at);
         let from = Instant::now();

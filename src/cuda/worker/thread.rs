@@ -4,6 +4,8 @@
 //! step that cannot be queued yet (an operand is still being copied, memory is short and some is
 //! about to come free) stays at the head of its lane and is tried again when something has moved.
 
+#![allow(unsafe_code)]
+
 mod launch;
 
 use super::flight::put;
@@ -427,7 +429,9 @@ impl Worker {
                 anchor.close(&self.shared.timed);
             }
         }
-        self.shared.timed.destroy();
-        self.gear.close();
+        let context = self.gear.close();
+        // SAFETY: nothing is under way, the reapers have ended, the anchors gave their events back,
+        // and the lanes went with the gear.
+        unsafe { context.close(&[&self.shared.events, &self.shared.timed]) };
     }
 }

@@ -9,7 +9,7 @@
 //! over it takes a few percent.
 
 use super::{Machine, Stage};
-use crate::completion::{DETACHED, Phase};
+use crate::completion::DETACHED;
 use crate::engine::step::{At, Step};
 use crate::graph::fuse::Group;
 use crate::graph::node::{NodeLink, Op, readers};
@@ -86,13 +86,8 @@ impl Machine {
         }
 
         let mut bytes = 0usize;
-        let mut cost_ns = 0;
         for &e in &entries {
             self.entry(e).stage = Stage::Submitted(at);
-            let node = self.entry(e).node.clone();
-            let claimed = node.completion.claim(Phase::Claimed, 0);
-            debug_assert!(claimed, "an entered node is the engine's");
-            cost_ns += node.cost_ns as u64;
         }
         for &k in &written {
             bytes = bytes.saturating_add(group.members[k as usize].0.bytes());
@@ -100,8 +95,10 @@ impl Machine {
         if !grouped {
             bytes = node.bytes();
         }
+        let work = if grouped { Work::Group { group, written, end } } else { Work::Node(node) };
+        let step = Step::claim(work, bytes, at, waits, entries);
         if self.limits.ahead {
-            let outside = self.consumers_outside(&entries);
+            let outside = self.consumers_outside(&step.entries);
             self.unblock(&outside);
         }
         self.in_flight += 1;
@@ -109,9 +106,8 @@ impl Machine {
         let counters = &self.port.counters;
         counters.in_flight.store(self.in_flight, Relaxed);
         counters.started.fetch_add(1, Relaxed);
-        counters.fused.fetch_add(entries.len() as u64 - 1, Relaxed);
-        let work = if grouped { Work::Group { group, written, end } } else { Work::Node(node) };
-        Step { at, waits, work, entries, bytes, cost_ns }
+        counters.fused.fetch_add(step.entries.len() as u64 - 1, Relaxed);
+        step
     }
 
     /// The members whose values anybody may look at. `borrowed` is a member that the caller holds a

@@ -296,7 +296,7 @@ impl Ready {
         let captured = traced.captured();
         given.extend(captured.iter().cloned());
         let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
-        let plan = plan(&traced.nodes, &given, &made, &positions, port.limits.epilogues);
+        let plan = plan(traced.traced(), &given, &made, &positions, port.limits.epilogues);
         let plan = Plan { inputs: traced.inputs.len(), ..plan };
         let mut traced = traced;
         Ready {

@@ -11,6 +11,7 @@
 use crate::completion::{Phase, TRACED};
 use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
+use crate::graph::claim::Traced;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::operation::Meta;
 use crate::sync::Mutex;
@@ -197,14 +198,19 @@ impl Trace {
         self.nodes.iter().chain(&self.inputs).find_map(|n| n.error()).cloned()
     }
 
+    /// The ops, to be looked at.
+    pub fn traced(&self) -> Traced<'_> {
+        // SAFETY: stand-ins are claimed by us, and keep their inputs until the trace is dropped.
+        unsafe { Traced::new(&self.nodes) }
+    }
+
     /// Values from outside that traced ops read, each once.
     pub fn captured(&self) -> Vec<NodeLink> {
         let mut found: Vec<NodeLink> = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        for node in &self.nodes {
-            // SAFETY: traced nodes are claimed by us, and their inputs stay until the trace is
-            // dropped.
-            for input in unsafe { node.inputs() } {
+        let traced = self.traced();
+        for k in 0..self.nodes.len() {
+            for input in traced.inputs(k) {
                 if !is_traced(input) && seen.insert(input.address()) {
                     found.push(input.clone());
                 }

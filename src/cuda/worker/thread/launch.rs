@@ -4,8 +4,6 @@
 //! Called by the device's thread for each lane in turn. Nothing here waits; what cannot be queued
 //! yet is given back.
 
-#![allow(unsafe_code)]
-
 use super::{COVERED_AFTER, COVERED_AFTER_NS, PutOff, Worker, named};
 use crate::backend::Results;
 use crate::completion::DETACHED;
@@ -15,10 +13,9 @@ use crate::cuda::device::step::{Landing, Operand, Queued};
 use crate::cuda::device::timing::Timed;
 use crate::cuda::device::{Trouble, describe};
 use crate::cuda::worker::flight::{Flight, put};
-use crate::engine::run::inputs_of;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::{Inputs, NodeLink, Op, Otherwise, free, readers};
+use crate::graph::node::{NodeLink, Op, Otherwise, free, readers};
 use crate::graph::work::Work;
 use crate::sync::lock;
 use smallvec::SmallVec;
@@ -32,9 +29,8 @@ impl Worker {
         let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.recordings.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
-        // SAFETY: the engine claimed the nodes for this step, and this thread runs it.
-        let inputs = unsafe { inputs_of(&step.work) };
-        let attempt = match &step.work {
+        let inputs = step.inputs();
+        let attempt = match step.work() {
             Work::Node(node) if matches!(node.op, Op::Block(_) | Op::Part(_)) => {
                 self.region(lane, node, inputs, &mut doubts, last_try)
             }
@@ -73,9 +69,8 @@ impl Worker {
         doubts.extend(doubt);
         self.note_results(&step, results, &doubts);
         if self.shared.port.recordings.is_on() {
-            // SAFETY: this thread runs the step, and its nodes' inputs are still there.
-            unsafe { self.shared.port.recordings.step(&step, None) };
             // Its times follow when it is through.
+            self.shared.port.recordings.step(&step, None);
         }
         let observed = step.nodes().any(|n| n.counts().handles > 0);
         let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);
@@ -157,7 +152,7 @@ impl Worker {
     fn note_results(&self, step: &Step, results: Results, doubts: &Doubts) {
         let mut results = results.into_iter();
         for (k, &entry) in step.entries.iter().enumerate() {
-            let made = if step.work.writes(k) { results.next() } else { None };
+            let made = if step.work().writes(k) { results.next() } else { None };
             let made = made.map(|result| Known { result, doubts: doubts.clone() });
             put(&self.shared.table, entry, made);
         }
@@ -166,15 +161,7 @@ impl Worker {
     /// Lets go of what a queued step has read: its memory is now free in stream order, unless
     /// somebody else wants it.
     fn let_go(&self, step: &mut Step) {
-        let mut links = Inputs::new();
-        for node in step.nodes() {
-            // SAFETY: claimed for this step, which this thread runs; nobody else reads a claimed
-            // node's inputs.
-            links.extend(unsafe { node.let_go() });
-        }
-        if let Work::Group { group, .. } = &mut step.work {
-            links.extend(std::mem::take(&mut group.inputs));
-        }
+        let links = step.let_go();
         let mut queued: SmallVec<[(u32, NodeLink); 4]> = SmallVec::new();
         for link in &links {
             if let Some(entry) = link.entry()

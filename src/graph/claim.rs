@@ -1,0 +1,84 @@
+//! Proofs that a node's inputs are somebody's to read: that they stay, and who lets them go.
+//!
+//! A step is one as well (`engine/step`).
+
+#![allow(unsafe_code)]
+
+use super::node::{Inputs, Node, NodeLink};
+use super::value::Value;
+use crate::completion::{ENTERED, Phase, State};
+use crate::error::Error;
+
+/// The right to write a node that was pending and in nobody's books: nobody else writes its value,
+/// or reads or lets go of what it is made from. To be used up; a node whose claim is only dropped
+/// never ends.
+#[must_use]
+pub(crate) struct Claim<'n>(&'n Node);
+
+impl Node {
+    /// Claims it, where it is pending and not in the engine's books.
+    pub fn claim(&self) -> Option<Claim<'_>> {
+        self.completion.claim(Phase::Writing, ENTERED).then_some(Claim(self))
+    }
+}
+
+// SAFETY (of all below): the claim is the right to write, and those that use it up take it.
+impl<'n> Claim<'n> {
+    pub fn node(&self) -> &'n Node {
+        self.0
+    }
+
+    pub fn inputs(&self) -> &[NodeLink] {
+        // SAFETY: see above.
+        unsafe { self.0.inputs() }
+    }
+
+    pub fn let_go(&mut self) -> Inputs {
+        // SAFETY: see above.
+        unsafe { self.0.let_go() }
+    }
+
+    /// See [`Completion::fill_in`].
+    #[inline]
+    pub fn fill_in<R>(
+        &mut self,
+        value: Result<Value, Error>,
+        fill: impl FnOnce(&mut Result<Value, Error>) -> R,
+    ) -> R {
+        // SAFETY: see above.
+        unsafe { self.0.completion.fill_in(value, fill) }
+    }
+
+    /// See [`Completion::publish`]: something was filled in.
+    pub fn publish(self) {
+        // SAFETY: see above.
+        unsafe { self.0.completion.publish() }
+    }
+
+    /// Gives the right back.
+    pub fn unclaim(self) -> State {
+        // SAFETY: see above.
+        unsafe { self.0.completion.unclaim() }
+    }
+}
+
+/// Nodes of a trace, which are never computed: what they are made from stays as long as this.
+#[derive(Clone, Copy)]
+pub(crate) struct Traced<'a>(&'a [NodeLink]);
+
+impl<'a> Traced<'a> {
+    /// # Safety
+    /// The nodes are claimed, and nobody lets their inputs go while this is there.
+    pub unsafe fn new(nodes: &'a [NodeLink]) -> Traced<'a> {
+        Traced(nodes)
+    }
+
+    pub fn nodes(self) -> &'a [NodeLink] {
+        self.0
+    }
+
+    pub fn inputs(self, k: usize) -> &'a [NodeLink] {
+        // SAFETY: whoever made this has promised it.
+        unsafe { self.0[k].inputs() }
+    }
+}
