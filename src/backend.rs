@@ -1,6 +1,6 @@
 //! The seam: what the engine asks of a device.
 //!
-//! Steps, groups and blocks are run by code that is written once, over [`Backend`] (`engine/fused`,
+//! Steps, groups and calls of regions are run by code that is written once, over [`Backend`] (`engine/fused`,
 //! `engine/run`): it says who fails with whom, whose memory is written over, and what is made of
 //! it. A device says where elements are, makes room, and runs kernels. `host/` and `cuda/`
 //! implement it. Nothing here knows when or why a step runs.
@@ -31,7 +31,7 @@ pub(crate) trait Backend: Sized {
     type At: Copy;
     /// Memory for a result, before it is a value.
     type Place;
-    /// What a run of a block keeps of a value until it has been read.
+    /// What a call of a region keeps of a value until it has been read.
     type Kept;
     /// What can go wrong.
     type Trouble: From<Refusal>;
@@ -62,7 +62,7 @@ pub(crate) trait Backend: Sized {
     fn fused(&mut self, fused: Fused<'_, Self>) -> Result<(), Self::Trouble>;
 
     /// Runs an op that is not elementwise: of views, the reshape that copies.
-    fn op(&mut self, call: Call<'_, Self>) -> Result<(), Self::Trouble>;
+    fn op(&mut self, call: OpRun<'_, Self>) -> Result<(), Self::Trouble>;
 
     /// Has a sink take a value of `of`; `node` is the sink's.
     fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Self::Trouble>;
@@ -119,7 +119,7 @@ pub(crate) struct End<'a, P> {
 }
 
 /// An op that is not elementwise, with what it reads and where it writes.
-pub(crate) struct Call<'a, B: Backend> {
+pub(crate) struct OpRun<'a, B: Backend> {
     pub node: &'a Node,
     pub reads: &'a [Read<'a, B::At>],
     pub place: &'a mut B::Place,

@@ -134,7 +134,7 @@ pub use tensor::future::{Tensor, TensorFuture};
 pub use tensor::generator::Generator;
 pub(crate) use tensor::gradient::Backward;
 pub use tensor::gradient::checkpoint::checkpoint;
-pub use tensor::gradient::record::no_grad;
+pub use tensor::gradient::taped::no_grad;
 pub use tensor::gradient::{GradOptions, Leaf, grad, grad_with};
 pub use tensor::methods::attention::AttentionOptions;
 pub use tensor::methods::conv::ConvOptions;

@@ -48,7 +48,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
 const SAYS_CUDA: &[(&str, &str, &str)] = &[
     ("lib.rs", "", "names the room, and what users have of it"),
     ("op.rs", "", "the table's column of CUDA C"),
-    ("graph/launch.rs", "", "what an op from outside is given, to bring a kernel of its own"),
+    ("graph/device_run.rs", "", "what an op from outside is given, to bring a kernel of its own"),
     ("graph/operation.rs", "CudaRun", "that op's method is given it"),
     ("graph/operation.rs", "run_cuda", "that op's method"),
     ("graph/refusal.rs", "has no CUDA kernel", "what an op without that method fails with"),
@@ -62,7 +62,7 @@ const SAYS_CUDA: &[(&str, &str, &str)] = &[
 /// Where unsafe code may be.
 const UNSAFE: &[&str] = &[
     "host/crew.rs",
-    "host/driver.rs",
+    "host/runner.rs",
     "memory.rs",
     "cuda/device/blas.rs",
     "cuda/device/compile.rs",
@@ -87,7 +87,7 @@ const UNSAFE: &[&str] = &[
     "engine/small.rs",
     "engine/step.rs",
     "graph/claim.rs",
-    "graph/launch.rs",
+    "graph/device_run.rs",
     "graph/node.rs",
     "host/kernels/",
     "tensor/creation.rs",
@@ -554,7 +554,7 @@ fn the_graph_knows_no_threads_and_no_devices() {
     for source in sources().iter().filter(|s| s.path.starts_with("graph/") && !s.is_test) {
         // What an op from outside is given on a GPU; that it may have a kernel there is all the
         // rest knows of one.
-        if source.path == "graph/launch.rs" {
+        if source.path == "graph/device_run.rs" {
             continue;
         }
         for (number, line) in shipped(source) {
@@ -599,7 +599,7 @@ fn what_users_hold_makes_no_device_and_asks_of_none_what_it_is() {
     // A room opens its devices; what they can do stands in `Port`, or is asked of their `Driver`.
     for source in sources().iter().filter(|s| s.path.starts_with("tensor/") && !s.is_test) {
         for (number, line) in shipped(source) {
-            for word in ["Opening", "CpuDriver", "SimDriver", "downcast_ref::<Cpu", "host::step", "is_host"] {
+            for word in ["Opening", "CpuRunner", "SimRunner", "downcast_ref::<Cpu", "host::step", "is_host"] {
                 assert!(!line.contains(word), "src/{}:{number} names {word}: {line}", source.path);
             }
         }

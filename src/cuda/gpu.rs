@@ -1,7 +1,7 @@
 //! One GPU as a device: its options, and how it is opened.
 
 use crate::cuda::device::nvidia;
-use crate::cuda::worker::{CudaDriver, Manner};
+use crate::cuda::worker::{CudaRunner, Manner};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
@@ -174,7 +174,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
             bytes_max: options.queue_bytes,
             permits_max: options.permits.max(1),
         },
-        driver: Box::new(CudaDriver::new(manner, memory.clone())),
+        runner: Box::new(CudaRunner::new(manner, memory.clone())),
         memory,
         seed: options.seed,
     }))
@@ -199,7 +199,7 @@ impl Device {
 
     /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
-        let driver = self.port.driver.as_any().downcast_ref::<CudaDriver>();
+        let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
         let found = driver.and_then(|driver| nvidia::name(driver.ordinal()));
         found.unwrap_or_else(|| self.name().to_owned())
     }

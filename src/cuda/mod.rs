@@ -23,6 +23,6 @@ pub(crate) mod ops;
 #[cfg(feature = "cuda")]
 pub(crate) mod worker;
 
-pub use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
+pub use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
 #[cfg(feature = "cuda")]
 pub use gpu::CudaOptions;

@@ -307,7 +307,7 @@ mod loom_tests {
                     pusher.2.notify();
                 }
             });
-            // The worker's side, as the driver does it: announce, leave, look again, sleep.
+            // The worker's side, as the runner does it: announce, leave, look again, sleep.
             shared.1.park(0);
             shared.1.leave(0);
             if shared.0.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! A pure function of events (looked at, step finished, time passed, device ended) to steps: it
 //! owns no threads, reads no clock and never waits, so the same machine runs under the CPU's
-//! workers and under a simulation that replays a seed. The driver calls it under one lock.
+//! workers and under a simulation that replays a seed. The runner calls it under one lock.
 //!
 //! A node enters the books when somebody observes it (a handle, a detach) and brings the ancestors
 //! that it needs; what nobody observes is never entered, or leaves again when its last observer

@@ -1,8 +1,8 @@
-//! Orders of events that no driver can be made to produce at will, put to the machine one by one.
+//! Orders of events that no runner can be made to produce at will, put to the machine one by one.
 
 use super::*;
 use crate::dtype::DType;
-use crate::engine::port::{Driver, Opening};
+use crate::engine::port::{Opening, Runner};
 use crate::engine::pressure::QueueLimits;
 use crate::graph::node::{Inputs, Node, NodeHandle, is_read_by};
 use crate::graph::value::Value;
@@ -11,10 +11,10 @@ use crate::memory::Memory;
 use crate::op::{BinaryOp, UnaryOp};
 use std::panic::Location;
 
-/// Nobody works: the test is the driver.
+/// Nobody works: the test is the runner.
 struct Nobody;
 
-impl Driver for Nobody {
+impl Runner for Nobody {
     fn wake(&self, _: usize) {}
     fn start(&self, _: &'static Port) {}
     fn abandon(&self) {}
@@ -31,7 +31,7 @@ pub(in crate::engine) fn port() -> &'static Port {
         limits: LIMITS,
         queue: QueueLimits { ops_max: 1000, bytes_max: usize::MAX, permits_max: 1 },
         memory: Memory::new(usize::MAX),
-        driver: Box::new(Nobody),
+        runner: Box::new(Nobody),
         seed: 0,
     })
 }

@@ -34,7 +34,7 @@ use std::task::{Context, Poll, Waker};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Whoever owns a device's threads.
-pub(crate) trait Driver: Send + Sync {
+pub(crate) trait Runner: Send + Sync {
     /// Wakes a worker that the attendance named.
     fn wake(&self, worker: usize);
     /// Nobody attends and nobody is parked: starts threads where there are none.
@@ -63,13 +63,13 @@ pub(crate) trait Driver: Send + Sync {
         true
     }
     /// A value of this device's from one that lies in host memory, or that another device
-    /// [lends](Driver::lend).
+    /// [lends](Runner::lend).
     fn receive(&self, value: Value, _shape: &Shape, _dtype: DType) -> Value {
         value
     }
     /// A complete value of this device's as `to` takes it without a copy through the host, where
     /// that can be.
-    fn lend(&self, value: &Value, _shape: &Shape, _to: &dyn Driver) -> Option<Value> {
+    fn lend(&self, value: &Value, _shape: &Shape, _to: &dyn Runner) -> Option<Value> {
         // Values are immutable: host devices share their elements.
         Some(value.clone())
     }
@@ -137,7 +137,7 @@ pub(crate) struct Port {
     pub awaits: Apart<Awaits>,
     pub pressure: Pressure,
     pub memory: Arc<Memory>,
-    pub driver: Box<dyn Driver>,
+    pub runner: Box<dyn Runner>,
     pub generator: Mutex<(u64, u64)>,
     pub recordings: Recordings,
     errors: Mutex<ErrorLog>,
@@ -175,13 +175,13 @@ pub(crate) struct Opening {
     pub limits: Limits,
     pub queue: QueueLimits,
     pub memory: Arc<Memory>,
-    pub driver: Box<dyn Driver>,
+    pub runner: Box<dyn Runner>,
     pub seed: u64,
 }
 
 impl Port {
     pub fn open(opening: Opening) -> &'static Port {
-        let Opening { name, inline, in_memory, limits, queue, memory, driver, seed } = opening;
+        let Opening { name, inline, in_memory, limits, queue, memory, runner, seed } = opening;
         let none: std::sync::Weak<dyn Any + Send + Sync> = std::sync::Weak::<()>::new();
         let port = Box::leak(Box::new(Port {
             name,
@@ -197,7 +197,7 @@ impl Port {
             awaits: Apart::default(),
             pressure: Pressure::new(queue),
             memory,
-            driver,
+            runner,
             generator: Mutex::new((seed, 0)),
             recordings: Recordings::default(),
             errors: Mutex::new(ErrorLog::default()),
@@ -353,8 +353,8 @@ impl Port {
     #[cold]
     fn call(&'static self) {
         match self.attendance.appoint() {
-            Some(worker) => self.driver.wake(worker),
-            None => self.driver.start(self),
+            Some(worker) => self.runner.wake(worker),
+            None => self.runner.start(self),
         }
     }
 
@@ -421,7 +421,7 @@ impl Port {
 
     /// Runs code of the user's that may take long, where nobody waits for it.
     pub fn aside(&'static self, code: impl FnOnce() + Send + 'static) {
-        self.sources.put(!self.driver.polls_sources(), code);
+        self.sources.put(!self.runner.polls_sources(), code);
     }
 
     /// Asks a source for its value; where it is there the engine is to look at it.

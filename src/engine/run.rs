@@ -1,4 +1,4 @@
-//! Runs work on whatever device, a node, a group or a planned block; and, where values are there
+//! Runs work on whatever device, a node, a group or a call of a region; and, where values are there
 //! when that returns, whole steps.
 //!
 //! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels.
@@ -7,9 +7,9 @@
 use super::fused::{group, spare_buffer};
 use super::port::Port;
 use super::step::Step;
-use crate::backend::{Backend, Call, Immediate, Operand, Read, Results};
+use crate::backend::{Backend, Immediate, OpRun, Operand, Read, Results};
 use crate::error::Error;
-use crate::graph::block::{Block, Kept, Part, Progress};
+use crate::graph::call::{Call, Kept, Part, Progress};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, free, is_read_by};
 use crate::graph::plan::PlanStep;
@@ -118,14 +118,14 @@ fn compute<'v, B: Backend>(
         Some(buffer) => backend.take_over(buffer),
         None => backend.place(node)?,
     };
-    backend.op(Call { node, reads: &reads, place: &mut place, in_place })?;
+    backend.op(OpRun { node, reads: &reads, place: &mut place, in_place })?;
     Ok(B::value(place))
 }
 
-/// Runs a step of a block. `given` are the block's own operands, and `spare` says what is known of
+/// Runs a step of a call. `given` are the call's own operands, and `spare` says what is known of
 /// them.
-pub(crate) fn step_of_block<'v, B: Backend>(
-    block: &Block,
+pub(crate) fn step_of_call<'v, B: Backend>(
+    call: &Call,
     step: &PlanStep,
     progress: &'v Progress<B::Kept>,
     given: impl Fn(usize) -> Operand<'v>,
@@ -135,15 +135,15 @@ pub(crate) fn step_of_block<'v, B: Backend>(
 where
     B::Kept: 'v,
 {
-    let operand = |k: usize| progress.value(step.reads[k], block).map_or_else(&given, B::kept);
+    let operand = |k: usize| progress.value(step.reads[k], call).map_or_else(&given, B::kept);
     // The plan says who reads last inside; a value from outside has to be nobody else's as well.
     // What a head reads and its group as well is read once more when the head has run.
     let spare = |k: usize| {
         let slot = step.reads[k];
         let last = step.ends.contains(&slot) && step.reads.iter().filter(|&&other| other == slot).count() == 1;
-        last.then(|| progress.value(slot, block).map_or_else(&spare, |_| Some(1))).flatten()
+        last.then(|| progress.value(slot, call).map_or_else(&spare, |_| Some(1))).flatten()
     };
-    work(&step.work, &step.inputs, &operand, &spare, &|program| block.program(step, program), backend)
+    work(&step.work, &step.inputs, &operand, &spare, &|program| call.program(step, program), backend)
 }
 
 /// A node's value as an operand of a step.
@@ -156,8 +156,8 @@ fn operand_of(node: &Node) -> Operand<'_> {
 
 /// Runs any node that is not elementwise, on inputs that are complete.
 pub(crate) fn run_node(node: &Node, inputs: &[NodeLink], mut backend: impl Immediate) -> Result<Value, Error> {
-    match (Block::of(&node.op), Part::of(&node.op)) {
-        (Some(block), _) => run_block(node, block, inputs, backend),
+    match (Call::of(&node.op), Part::of(&node.op)) {
+        (Some(call), _) => run_call(node, call, inputs, backend),
         (_, Some(part)) => part.result(node, &inputs[0]).result,
         _ => {
             let spare = |i: usize| is_read_by(&inputs[i], 1).then_some(1);
@@ -179,23 +179,23 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
     results
 }
 
-/// Runs a block: the value of its one output, or word that its parts can take theirs. Its steps run
+/// Runs a call: the value of its one output, or word that its parts can take theirs. Its steps run
 /// one after the other, with nothing planned on the way; each has all threads to itself.
-fn run_block(
+fn run_call(
     node: &Node,
-    block: &Block,
+    call: &Call,
     inputs: &[NodeLink],
     mut backend: impl Immediate,
 ) -> Result<Value, Error> {
-    let mut progress: Progress<Result<Value, Error>> = Progress::new(block);
+    let mut progress: Progress<Result<Value, Error>> = Progress::new(call);
     let spare = |k: usize| is_read_by(&inputs[k], 1).then_some(1);
-    while let Some(step) = progress.step(block) {
+    while let Some(step) = progress.step(call) {
         let given = |k: usize| operand_of(&inputs[k]);
-        let Ok(results) = step_of_block(block, step, &progress, given, spare, &mut backend);
-        progress.stepped(block, step, results);
+        let Ok(results) = step_of_call(call, step, &progress, given, spare, &mut backend);
+        progress.stepped(call, step, results);
     }
     let keep = |result: Result<Value, Error>| Kept { result, doubts: None };
-    block.settle(node, progress.outputs(block).into_iter().map(|made| made.map(keep)).collect()).result
+    call.settle(node, progress.outputs(call).into_iter().map(|made| made.map(keep)).collect()).result
 }
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.

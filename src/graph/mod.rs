@@ -1,11 +1,11 @@
 //! What is meant: nodes, inference, fusion. Pure: no threads, no devices.
 
-pub(crate) mod block;
+pub(crate) mod call;
 pub(crate) mod claim;
 pub(crate) mod cost;
+pub(crate) mod device_run;
 pub(crate) mod fuse;
 pub(crate) mod infer;
-pub(crate) mod launch;
 pub(crate) mod node;
 pub(crate) mod operation;
 pub(crate) mod plan;

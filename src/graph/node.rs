@@ -47,7 +47,7 @@ pub(crate) trait Sink: Send + Sync {
     fn name(&self) -> &'static str;
 }
 
-/// A block of ops that is run as one. What is in it, only `block` knows.
+/// A call of a region, run as one op. What is in it, only `call` knows.
 pub(crate) trait Planned: Any + Send + Sync {
     /// Estimated time of all of it on one thread of a CPU.
     fn cost_ns(&self) -> u64;
@@ -134,9 +134,9 @@ pub(crate) enum Op {
     Custom(Arc<dyn Operation>),
     Source(Arc<dyn Source>),
     Sink(Arc<dyn Sink>),
-    /// A planned block of ops, run as one step.
-    Block(Arc<dyn Planned>),
-    /// An output of a block that has several; its one input is the block.
+    /// A call of a region, run as one step.
+    Call(Arc<dyn Planned>),
+    /// An output of a call that has several; its one input is the call.
     Part(Arc<dyn Any + Send + Sync>),
     /// Its first input's elements, once all inputs are there: what a failure must not spoil is
     /// chosen by it.
@@ -164,7 +164,7 @@ impl Op {
             Op::Custom(op) => op.name(),
             Op::Source(source) => source.name(),
             Op::Sink(sink) => sink.name(),
-            Op::Block(_) | Op::Part(_) => "region",
+            Op::Call(_) | Op::Part(_) => "region",
             Op::Gate(_) => "gate",
             Op::Marker => "waitall",
             Op::Given => "given",
@@ -226,7 +226,7 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: u
 fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
     let estimate = match op {
         // Its ops have their floors.
-        Op::Block(block) => return block.cost_ns(),
+        Op::Call(call) => return call.cost_ns(),
         Op::Reduce(_) | Op::Sink(_) => {
             let read = inputs.first().map_or(0, |i| i.numel() as u64);
             30 + (read / 2).max(shape.numel() as u64 / 4)

@@ -3,7 +3,7 @@
 //! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
 //! devices call it without knowing who is behind it.
 
-use super::launch::CudaRun;
+use super::device_run::CudaRun;
 pub use super::refusal::Refusal;
 use super::value::Buffer;
 // The one name from above: a gradient rule is written in the ops that users call. Nothing here

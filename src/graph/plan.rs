@@ -1,8 +1,8 @@
-//! A whole block of ops, planned at once: which run as one step, in what order, and who reads what
+//! The ops of a region, planned at once: which run as one step, in what order, and who reads what
 //! last.
 //!
 //! The nodes are a trace: they say what is asked and are never computed themselves. What follows is
-//! known, so nothing is held back and nothing depends on timing: groups grow over the whole block,
+//! known, so nothing is held back and nothing depends on timing: groups grow over all of it,
 //! and the last reader of each value is the last reader there is. A plan knows neither values nor
 //! devices, and can be run any number of times.
 
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::HashMap;
 
-/// A value of the block, by number: what comes from outside first, then what steps make.
+/// A value of the region, by number: what comes from outside first, then what steps make.
 pub(crate) type Slot = u32;
 
 /// The place of what no other step can read.
@@ -35,7 +35,7 @@ pub(crate) struct PlanStep {
     pub ends: SmallVec<[Slot; 4]>,
     /// A bit for each output that needs this step. Outputs from the 64th on share the last.
     pub serves: u64,
-    /// Instructions that draw random numbers, and which draw of the block each is.
+    /// Instructions that draw random numbers, and which draw of the region each is.
     pub draws: SmallVec<[(u8, u32); 1]>,
 }
 
@@ -78,7 +78,7 @@ struct Draft {
 struct Drafter<'a> {
     traced: Traced<'a>,
     nodes: &'a [NodeLink],
-    /// The nodes of the block that each node is made from.
+    /// The nodes of the region that each node is made from.
     operands: Vec<SmallVec<[usize; 3]>>,
     readers: Vec<SmallVec<[usize; 2]>>,
     wanted: Vec<bool>,
@@ -93,8 +93,8 @@ fn is_fusible(node: &NodeLink) -> bool {
     node.op.is_elementwise() && !matches!(node.op, Op::Fill(_))
 }
 
-/// Plans a block. Its nodes stand in the order in which they were made; `given` are what comes from
-/// outside; `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the block's
+/// Plans a region. Its nodes stand in the order in which they were made; `given` are what comes from
+/// outside; `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the region's
 /// draws. With `epilogues` groups may have heads.
 pub(crate) fn plan(
     traced: Traced<'_>,

@@ -1,6 +1,6 @@
 //! The CPU as a device: its options, and how it is opened.
 
-use super::driver::{CpuDriver, Manner};
+use super::runner::{CpuRunner, Manner};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
@@ -127,7 +127,7 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
             bytes_max: options.queue_bytes,
             permits_max: options.permits.max(1),
         },
-        driver: Box::new(CpuDriver::new(manner, memory.clone())),
+        runner: Box::new(CpuRunner::new(manner, memory.clone())),
         memory,
         seed: options.seed,
     })

@@ -63,7 +63,7 @@ pub(crate) struct Crew {
     /// How many jobs are on offer, so that the idle need not take the lock to see that there is
     /// none.
     offered: AtomicUsize,
-    /// Calls sleeping workers to a job. Set by the driver, which owns the threads.
+    /// Calls sleeping workers to a job. Set by the runner, which owns the threads.
     call: Box<dyn Fn() + Send + Sync>,
 }
 

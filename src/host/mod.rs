@@ -5,8 +5,8 @@
 
 pub(crate) mod cpu;
 pub(crate) mod crew;
-pub(crate) mod driver;
 pub(crate) mod kernels;
+pub(crate) mod runner;
 pub(crate) mod simulated;
 pub(crate) mod simulation;
 pub(crate) mod step;

@@ -1,6 +1,6 @@
 //! The simulated device: its options, and how it is opened.
 
-use super::simulation::{Faults, Script, SimDriver};
+use super::simulation::{Faults, Script, SimRunner};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
@@ -108,7 +108,7 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
             bytes_max: usize::MAX,
             permits_max: options.permits.max(1),
         },
-        driver: Box::new(SimDriver::new(script, memory.clone())),
+        runner: Box::new(SimRunner::new(script, memory.clone())),
         memory,
         seed: options.seed,
     })
@@ -116,8 +116,8 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
 
 /// Lets one thing happen on a simulated device; false where nothing can.
 pub(crate) fn step(port: &'static Port) -> bool {
-    match port.driver.as_any().downcast_ref::<SimDriver>() {
-        Some(driver) => driver.step(port),
-        None => unreachable!("a simulation's device has a simulated driver"),
+    match port.runner.as_any().downcast_ref::<SimRunner>() {
+        Some(runner) => runner.step(port),
+        None => unreachable!("a simulation's device has a simulated runner"),
     }
 }

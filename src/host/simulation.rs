@@ -1,4 +1,4 @@
-//! The simulated device's driver: the same machine, one event at a time, in an order that a seed
+//! The simulated device's runner: the same machine, one event at a time, in an order that a seed
 //! chooses, on a clock that only the simulation moves.
 //!
 //! Streams are queues of which one runs at a time; values lie in host memory and are really
@@ -7,7 +7,7 @@
 
 use crate::backend::Results;
 use crate::engine::desk::Desk;
-use crate::engine::port::{Driver, Port};
+use crate::engine::port::{Port, Runner};
 use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
@@ -56,7 +56,7 @@ struct World {
     begun: u64,
 }
 
-pub(crate) struct SimDriver {
+pub(crate) struct SimRunner {
     script: Script,
     memory: Arc<Memory>,
     world: Mutex<Option<World>>,
@@ -72,9 +72,9 @@ enum Event {
     Expire(u64),
 }
 
-impl SimDriver {
-    pub fn new(script: Script, memory: Arc<Memory>) -> SimDriver {
-        SimDriver {
+impl SimRunner {
+    pub fn new(script: Script, memory: Arc<Memory>) -> SimRunner {
+        SimRunner {
             script,
             memory,
             world: Mutex::new(None),
@@ -233,7 +233,7 @@ impl World {
     }
 }
 
-impl Driver for SimDriver {
+impl Runner for SimRunner {
     fn wake(&self, _: usize) {}
 
     fn start(&self, port: &'static Port) {
@@ -246,8 +246,8 @@ impl Driver for SimDriver {
             None => {
                 let spawned =
                     std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(move || {
-                        if let Some(driver) = port.driver.as_any().downcast_ref::<SimDriver>() {
-                            driver.live(port);
+                        if let Some(runner) = port.runner.as_any().downcast_ref::<SimRunner>() {
+                            runner.live(port);
                         }
                     });
                 *slot = spawned.ok().map(|handle| handle.thread().clone());

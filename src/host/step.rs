@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::backend::{self, Backend, Call, End, Fused, Operand, Read, guarded};
+use crate::backend::{self, Backend, End, Fused, OpRun, Operand, Read, guarded};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -134,8 +134,8 @@ impl Backend for Host<'_> {
         })
     }
 
-    fn op(&mut self, call: Call<'_, Self>) -> Result<(), Trouble> {
-        let Call { node, reads, place, in_place } = call;
+    fn op(&mut self, call: OpRun<'_, Self>) -> Result<(), Trouble> {
+        let OpRun { node, reads, place, in_place } = call;
         let views: SmallVec<[View<'_>; 4]> = reads.iter().map(view).collect();
         let output = place.view(node.dtype, &node.shape);
         guarded(|| {

@@ -1,7 +1,7 @@
 //! Ops from outside: an op from closures, and what stands between any of a user's and the engine.
 
 use crate::Backward;
-use crate::graph::launch::{CudaRun, CudaView};
+use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::guard::{caught, discard_unlocked};
 use crate::host::kernels::copy;

@@ -205,7 +205,7 @@ impl Future for Shutdown {
         let port = self.0.port;
         port.end(ErrorKind::Shutdown, "the device was shut down");
         port.pressure.open_gate();
-        port.driver.abandon();
+        port.runner.abandon();
         Poll::Ready(result)
     }
 }

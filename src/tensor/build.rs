@@ -3,7 +3,7 @@
 use super::device::Device;
 pub(crate) use super::future::At;
 use super::future::TensorFuture;
-use super::gradient::record;
+use super::gradient::taped;
 use super::region::trace::{enqueue, enter, is_tracing};
 use crate::completion::{Phase, QUEUED};
 use crate::dtype::{DType, Scalar};
@@ -247,10 +247,10 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
     match ruled.and_then(|meta| fits(&meta.shape, meta.dtype).map(|()| meta)) {
         Ok(Meta { shape, dtype }) => {
             let inputs = operands.iter().map(|x| x.node.link()).collect();
-            if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && record::is_recording() {
+            if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && taped::is_taping() {
                 let made = Made::Op(op.clone());
                 let (node, queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
-                return Asked { value: record::recorded(made, operands, node), queued };
+                return Asked { value: taped::taped(made, operands, node), queued };
             }
             let (node, queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
             Asked { value: TensorFuture::new(node), queued }

@@ -4,7 +4,7 @@ use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
-use super::gradient::record::{is_recording, recorded};
+use super::gradient::taped::{is_taping, taped};
 use super::read;
 use super::region::trace::Dice;
 use crate::completion::{AWAITED, Phase};
@@ -345,7 +345,7 @@ fn adopt<T: Element>(
         return Err(Error::new(refusal.kind, op, refusal.message, at));
     }
     let bytes = std::mem::size_of_val(&data[..]);
-    let received = |storage| Ok(port.driver.receive(Value::contiguous(storage), shape, T::DTYPE));
+    let received = |storage| Ok(port.runner.receive(Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {
         return received(Storage::Inline(small(&data)));
     }
@@ -467,7 +467,7 @@ impl Future for Arrival {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
         let Arrival { from, bell, to, at, reading } = &mut *self;
         let (shape, dtype) = (from.shape(), from.dtype());
-        let received = |value| to.driver.receive(value, shape, dtype);
+        let received = |value| to.runner.receive(value, shape, dtype);
         if let Some(reading) = reading {
             let read = std::task::ready!(reading.poll_arrival(cx));
             return Poll::Ready(read.map(received));
@@ -488,7 +488,7 @@ impl Future for Arrival {
             Some(Err(error)) => return Poll::Ready(Err(error.clone())),
             None => unreachable!("it was complete"),
         };
-        if let Some(value) = from.port().driver.lend(value, shape, &*to.driver) {
+        if let Some(value) = from.port().runner.lend(value, shape, &*to.runner) {
             return Poll::Ready(Ok(received(value)));
         }
         let mut read = read::to_memory(from, to, at);
@@ -532,8 +532,8 @@ impl TensorFuture {
         let reading = (!self.port().in_memory && to.in_memory).then(|| read::to_memory(self, to, at));
         let value = Arrival { from: self.stop_gradient(), bell: None, to, at, reading };
         let moved = sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
-        if self.tape.is_some() && self.dtype().is_float() && is_recording() {
-            return recorded(Made::Moved, &[self], moved.node.clone());
+        if self.tape.is_some() && self.dtype().is_float() && is_taping() {
+            return taped(Made::Moved, &[self], moved.node.clone());
         }
         moved
     }

@@ -37,7 +37,7 @@ struct Token(&'static Port);
 
 impl Drop for Token {
     fn drop(&mut self) {
-        self.0.driver.abandon();
+        self.0.runner.abandon();
     }
 }
 
@@ -120,7 +120,7 @@ impl Device {
     /// assert!(memory.free.is_none_or(|free| free <= memory.total));
     /// ```
     pub fn memory(&self) -> DeviceMemory {
-        self.port.driver.memory()
+        self.port.runner.memory()
     }
 
     /// Its name: `cpu`, `cpu:1`...
@@ -267,7 +267,7 @@ impl Device {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     pub fn trim(&self) -> usize {
-        self.port.driver.trim()
+        self.port.runner.trim()
     }
 }
 

@@ -257,7 +257,7 @@ impl TensorFuture {
         if !budget::may_run() || matches!(node.op, Op::Marker | Op::Source(_)) {
             return false;
         }
-        if port.driver.run_inline(port, node, budget::INLINE_NS) {
+        if port.runner.run_inline(port, node, budget::INLINE_NS) {
             port.take_back(node);
             return true;
         }

@@ -5,7 +5,7 @@
 
 use super::cache::{Disk, Key};
 use super::compile::{Target, compile};
-use crate::host::driver::lower_priority;
+use crate::host::runner::lower_priority;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;

@@ -11,7 +11,7 @@
 use super::gemm::Calls;
 use super::made::Captured;
 use super::nvidia::{Allocation, Idle, Raw, Span};
-use super::tape::Multiplied;
+use super::transcript::Multiplied;
 use super::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;

@@ -9,8 +9,8 @@ use super::launch::Launcher;
 use super::memory::{DeviceBuffer, Heap, Returned};
 use super::nvidia::{Allocation, Context, Event, Events, Span};
 use super::pinned::{Cargo, Pinned, PinnedBlock};
-use super::tape::{Tape, spoken_of};
 use super::timing::Timing;
+use super::transcript::{Transcript, spoken_of};
 use super::{Site, Stream, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::graph::node::Node;
@@ -54,8 +54,8 @@ pub(crate) struct Gear {
     /// What each lane's next flight has to keep; work that was queued for a step that had to be put
     /// off counts.
     pub(super) cargo: Vec<Cargo>,
-    /// While a block is noted: launches go here, on memory that is only spoken of.
-    pub(super) tape: Option<Arc<Tape>>,
+    /// While a call is noted: launches go here, on memory that is only spoken of.
+    pub(super) transcript: Option<Arc<Transcript>>,
     /// Plans that may have graphs.
     pub(super) graphs: Vec<Weak<Plan>>,
 }
@@ -66,9 +66,9 @@ pub(super) struct Berth {
     scratch: RefCell<SmallVec<[Allocation; 4]>>,
     /// The same, where it is only spoken of.
     noted: RefCell<SmallVec<[u64; 4]>>,
-    /// On a tape it is an address alone.
+    /// On a transcript it is an address alone.
     index_error: Cell<Option<Result<Span, u64>>>,
-    tape: Option<Arc<Tape>>,
+    transcript: Option<Arc<Transcript>>,
 }
 
 impl Site for Berth {
@@ -77,17 +77,17 @@ impl Site for Berth {
     }
 
     fn scratch(&self, bytes: usize) -> Result<u64, Trouble> {
-        let Some(tape) = &self.tape else { return Ok(self.room(bytes)?.ptr()) };
-        let ptr = tape.scratch(bytes);
+        let Some(transcript) = &self.transcript else { return Ok(self.room(bytes)?.ptr()) };
+        let ptr = transcript.scratch(bytes);
         self.noted.borrow_mut().push(ptr);
         Ok(ptr)
     }
 
     fn index_error(&self) -> Result<u64, Trouble> {
-        let record = match (self.index_error.get(), &self.tape) {
+        let record = match (self.index_error.get(), &self.transcript) {
             (Some(record), _) => record,
             // Whoever replays this zeroes it.
-            (None, Some(tape)) => Err(tape.keep(INDEX_ERROR_BYTES)),
+            (None, Some(transcript)) => Err(transcript.keep(INDEX_ERROR_BYTES)),
             (None, None) => {
                 let record = self.room(INDEX_ERROR_BYTES)?;
                 self.stream.raw.zero(record)?;
@@ -98,8 +98,8 @@ impl Site for Berth {
         Ok(record.map_or_else(|noted| noted, Span::ptr))
     }
 
-    fn tape(&self) -> Option<&Tape> {
-        self.tape.as_deref()
+    fn transcript(&self) -> Option<&Transcript> {
+        self.transcript.as_deref()
     }
 }
 
@@ -115,10 +115,10 @@ impl Berth {
     /// The step is queued: gives scratch memory back, and copies the index error record to the
     /// host, if there is one: what is in doubt about the step's node then.
     pub fn leave(self, gear: &mut Gear, node: &Node) -> Result<Option<Arc<Doubt>>, Trouble> {
-        let doubt = match (&self.tape, self.index_error.get()) {
-            (Some(tape), Some(Err(ptr))) => {
+        let doubt = match (&self.transcript, self.index_error.get()) {
+            (Some(transcript), Some(Err(ptr))) => {
                 let doubt = Doubt::stand_in(node.op.name(), node.at);
-                tape.doubts(doubt.clone(), ptr);
+                transcript.doubts(doubt.clone(), ptr);
                 Ok(Some(doubt))
             }
             (_, Some(Ok(record))) => {
@@ -132,8 +132,8 @@ impl Berth {
 
     /// Gives scratch memory back.
     pub fn give_up(self) -> Result<(), Trouble> {
-        if let Some(tape) = &self.tape {
-            self.noted.take().into_iter().for_each(|ptr| tape.release(ptr));
+        if let Some(transcript) = &self.transcript {
+            self.noted.take().into_iter().for_each(|ptr| transcript.release(ptr));
         }
         self.scratch.take().into_iter().try_for_each(|memory| self.stream.raw.free(memory))
     }
@@ -190,7 +190,7 @@ impl Gear {
             to_reap: Vec::new(),
             after: SmallVec::new(),
             cargo: lanes_count.map(|_| Cargo::default()).collect(),
-            tape: None,
+            transcript: None,
             graphs: Vec::new(),
         })
     }
@@ -206,7 +206,7 @@ impl Gear {
             scratch: RefCell::default(),
             noted: RefCell::default(),
             index_error: Cell::new(None),
-            tape: self.tape.clone(),
+            transcript: self.transcript.clone(),
         }
     }
 
@@ -228,7 +228,7 @@ impl Gear {
 
     /// Puts the lane behind what the next launch reads and writes over. To be called before it.
     pub(super) fn order(&mut self, lane: usize) -> Result<(), Trouble> {
-        if self.tape.is_some() {
+        if self.transcript.is_some() {
             return Ok(());
         }
         let (to_reap, after) = (&mut self.to_reap, std::mem::take(&mut self.after));

@@ -1,15 +1,15 @@
 //! Planned blocks as CUDA graphs: what runs again with the same shapes is launched as one.
 //!
-//! A block that has run once is noted on a tape (`tape`) when it runs again, once its fused kernels
+//! A call that has run once is noted into a transcript (`transcript`) when it runs again, once its fused kernels
 //! are there: launches with the places at which addresses and random positions stand. Of that a
 //! graph is built, a node a launch, in a row; what a library computes is captured and becomes a
-//! child. The block's temporaries, scratch memory and index error records are places in one block
+//! child. The call's temporaries, scratch memory and index error records are places in one block
 //! of memory that the graph keeps: which of them share memory is settled once. At each replay the
 //! outputs get memory, the nodes that read inputs or write outputs get addresses where these have
 //! changed, and one call launches all of it.
 //!
 //! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are;
-//! a launch that is under way keeps the arguments it was given. A block keeps up to [`GRAPHS_MAX`]
+//! a launch that is under way keeps the arguments it was given. A call keeps up to [`GRAPHS_MAX`]
 //! graphs: for other strides, constants among the inputs, wanted outputs, and inputs that may or
 //! may not be written over. It goes on as launches in a row where ops from outside take part, where
 //! there is but one launch, where a library would need more than [`STAGED_MAX`] bytes of inputs
@@ -18,31 +18,31 @@
 
 #![allow(unsafe_code)]
 
-use super::block::GivenOperand;
+use super::call::GivenOperand;
 use super::doubt::{Doubt, Doubts, Known, doubt_too};
 use super::gear::{Gear, Place, device, here};
 use super::made::{Kernel, Node, Replay};
 use super::memory::{DeviceBuffer, Heap};
 use super::nvidia::Span;
 use super::step::{Operand, Target};
-use super::tape::{Multiplied, Spot};
+use super::transcript::{Multiplied, Spot};
 use super::{Trouble, pinned::PinnedBlock};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
-use crate::graph::block::Block;
+use crate::graph::call::Call;
 use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value, owners};
 use crate::sync::lock;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Graphs of one block; the one that was made first goes first.
+/// Graphs of one call; the one that was made first goes first.
 const GRAPHS_MAX: usize = 4;
-/// Graphs that are made for one block, all in all: what is never the same twice is not worth more.
+/// Graphs that are made for one call, all in all: what is never the same twice is not worth more.
 const MADE_MAX: u32 = 16;
 /// Most bytes that are copied at each replay because a library's operands have to lie still.
 pub(super) const STAGED_MAX: usize = 16 << 20;
 /// The run that is the first to be noted.
 const FIRST: u32 = 2;
-/// The outputs of a block that is queued, as far as they are wanted; `None` where it is to be run
+/// The outputs of a call that is queued, as far as they are wanted; `None` where it is to be run
 /// as launches in a row.
 pub(crate) type Replayed = Option<Vec<Option<Known>>>;
 
@@ -67,7 +67,7 @@ pub(super) enum Where {
     Arena(u64),
 }
 
-/// What an input was when its block was noted, and what of it has to be the same.
+/// What an input was when its call was noted, and what of it has to be the same.
 pub(super) struct Input {
     /// A constant, which is part of the graph.
     pub words: Option<[u64; INLINE_BYTES / 8]>,
@@ -150,7 +150,7 @@ fn is_spare(operand: &Operand) -> bool {
     }
 }
 
-/// What came of noting a block.
+/// What came of noting a call.
 pub(super) enum Verdict {
     Graph(Box<Graph>),
     NotYet,
@@ -158,37 +158,37 @@ pub(super) enum Verdict {
 }
 
 impl Gear {
-    /// Queues a block as one graph, where it can; an input whose value failed is a matter for
+    /// Queues a call as one graph, where it can; an input whose value failed is a matter for
     /// launches in a row.
     ///
     /// # Errors
     /// What ends the device, and an input that is on its way.
-    pub fn replay(&mut self, lane: usize, block: &Block, given: &[GivenOperand]) -> Result<Replayed, Trouble> {
-        let kept = lock(&block.plan.kept).take();
+    pub fn replay(&mut self, lane: usize, call: &Call, given: &[GivenOperand]) -> Result<Replayed, Trouble> {
+        let kept = lock(&call.plan.kept).take();
         let mut shelf = match kept.map(|kept| kept.downcast::<Shelf>()) {
             Some(Ok(shelf)) => shelf,
             _ => {
                 self.graphs.retain(|plan| plan.strong_count() > 0);
-                self.graphs.push(Arc::downgrade(&block.plan));
+                self.graphs.push(Arc::downgrade(&call.plan));
                 Box::new(Shelf { next: FIRST, ..Shelf::default() })
             }
         };
-        let done = self.replay_one(&mut shelf, lane, block, given);
-        *lock(&block.plan.kept) = Some(shelf);
+        let done = self.replay_one(&mut shelf, lane, call, given);
+        *lock(&call.plan.kept) = Some(shelf);
         done
     }
 
-    /// A block is about to be launched in parts.
+    /// A call is about to be launched in parts.
     pub fn runs_in_parts(&mut self) {
         self.launcher.had_brought = false;
     }
 
-    /// A block was launched in parts. One with ops from outside will not be a graph, and is not
+    /// A call was launched in parts. One with ops from outside will not be a graph, and is not
     /// even noted, as what such an op does when it is asked is its own affair; nor is one whose ops
     /// fail, until they do not.
-    pub fn ran_in_parts(&mut self, block: &Block, failed: bool) {
+    pub fn ran_in_parts(&mut self, call: &Call, failed: bool) {
         let brought = std::mem::take(&mut self.launcher.had_brought);
-        let mut kept = lock(&block.plan.kept);
+        let mut kept = lock(&call.plan.kept);
         if let Some(shelf) = kept.as_mut().and_then(|kept| kept.downcast_mut::<Shelf>()) {
             shelf.never |= brought;
             if failed {
@@ -208,20 +208,20 @@ impl Gear {
         &mut self,
         shelf: &mut Shelf,
         lane: usize,
-        block: &Block,
+        call: &Call,
         given: &[GivenOperand],
     ) -> Result<Replayed, Trouble> {
         if shelf.never || given.iter().any(|g| g.operand.value.is_err()) {
             return Ok(None);
         }
         shelf.runs = shelf.runs.saturating_add(1);
-        let all = block.plan.steps.iter().fold(0, |all, step| all | step.serves);
-        let wanted = block.wanted() & all;
+        let all = call.plan.steps.iter().fold(0, |all, step| all | step.serves);
+        let wanted = call.wanted() & all;
         let spare: SmallVec<[bool; 8]> = given.iter().map(|g| is_spare(&g.operand)).collect();
         let at = match shelf.graphs.iter().position(|graph| graph.fits(given, &spare, wanted)) {
             Some(at) => at,
             None if shelf.runs < shelf.next || shelf.made >= MADE_MAX => return Ok(None),
-            None => match self.note(lane, block, given, &spare, wanted)? {
+            None => match self.note(lane, call, given, &spare, wanted)? {
                 Verdict::Graph(graph) => {
                     if shelf.graphs.len() == GRAPHS_MAX {
                         shelf.graphs.remove(0);
@@ -240,7 +240,7 @@ impl Gear {
                 }
             },
         };
-        match self.launch_graph(&mut shelf.graphs[at], lane, block, given) {
+        match self.launch_graph(&mut shelf.graphs[at], lane, call, given) {
             // Launches in a row say what is wrong, if anything is.
             Err(Trouble::OutOfMemory { .. } | Trouble::Refused(_)) => {
                 shelf.graphs.remove(at);
@@ -256,7 +256,7 @@ impl Gear {
         &mut self,
         graph: &mut Graph,
         lane: usize,
-        block: &Block,
+        call: &Call,
         given: &[GivenOperand],
     ) -> Result<Replayed, Trouble> {
         self.after.clear();
@@ -340,7 +340,7 @@ impl Gear {
                         words[*at] = locate(spot);
                     }
                     for &(at, draw) in &kernel.draws {
-                        (words[at], words[at + 1]) = block.draws[draw];
+                        (words[at], words[at + 1]) = call.draws[draw];
                     }
                     // SAFETY: the words are the noted launch's, with each address where that base
                     // is now: memory of the graph's own, of inputs and of outputs, behind whose

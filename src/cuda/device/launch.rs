@@ -17,7 +17,7 @@ use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
 use crate::cuda::ops::operand;
-use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel};
+use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel};
 use crate::graph::node::Reduction;
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
@@ -232,8 +232,8 @@ fn launch(
     shared: u32,
     args: &mut Words,
 ) -> Result<(), Trouble> {
-    if let Some(tape) = site.tape() {
-        tape.launch(function, grid, block, shared, &args.words, &args.starts, &args.addresses);
+    if let Some(transcript) = site.transcript() {
+        transcript.launch(function, grid, block, shared, &args.words, &args.starts, &args.addresses);
         return Ok(());
     }
     let mut arguments = pointers(&mut args.words, &args.starts);

@@ -7,7 +7,7 @@
 
 use super::Trouble;
 use super::nvidia::{Opened, Raw};
-use super::tape::Noted;
+use super::transcript::Noted;
 use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::ffi::c_void;

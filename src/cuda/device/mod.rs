@@ -27,8 +27,8 @@
 
 mod background;
 mod blas;
-pub(crate) mod block;
 pub(crate) mod cache;
+pub(crate) mod call;
 mod compile;
 pub(crate) mod doubt;
 
@@ -50,12 +50,12 @@ pub(crate) mod pinned;
 mod product;
 mod shelf;
 pub(crate) mod step;
-mod tape;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timing;
+mod transcript;
 mod upload;
 
 use crate::error::ErrorKind;
@@ -74,7 +74,7 @@ pub(crate) struct Gpu {
     pub multiprocessors: u32,
 }
 
-pub(crate) use crate::graph::launch::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
+pub(crate) use crate::graph::device_run::{CudaView as DeviceView, CudaViewMut as DeviceViewMut};
 
 /// A stream of the device, and its number from 0 (cuBLAS handles are kept by it).
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ pub(crate) trait Site {
     /// the value.
     fn index_error(&self) -> Result<u64, Trouble>;
     /// Where launches are noted instead of being made.
-    fn tape(&self) -> Option<&tape::Tape> {
+    fn transcript(&self) -> Option<&transcript::Transcript> {
         None
     }
 }

@@ -18,7 +18,7 @@ use super::{Gpu, Trouble};
 use crate::cuda::kernels::Kernel;
 use crate::cuda::kernels::bundle::bundle;
 use crate::cuda::kernels::source::{KernelSource, OPTIONS, module};
-use crate::graph::launch::CudaKernel;
+use crate::graph::device_run::CudaKernel;
 use crate::graph::operation::Refusal;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

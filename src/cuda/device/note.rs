@@ -1,23 +1,23 @@
-//! From a block to a graph: it is run on a tape, and what is on that is sorted: places in one block
+//! From a call to a graph: it is run into a transcript, and what is on that is sorted: places in one block
 //! of memory, addresses that change from run to run, draws.
 //!
 //! Called by `graph` on the device's thread. Makes nothing of the driver's.
 
 use super::Trouble;
-use super::block::{GivenOperand, UnderWay};
+use super::call::{GivenOperand, UnderWay};
 use super::doubt::{Doubt, Doubts, Known};
 use super::gear::{Gear, here};
 use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Verdict, Where};
 use super::made::Kernel;
 use super::step::Operand;
-use super::tape::{self, Item, Kind, Life, Played, Spot, Tape, spoken_of};
-use crate::graph::block::Block;
+use super::transcript::{self, Item, Kind, Life, Played, Spot, Transcript, spoken_of};
+use crate::graph::call::Call;
 use crate::graph::value::{Storage, Value};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What stands for the seed and the position of a draw while a block is noted: a word that nothing
+/// What stands for the seed and the position of a draw while a call is noted: a word that nothing
 /// else is made of.
 const SEED: u64 = 0x5e3d_0f00_a5c3_9671;
 const POSITION: u64 = 0xa11c_e5ed_1bad_d1ce;
@@ -27,16 +27,16 @@ fn draws(n: usize) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Gear {
-    /// Runs a block on a tape, and makes a graph of what is on it.
+    /// Runs a call into a transcript, and makes a graph of what is on it.
     pub(super) fn note(
         &mut self,
         lane: usize,
-        block: &Block,
+        call: &Call,
         given: &[GivenOperand],
         spare: &[bool],
         wanted: u64,
     ) -> Result<Verdict, Trouble> {
-        let tape = Arc::new(Tape::default());
+        let transcript = Arc::new(Transcript::default());
         let mut stand_ins: Vec<Arc<Doubt>> = Vec::new();
         let mut operands: Vec<GivenOperand> = Vec::new();
         for (k, operand) in given.iter().enumerate() {
@@ -44,7 +44,7 @@ impl Gear {
             let storage = match &value.storage {
                 Storage::Inline(words) => Storage::Inline(*words),
                 Storage::Shared(buffer) => {
-                    Storage::Shared(tape.given(k, k >= block.plan.inputs, buffer.bytes()))
+                    Storage::Shared(transcript.given(k, k >= call.plan.inputs, buffer.bytes()))
                 }
             };
             let value = Ok(Value { storage, placed: value.placed.clone() });
@@ -53,11 +53,11 @@ impl Gear {
             let operand = Operand { value, spare: spare[k].then_some(1) };
             operands.push(GivenOperand { operand, doubts: Doubts::from_iter([stand_in]) });
         }
-        let block = block.again(draws(block.draws.len()).collect(), wanted);
+        let call = call.again(draws(call.draws.len()).collect(), wanted);
         self.launcher.modules.unsettled = false;
-        self.tape = Some(tape.clone());
-        let noted = self.note_steps(lane, &block, &operands, &tape);
-        self.tape = None;
+        self.transcript = Some(transcript.clone());
+        let noted = self.note_steps(lane, &call, &operands, &transcript);
+        self.transcript = None;
         drop(operands);
         let results = match noted {
             Ok(results) => results,
@@ -68,41 +68,44 @@ impl Gear {
         if self.launcher.modules.unsettled {
             return Ok(Verdict::NotYet);
         }
-        // Values know their bases while the tape is read.
-        let Ok(played) = tape.take() else { return Ok(Verdict::Never) };
-        let made = self.graph(played, results, &stand_ins, given, spare, &block);
+        // Values know their bases while the transcript is read.
+        let Ok(played) = transcript.take() else { return Ok(Verdict::Never) };
+        let made = self.graph(played, results, &stand_ins, given, spare, &call);
         Ok(made.map_or(Verdict::Never, |graph| Verdict::Graph(Box::new(graph))))
     }
 
-    /// The steps of a block, and copies of outputs that a library computes, which have to lie
+    /// The steps of a call, and copies of outputs that a library computes, which have to lie
     /// still.
     fn note_steps(
         &mut self,
         lane: usize,
-        block: &Block,
+        call: &Call,
         given: &[GivenOperand],
-        tape: &Arc<Tape>,
+        transcript: &Arc<Transcript>,
     ) -> Result<Vec<Option<Known>>, Trouble> {
-        let mut under_way = UnderWay::new(block);
-        while let Some(step) = under_way.progress.step(block) {
-            self.block_step(lane, block, step, given, &mut under_way, false)?;
+        let mut under_way = UnderWay::new(call);
+        while let Some(step) = under_way.progress.step(call) {
+            self.call_step(lane, call, step, given, &mut under_way, false)?;
         }
-        let mut results = under_way.progress.outputs(block);
-        let mut moved: Vec<(tape::Base, Storage)> = Vec::new();
+        let mut results = under_way.progress.outputs(call);
+        let mut moved: Vec<(transcript::Base, Storage)> = Vec::new();
         for known in results.iter_mut().flatten() {
             let Ok(value) = &mut known.result else { continue };
             let Storage::Shared(buffer) = &value.storage else { continue };
             let Some(from) = spoken_of(&**buffer) else { continue };
             let bytes = buffer.bytes();
-            if !tape.is_multiplied(from.base) || !tape.is_fixed(from.ptr()) || tape.is_given(from.base) {
+            if !transcript.is_multiplied(from.base)
+                || !transcript.is_fixed(from.ptr())
+                || transcript.is_given(from.base)
+            {
                 continue;
             }
             let to = match moved.iter().find(|(base, _)| *base == from.base) {
                 Some((_, to)) => to.clone(),
                 None => {
-                    let to = tape.buffer(bytes);
+                    let to = transcript.buffer(bytes);
                     let berth = self.berth(lane);
-                    tape.staged(from.ptr());
+                    transcript.staged(from.ptr());
                     self.launcher.bytes(&berth, from.ptr(), to.ptr(), bytes)?;
                     berth.give_up()?;
                     moved.push((from.base, Storage::Shared(to)));
@@ -114,7 +117,7 @@ impl Gear {
         Ok(results)
     }
 
-    /// A graph of what is on a tape; `None` where it cannot be one, or not usefully.
+    /// A graph of what is into a transcript; `None` where it cannot be one, or not usefully.
     fn graph(
         &mut self,
         played: Played,
@@ -122,14 +125,14 @@ impl Gear {
         stand_ins: &[Arc<Doubt>],
         given: &[GivenOperand],
         spare: &[bool],
-        block: &Block,
+        call: &Call,
     ) -> Option<Graph> {
         let Played { bases, items, constants, doubts, taken, staged } = played;
         if items.len() < 2 || staged > STAGED_MAX {
             return None;
         }
         // Outputs: what they are made of, and which bases they are.
-        let mut outputs: Vec<(tape::Base, usize)> = Vec::new();
+        let mut outputs: Vec<(transcript::Base, usize)> = Vec::new();
         let mut sources: Vec<Option<Output>> = Vec::new();
         for known in &results {
             let Some(known) = known else {
@@ -165,12 +168,12 @@ impl Gear {
         }
 
         // One block of memory for the rest.
-        let is_output = |base: tape::Base| outputs.iter().position(|o| o.0 == base);
-        let inside: Vec<tape::Base> = (0..bases.len())
+        let is_output = |base: transcript::Base| outputs.iter().position(|o| o.0 == base);
+        let inside: Vec<transcript::Base> = (0..bases.len())
             .filter(|&b| !matches!(bases[b].0, Kind::Given(..)) && is_output(b).is_none())
             .collect();
         let lives: Vec<Life> = inside.iter().map(|&b| bases[b].1).collect();
-        let (starts, mut arena) = tape::pack(&lives);
+        let (starts, mut arena) = transcript::pack(&lives);
         let mut places: Vec<Where> = Vec::with_capacity(bases.len());
         for (base, (kind, _)) in bases.iter().enumerate() {
             places.push(match (kind, is_output(base), inside.binary_search(&base)) {
@@ -180,7 +183,7 @@ impl Gear {
                 _ => return None,
             });
         }
-        let arena_of = |base: tape::Base| match places.get(base) {
+        let arena_of = |base: transcript::Base| match places.get(base) {
             Some(Where::Arena(at)) => Some(*at),
             _ => None,
         };
@@ -192,11 +195,11 @@ impl Gear {
 
         // Where draws stand, and which inputs are looked at.
         let wanted_draws: Vec<usize> = {
-            let steps = block.plan.steps.iter().filter(|step| step.serves & block.wanted() != 0);
+            let steps = call.plan.steps.iter().filter(|step| step.serves & call.wanted() != 0);
             steps.flat_map(|step| step.draws.iter().map(|d| d.1 as usize)).collect()
         };
-        let stand_in_draws: Vec<(u64, u64)> = draws(block.draws.len()).collect();
-        let mut drawn = vec![false; block.draws.len()];
+        let stand_in_draws: Vec<(u64, u64)> = draws(call.draws.len()).collect();
+        let mut drawn = vec![false; call.draws.len()];
         let mut used = vec![false; given.len()];
         let mut fixed = vec![false; given.len()];
         let mut parts: Vec<Part> = Vec::with_capacity(items.len());
@@ -254,7 +257,7 @@ impl Gear {
             constants.into_iter().map(|(base, words)| Some((words, arena_of(base)?))).collect();
         Some(Graph {
             inputs,
-            wanted: block.wanted(),
+            wanted: call.wanted(),
             parts,
             outputs: outputs.iter().map(|o| o.1).collect(),
             results: sources,

@@ -10,7 +10,7 @@ use crate::cuda::kernels::Plan;
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::ops;
 use crate::error::ErrorKind;
-use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
+use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
 use std::any::Any;
@@ -79,9 +79,9 @@ impl Queue<'_> {
 
 impl CudaQueue for Queue<'_> {
     fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal> {
-        if let Some(tape) = self.site.tape() {
+        if let Some(transcript) = self.site.transcript() {
             // Its arguments are its own: an address may stand anywhere.
-            tape.refuse("an op from outside");
+            transcript.refuse("an op from outside");
             return Err(Refusal::kernel("not while launches are noted"));
         }
         let done = self.launcher.launch_brought(self.site, kernel, grid, args);
@@ -95,9 +95,9 @@ impl CudaQueue for Queue<'_> {
     }
 
     fn zero(&mut self, ptr: u64, bytes: usize) {
-        let done = match self.site.tape() {
-            Some(tape) => {
-                tape.refuse("an op from outside");
+        let done = match self.site.transcript() {
+            Some(transcript) => {
+                transcript.refuse("an op from outside");
                 Err(Refusal::kernel("not while launches are noted").into())
             }
             None => self.launcher.zero(self.site, ptr, bytes),

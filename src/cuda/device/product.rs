@@ -60,13 +60,13 @@ impl Launcher {
                 }
             };
             if let Some((calls, a, b)) = ready {
-                let Some(tape) = site.tape() else {
+                let Some(transcript) = site.transcript() else {
                     return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
                 };
                 // A library's own launches cannot be given other addresses later: it works on what
                 // lies still.
                 let (a, b, to) = (self.still(site, a)?, self.still(site, b)?, self.still(site, out)?);
-                tape.product(product.dtype, &calls, product.adds, [a, b, to]);
+                transcript.product(product.dtype, &calls, product.adds, [a, b, to]);
                 return if to == out { Ok(()) } else { self.brought_back(site, to, out) };
             }
         }
@@ -91,12 +91,12 @@ impl Launcher {
         Ok(())
     }
 
-    /// For a tape: the same address, or one in a copy of all the memory around it that is the same
+    /// For a transcript: the same address, or one in a copy of all the memory around it that is the same
     /// at each replay.
     fn still(&mut self, site: &dyn Site, ptr: u64) -> Result<u64, Trouble> {
-        match site.tape() {
-            Some(tape) if !tape.is_fixed(ptr) => {
-                let (from, bytes, at) = tape.staged(ptr);
+        match site.transcript() {
+            Some(transcript) if !transcript.is_fixed(ptr) => {
+                let (from, bytes, at) = transcript.staged(ptr);
                 let to = site.scratch(bytes)?;
                 self.bytes(site, from, to, bytes)?;
                 Ok(to.wrapping_add_signed(at))
@@ -105,10 +105,10 @@ impl Launcher {
         }
     }
 
-    /// For a tape: copies what `still` has copied back.
+    /// For a transcript: copies what `still` has copied back.
     fn brought_back(&mut self, site: &dyn Site, from: u64, to: u64) -> Result<(), Trouble> {
-        let Some(tape) = site.tape() else { return Ok(()) };
-        let (to, bytes, at) = tape.staged(to);
+        let Some(transcript) = site.transcript() else { return Ok(()) };
+        let (to, bytes, at) = transcript.staged(to);
         self.bytes(site, from.wrapping_add_signed(-at), to, bytes)
     }
 

@@ -10,9 +10,9 @@ use super::group;
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use super::pinned::PinnedBlock;
-use super::tape::spoken_of;
+use super::transcript::spoken_of;
 use super::{DeviceView, DeviceViewMut, Trouble};
-use crate::backend::{self, Backend, Call, Fused, Read, Results, guarded};
+use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::engine::run;
 use crate::error::{Error, ErrorKind};
@@ -128,10 +128,10 @@ impl Backend for Launch<'_> {
         let offset = value.placed.as_ref().map_or(0, |p| p.offset) * of.dtype.size();
         let ptr = match (self.gear.place(self.lane, value)?, &value.storage) {
             (Place::Device(ptr), _) => ptr,
-            (Place::Inline, Storage::Inline(words)) => match &self.gear.tape {
-                Some(tape) => {
+            (Place::Inline, Storage::Inline(words)) => match &self.gear.transcript {
+                Some(transcript) => {
                     let to = super::Site::scratch(&self.berth, INLINE_BYTES)?;
-                    tape.constant(words, to);
+                    transcript.constant(words, to);
                     to
                 }
                 None => {
@@ -182,8 +182,8 @@ impl Backend for Launch<'_> {
         self.gear.launcher.group(&self.berth, program, shape, &views, &out, end)
     }
 
-    fn op(&mut self, call: Call<'_, Self>) -> Result<(), Trouble> {
-        let Call { node, reads, place, in_place } = call;
+    fn op(&mut self, call: OpRun<'_, Self>) -> Result<(), Trouble> {
+        let OpRun { node, reads, place, in_place } = call;
         let views: SmallVec<[DeviceView<'_>; 4]> = reads.iter().map(view).collect();
         let output = DeviceViewMut { ptr: place.ptr, dtype: node.dtype, shape: &node.shape };
         self.gear.order(self.lane)?;
@@ -237,8 +237,8 @@ impl Backend for Launch<'_> {
 
 impl Gear {
     pub(super) fn target(&mut self, bytes: usize, lane: usize) -> Result<Target, Trouble> {
-        if let Some(tape) = &self.tape {
-            let buffer = tape.buffer(bytes);
+        if let Some(transcript) = &self.transcript {
+            let buffer = transcript.buffer(bytes);
             return Ok(Target { ptr: buffer.ptr(), buffer });
         }
         let buffer: Arc<DeviceBuffer> = self.heap.buffer(bytes, &self.lanes, lane)?;

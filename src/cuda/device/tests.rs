@@ -15,7 +15,7 @@ use super::module::Fusion;
 use super::testing::{Rig, Rng, Value, both, bytes_of, near, numbers, same};
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::dtype::{DType, Scalar};
-use crate::graph::launch::{CudaArg, CudaGrid, CudaKernel, CudaRun};
+use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use crate::graph::node::{Op, Reduction};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::graph::program::{Arg, Code, Program};

@@ -10,7 +10,7 @@ use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::window::{self, Way};
 use crate::cuda::kernels::{Plan, reduce};
 use crate::dtype::{DType, Scalar};
-use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::host::kernels::conv::Geometry;
 use crate::op::ReduceOp;

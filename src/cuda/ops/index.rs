@@ -6,7 +6,7 @@
 use super::{OnCuda, copy_to, operand, run};
 use crate::cuda::kernels::align;
 use crate::cuda::kernels::index::{self, Indexed};
-use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::op::ScatterMode;
 use crate::ops::check::checked;

@@ -16,7 +16,7 @@ mod triangle;
 
 use crate::cuda::kernels::{Operand, Plan, align, elementwise};
 use crate::dtype::{DType, Scalar};
-use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::{Operation, Refusal};
 use crate::graph::program::{Arg, Code, Program};
 use crate::shape::{Strides, contiguous_strides};

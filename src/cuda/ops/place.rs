@@ -4,7 +4,7 @@
 use super::OnCuda;
 use super::{copy_to, operand, run};
 use crate::cuda::kernels::{Operand, copy};
-use crate::graph::launch::{CudaRun, CudaView};
+use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
 use crate::ops::cat::Cat;
 use crate::ops::check::checked;

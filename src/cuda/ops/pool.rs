@@ -3,7 +3,7 @@
 use super::OnCuda;
 use super::walk;
 use crate::cuda::kernels::window;
-use crate::graph::launch::CudaRun;
+use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::pool::Divisor;
 use crate::ops::pool::Pool;

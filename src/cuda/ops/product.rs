@@ -3,7 +3,7 @@
 use super::OnCuda;
 use crate::cuda::kernels::matmul::Product;
 use crate::dtype::{DType, Scalar};
-use crate::graph::launch::CudaRun;
+use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::ops::matmul::MatMul;
 use crate::ops::matmul::product;

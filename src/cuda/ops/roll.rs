@@ -2,7 +2,7 @@
 
 use super::{OnCuda, operand};
 use crate::cuda::kernels::{Operand, copy};
-use crate::graph::launch::{CudaRun, CudaView};
+use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
 use crate::ops::roll::Roll;
 use crate::shape::contiguous_strides;

@@ -4,7 +4,7 @@ use super::OnCuda;
 use super::{contiguous, converted, operand, run, walk};
 use crate::cuda::kernels::align;
 use crate::cuda::kernels::softmax::{self, RowOp};
-use crate::graph::launch::{CudaRun, CudaView, CudaViewMut};
+use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::ops::check::checked;
 use crate::ops::logsumexp::LogSumExp;

@@ -3,7 +3,7 @@
 use super::{OnCuda, operand, walk};
 use crate::cuda::kernels::sort;
 use crate::dtype::DType;
-use crate::graph::launch::{CudaRun, CudaViewMut};
+use crate::graph::device_run::{CudaRun, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::ops::check::checked;
 use crate::ops::sort::Sort;

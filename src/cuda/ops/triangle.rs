@@ -2,7 +2,7 @@
 
 use super::{OnCuda, operand, walk};
 use crate::cuda::kernels::copy;
-use crate::graph::launch::CudaRun;
+use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::ops::triangle::Triangle;
 

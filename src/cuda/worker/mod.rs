@@ -21,7 +21,7 @@ use crate::cuda::device::pinned::Pinned;
 use crate::cuda::ops;
 use crate::dtype::DType;
 use crate::engine::desk::Desk;
-use crate::engine::port::{Driver, Port};
+use crate::engine::port::{Port, Runner};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
@@ -85,7 +85,7 @@ struct Shared {
 }
 
 /// Owner of a CUDA device's threads.
-pub(crate) struct CudaDriver {
+pub(crate) struct CudaRunner {
     manner: Manner,
     memory: Arc<Memory>,
     running: Arc<AtomicBool>,
@@ -95,9 +95,9 @@ pub(crate) struct CudaDriver {
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
-impl CudaDriver {
-    pub fn new(manner: Manner, memory: Arc<Memory>) -> CudaDriver {
-        CudaDriver {
+impl CudaRunner {
+    pub fn new(manner: Manner, memory: Arc<Memory>) -> CudaRunner {
+        CudaRunner {
             manner,
             memory,
             running: Arc::default(),
@@ -115,7 +115,7 @@ impl CudaDriver {
 }
 
 impl Shared {
-    fn new(driver: &CudaDriver, port: &'static Port) -> Arc<Shared> {
+    fn new(driver: &CudaRunner, port: &'static Port) -> Arc<Shared> {
         let lanes = port.limits.streams as usize + 1;
         let heap = Heap::new(driver.manner.ordinal, driver.memory.clone());
         heap.on_return(move || port.attend());
@@ -184,7 +184,7 @@ impl Shared {
     }
 }
 
-impl Driver for CudaDriver {
+impl Runner for CudaRunner {
     fn wake(&self, _: usize) {
         if let Some(thread) = &*lock(&self.thread) {
             thread.unpark();
@@ -255,7 +255,7 @@ impl Driver for CudaDriver {
     }
 
     /// Constants, what still lies on the host, and elements that the other GPU can copy itself.
-    fn lend(&self, value: &Value, shape: &Shape, to: &dyn Driver) -> Option<Value> {
+    fn lend(&self, value: &Value, shape: &Shape, to: &dyn Runner) -> Option<Value> {
         let Storage::Shared(buffer) = &value.storage else { return Some(value.clone()) };
         let mut here = buffer.clone();
         if let Some(handed) = buffer.as_any().downcast_ref::<Handed>() {
@@ -265,7 +265,7 @@ impl Driver for CudaDriver {
                 Whereabouts::Here(buffer) => here = buffer.clone(),
             }
         }
-        let to: &CudaDriver = to.as_any().downcast_ref()?;
+        let to: &CudaRunner = to.as_any().downcast_ref()?;
         let near = self.ordinal() == to.ordinal() || nvidia::open_to(self.ordinal(), to.ordinal());
         let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };
         (near && value.layout(shape).is_contiguous()).then_some(value)

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-mod launch;
+mod submit;
 
 use super::flight::put;
 use super::{Shared, reaper};
@@ -107,7 +107,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
     running.store(false, SeqCst);
     // A push that came in between found a thread: start again for it.
     if !port.intake.is_empty() {
-        port.driver.start(port);
+        port.runner.start(port);
     }
 }
 
@@ -278,7 +278,7 @@ impl Worker {
                     self.queues[lane].steps.push_front(step);
                     continue;
                 }
-                match self.launch(lane, step)? {
+                match self.submit(lane, step)? {
                     None => launched += 1,
                     Some(step) => {
                         put_off += 1;

@@ -2,8 +2,8 @@
 //! comes.
 
 use super::backward::Backward;
-use super::record::{given, is_recording, with_recording};
 use super::repeat::{self, Draw};
+use super::taped::{given, is_taping, with_taping};
 use super::walk::{self, Found, Mode};
 use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -54,7 +54,7 @@ where
         };
         inputs.iter().map(leaf).collect()
     };
-    if !is_recording() {
+    if !is_taping() {
         return block(&plain(false));
     }
     let before = tape::next_serial();
@@ -112,14 +112,14 @@ impl Operation for Checkpoint {
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         // Where gradients are recorded, the inputs are on the tape already, and stay who they are.
-        let graph = is_recording();
+        let graph = is_taping();
         let inputs: Vec<TensorFuture> = (0..self.inputs)
             .map(|i| match call.wants(i) && !graph {
                 true => call.input(i).requires_grad(),
                 false => call.input(i).clone(),
             })
             .collect();
-        let result = with_recording(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
+        let result = with_taping(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
         let link = |x: &TensorFuture| x.tape.as_ref().map(|tape| tape.link());
         let mut asked: Vec<Option<TapeLink>> =
             inputs.iter().enumerate().map(|(i, x)| link(x).filter(|_| call.wants(i))).collect();

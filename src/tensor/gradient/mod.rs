@@ -5,9 +5,9 @@
 
 mod backward;
 pub(crate) mod checkpoint;
-pub(crate) mod record;
 pub(crate) mod repeat;
 pub(crate) mod table;
+pub(crate) mod taped;
 mod walk;
 
 pub use backward::Backward;

@@ -5,8 +5,8 @@
 //! a walk, and let go as soon as the walk has passed the op that made them.
 
 use super::backward::Backward;
-use super::record::with_recording;
 use super::table;
+use super::taped::with_taping;
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::operation::{Meta, Needs};
@@ -81,7 +81,7 @@ pub(super) fn walk(
             root.gradient = Some(upstream);
         }
         for k in (0..walk.places.len()).rev() {
-            with_recording(mode.graph, || walk.step(k));
+            with_taping(mode.graph, || walk.step(k));
         }
     }
     asked
@@ -246,7 +246,7 @@ impl Walk {
                             (None, None) => return Err(spent_error(&next)),
                         });
                     }
-                    with_recording(false, || again(&next, &values))
+                    with_taping(false, || again(&next, &values))
                 }
             };
             self.values.insert(address, value);

@@ -99,7 +99,7 @@ fn blocked(
         batch = batch.broadcast(&lead(mask))?;
     }
     let scores = batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
-    if !q.port().driver.has_kernel(op) || scores < BLOCKED_FROM || batch.rank() > 14 {
+    if !q.port().runner.has_kernel(op) || scores < BLOCKED_FROM || batch.rank() > 14 {
         return None;
     }
     let full = |x: &TensorFuture, tail: [usize; 2]| {

@@ -196,7 +196,7 @@ fn short(
     }
     let mean = options.reduction == Reduction::Mean;
     let op = Nll { ignore: options.ignore_index, mean, name: build::named("nll_loss"), back: None };
-    if !logs.port().driver.has_kernel(&op) {
+    if !logs.port().runner.has_kernel(&op) {
         return None;
     }
     Some(build::custom(Arc::new(op), &[logs, &target.to_dtype(DType::I64)], Location::caller()))

@@ -40,7 +40,7 @@ impl TensorFuture {
         let at = Location::caller();
         let _within = build::within("matmul", at);
         let op = Turned { a, b };
-        if self.rank() == 2 && other.rank() == 2 && (a || b) && self.port().driver.has_kernel(&op) {
+        if self.rank() == 2 && other.rank() == 2 && (a || b) && self.port().runner.has_kernel(&op) {
             return build::custom(Arc::new(op), &[self, other], at);
         }
         let turned = |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };

@@ -10,11 +10,11 @@ pub(crate) mod trace;
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
-use super::gradient::record::is_recording;
+use super::gradient::taped::is_taping;
 use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
-use crate::graph::block::{Block, Part};
+use crate::graph::call::{Call, Part};
 use crate::graph::node::{Inputs, Node, NodeLink, Op};
 use crate::graph::operation::Meta;
 use crate::graph::plan::{Plan, plan};
@@ -197,7 +197,7 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
     pub fn call(&self, inputs: I) -> O {
         let at = Location::caller();
         let (inputs, lengths) = Flat::of(inputs);
-        if trace::is_tracing() || is_recording() && inputs.iter().any(TensorFuture::is_on_tape) {
+        if trace::is_tracing() || is_taping() && inputs.iter().any(TensorFuture::is_on_tape) {
             return (self.closure)(Flat::put_together(inputs, &lengths));
         }
         match self.known(&inputs, &lengths).unwrap_or_else(|| self.trace(&inputs, &lengths, at)) {
@@ -219,7 +219,7 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
     }
 
     fn known(&self, inputs: &[TensorFuture], lengths: &[usize]) -> Option<(How, bool)> {
-        let recording = is_recording();
+        let recording = is_taping();
         let plans = lock(&self.plans);
         let fits = |known: &&Known| {
             known.recording == recording
@@ -252,7 +252,7 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
             let known = Known {
                 inputs: metas.into_iter().map(|m| (m.shape, m.dtype)).collect(),
                 lengths: lengths.to_vec(),
-                recording: is_recording(),
+                recording: is_taping(),
                 how: how.clone(),
             };
             let mut plans = lock(&self.plans);
@@ -344,19 +344,19 @@ impl Ready {
         if self.metas.is_empty() {
             return Vec::new();
         }
-        let block = Arc::new(Block::new(self.plan.clone(), draws));
+        let call = Arc::new(Call::new(self.plan.clone(), draws));
         let mut links: Inputs = inputs.iter().map(|x| x.node.link()).collect();
         links.extend(self.captured.iter().cloned());
         // Before the engine can look: what nobody else holds is written over.
         drop(inputs);
         if let [meta] = &self.metas[..] {
-            let node = Node::new(Op::Block(block), links, meta.shape.clone(), meta.dtype, port, at);
+            let node = Node::new(Op::Call(call), links, meta.shape.clone(), meta.dtype, port, at);
             return vec![TensorFuture::new(enqueue(port, node))];
         }
-        let hub = Node::new(Op::Block(block.clone()), links, 0.into(), DType::Bool, port, at);
+        let hub = Node::new(Op::Call(call.clone()), links, 0.into(), DType::Bool, port, at);
         let hub = enqueue(port, hub);
         let part = |(output, meta): (usize, &Meta)| {
-            let part = Arc::new(Part { block: block.clone(), output });
+            let part = Arc::new(Part { call: call.clone(), output });
             let inputs = Inputs::from_iter([hub.link()]);
             let node = Node::new(Op::Part(part), inputs, meta.shape.clone(), meta.dtype, port, at);
             TensorFuture::new(enqueue(port, node))

@@ -1,4 +1,4 @@
-//! The CPU device's driver: it owns the compute threads and calls the machine.
+//! The CPU device's runner: it owns the compute threads and calls the machine.
 //!
 //! Each worker takes the lock, tells the machine what happened, runs small steps where they stand,
 //! and leaves with a step of its own; with none, it helps with another worker's large step; with
@@ -9,7 +9,7 @@
 //! them is not late.
 
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
-use crate::engine::port::{Driver, Port};
+use crate::engine::port::{Port, Runner};
 use crate::engine::run;
 use crate::engine::small::{Bench, Held};
 use crate::engine::step::Step;
@@ -79,7 +79,7 @@ struct Threads {
 }
 
 /// Owner of a CPU device's threads.
-pub(crate) struct CpuDriver {
+pub(crate) struct CpuRunner {
     manner: Manner,
     memory: Arc<Memory>,
     threads: Arc<Threads>,
@@ -87,9 +87,9 @@ pub(crate) struct CpuDriver {
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
-impl CpuDriver {
-    pub fn new(manner: Manner, memory: Arc<Memory>) -> CpuDriver {
-        CpuDriver {
+impl CpuRunner {
+    pub fn new(manner: Manner, memory: Arc<Memory>) -> CpuRunner {
+        CpuRunner {
             manner,
             memory,
             threads: Arc::new(Threads::default()),
@@ -99,7 +99,7 @@ impl CpuDriver {
     }
 }
 
-impl Driver for CpuDriver {
+impl Runner for CpuRunner {
     fn wake(&self, worker: usize) {
         self.threads.wake(worker);
     }
@@ -426,7 +426,7 @@ impl Shared {
             self.memory.trim();
             // A push that came in between found threads running: start again for it.
             if !self.port.intake.is_empty() {
-                self.port.driver.start(self.port);
+                self.port.runner.start(self.port);
             }
         }
         true

@@ -1,7 +1,7 @@
-//! One run of a planned block: what an `Op::Block` carries, and the parts that its outputs are.
+//! One run of a call of a region: what an `Op::Call` carries, and the parts that its outputs are.
 //!
-//! A block with one output is that output's node. With more of them each output is a part: a node
-//! of its own, made from the block's, that takes its result from here. Knows nothing of where or
+//! A call with one output is that output's node. With more of them each output is a part: a node
+//! of its own, made from the call's, that takes its result from here. Knows nothing of where or
 //! when it runs.
 
 use super::node::{Node, Op, Planned};
@@ -23,7 +23,7 @@ pub(crate) struct Kept {
     pub doubts: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// How far a run of a block has come. `K` is what the device keeps of a value until it has been
+/// How far a run of a call has come. `K` is what the device keeps of a value until it has been
 /// read.
 pub(crate) struct Progress<K> {
     next: usize,
@@ -33,15 +33,15 @@ pub(crate) struct Progress<K> {
 }
 
 impl<K> Progress<K> {
-    pub fn new(block: &Block) -> Progress<K> {
-        let made = (block.plan.given..block.plan.slots).map(|_| None).collect();
-        Progress { next: 0, made, wanted: block.wanted() }
+    pub fn new(call: &Call) -> Progress<K> {
+        let made = (call.plan.given..call.plan.slots).map(|_| None).collect();
+        Progress { next: 0, made, wanted: call.wanted() }
     }
 
     /// The next step that is needed; `None` at the end. What only serves outputs that nobody can
     /// look at is left out.
-    pub fn step<'a>(&mut self, block: &'a Block) -> Option<&'a PlanStep> {
-        let steps = &block.plan.steps;
+    pub fn step<'a>(&mut self, call: &'a Call) -> Option<&'a PlanStep> {
+        let steps = &call.plan.steps;
         while steps.get(self.next).is_some_and(|step| step.serves & self.wanted == 0) {
             self.next += 1;
         }
@@ -49,9 +49,9 @@ impl<K> Progress<K> {
     }
 
     /// What a step has made; `Err` with its number where the value comes from outside.
-    pub fn value(&self, slot: Slot, block: &Block) -> Result<&K, usize> {
+    pub fn value(&self, slot: Slot, call: &Call) -> Result<&K, usize> {
         let slot = slot as usize;
-        match slot.checked_sub(block.plan.given).map(|k| &self.made[k]) {
+        match slot.checked_sub(call.plan.given).map(|k| &self.made[k]) {
             None => Err(slot),
             Some(Some(made)) => Ok(made),
             Some(None) => unreachable!("a step runs after what it reads"),
@@ -59,8 +59,8 @@ impl<K> Progress<K> {
     }
 
     /// The next step has made these, and values that nobody reads after it are let go.
-    pub fn stepped(&mut self, block: &Block, step: &PlanStep, results: impl IntoIterator<Item = K>) {
-        let from = block.plan.given;
+    pub fn stepped(&mut self, call: &Call, step: &PlanStep, results: impl IntoIterator<Item = K>) {
+        let from = call.plan.given;
         for (&slot, result) in step.makes.iter().zip(results) {
             self.made[slot as usize - from] = Some(result);
         }
@@ -71,13 +71,13 @@ impl<K> Progress<K> {
     }
 
     /// The outputs, as far as they were wanted.
-    pub fn outputs(mut self, block: &Block) -> Vec<Option<K>> {
-        let from = block.plan.given;
-        block.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect()
+    pub fn outputs(mut self, call: &Call) -> Vec<Option<K>> {
+        let from = call.plan.given;
+        call.plan.outputs.iter().map(|&slot| self.made[slot as usize - from].take()).collect()
     }
 }
 
-pub(crate) struct Block {
+pub(crate) struct Call {
     pub plan: Arc<Plan>,
     /// Seed and offset of each draw, reserved for this run.
     pub draws: Vec<(u64, u64)>,
@@ -89,21 +89,21 @@ pub(crate) struct Block {
     pub under_way: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-impl Planned for Block {
+impl Planned for Call {
     fn cost_ns(&self) -> u64 {
         self.plan.cost_ns
     }
 }
 
-impl Block {
-    /// The block that an op is, where it is one.
-    pub fn of(op: &Op) -> Option<&Block> {
-        let Op::Block(block) = op else { return None };
-        (&**block as &dyn Any).downcast_ref()
+impl Call {
+    /// The call that an op is, where it is one.
+    pub fn of(op: &Op) -> Option<&Call> {
+        let Op::Call(call) = op else { return None };
+        (&**call as &dyn Any).downcast_ref()
     }
 
-    pub fn new(plan: Arc<Plan>, draws: Vec<(u64, u64)>) -> Block {
-        Block {
+    pub fn new(plan: Arc<Plan>, draws: Vec<(u64, u64)>) -> Call {
+        Call {
             plan,
             draws,
             wanted: AtomicU64::new(u64::MAX),
@@ -112,10 +112,10 @@ impl Block {
         }
     }
 
-    /// The same block with other draws, and exactly these outputs wanted.
+    /// The same call with other draws, and exactly these outputs wanted.
     #[allow(dead_code)] // As `under_way`.
-    pub fn again(&self, draws: Vec<(u64, u64)>, wanted: u64) -> Block {
-        Block { wanted: AtomicU64::new(wanted), ..Block::new(self.plan.clone(), draws) }
+    pub fn again(&self, draws: Vec<(u64, u64)>, wanted: u64) -> Call {
+        Call { wanted: AtomicU64::new(wanted), ..Call::new(self.plan.clone(), draws) }
     }
 
     /// Outputs that somebody may still look at.
@@ -123,7 +123,7 @@ impl Block {
         self.wanted.load(Relaxed)
     }
 
-    /// What becomes of the outputs: the result of the only one, or of the block itself, with the
+    /// What becomes of the outputs: the result of the only one, or of the call itself, with the
     /// outputs left to its parts.
     pub fn settle(&self, node: &Node, mut outputs: Vec<Option<Kept>>) -> Kept {
         if outputs.len() > 1 {
@@ -148,9 +148,9 @@ impl Block {
     }
 }
 
-/// One output of a block with several.
+/// One output of a call with several.
 pub(crate) struct Part {
-    pub block: Arc<Block>,
+    pub call: Arc<Call>,
     pub output: usize,
 }
 
@@ -161,15 +161,15 @@ impl Part {
         part.downcast_ref()
     }
 
-    /// The result of the part's node, whose block has run.
-    pub fn result(&self, node: &Node, block: &Node) -> Kept {
-        let gone = || block.error().cloned().unwrap_or_else(|| not_run(node));
+    /// The result of the part's node, whose call has run.
+    pub fn result(&self, node: &Node, call: &Node) -> Kept {
+        let gone = || call.error().cloned().unwrap_or_else(|| not_run(node));
         self.take().unwrap_or_else(|| Kept { result: Err(gone()), doubts: None })
     }
 
-    /// The result, once; `None` where the block did not compute it.
+    /// The result, once; `None` where the call did not compute it.
     fn take(&self) -> Option<Kept> {
-        lock(&self.block.results).get_mut(self.output).and_then(Option::take)
+        lock(&self.call.results).get_mut(self.output).and_then(Option::take)
     }
 }
 
@@ -177,7 +177,7 @@ impl Drop for Part {
     /// Its node is gone, so nobody can ask for it any more.
     fn drop(&mut self) {
         if self.output < 63 {
-            self.block.wanted.fetch_and(!bit(self.output), Relaxed);
+            self.call.wanted.fetch_and(!bit(self.output), Relaxed);
         }
         drop(self.take());
     }

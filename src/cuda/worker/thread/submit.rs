@@ -24,14 +24,14 @@ use std::time::Instant;
 
 impl Worker {
     /// Queues a step; gives it back where it has to be put off.
-    pub(super) fn launch(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
+    pub(super) fn submit(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
         let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.has_all_memory();
         let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.recordings.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
         let inputs = step.inputs();
         let attempt = match step.work() {
-            Work::Node(node) if matches!(node.op, Op::Block(_) | Op::Part(_)) => {
+            Work::Node(node) if matches!(node.op, Op::Call(_) | Op::Part(_)) => {
                 self.region(lane, node, inputs, &mut doubts, last_try)
             }
             work => {

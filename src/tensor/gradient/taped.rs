@@ -14,12 +14,12 @@ thread_local! {
 }
 
 /// True where ops on values of the tape put their results on it.
-pub(crate) fn is_recording() -> bool {
+pub(crate) fn is_taping() -> bool {
     RECORDING.get()
 }
 
 /// Calls `f` with recording on or off, and puts it back as it was, after a panic too.
-pub(super) fn with_recording<R>(on: bool, f: impl FnOnce() -> R) -> R {
+pub(super) fn with_taping<R>(on: bool, f: impl FnOnce() -> R) -> R {
     struct Back(bool);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -40,7 +40,7 @@ pub(super) fn with_recording<R>(on: bool, f: impl FnOnce() -> R) -> R {
 /// assert!(w.is_on_tape() && !updated.is_on_tape());
 /// ```
 pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
-    with_recording(false, f)
+    with_taping(false, f)
 }
 
 /// A value as the operand of an op on the tape.
@@ -51,7 +51,7 @@ pub(super) fn given(x: &TensorFuture) -> Given<'_> {
 /// The result of an op as a value on the tape.
 #[cold]
 #[inline(never)]
-pub(crate) fn recorded(made: Made, operands: &[&TensorFuture], node: NodeHandle) -> TensorFuture {
+pub(crate) fn taped(made: Made, operands: &[&TensorFuture], node: NodeHandle) -> TensorFuture {
     let wanted: SmallVec<[bool; 4]> =
         operands.iter().map(|x| x.tape.is_some() && x.dtype().is_float()).collect();
     let needs = table::needs(&made, &wanted);

@@ -1,6 +1,6 @@
 //! Notes launches instead of making them: what a graph is made from.
 //!
-//! While a gear has a tape, a planned block goes its ordinary way (`step`, `group`, `launch`), but
+//! While a gear has a transcript, a call of a region goes its ordinary way (`step`, `group`, `launch`), but
 //! on memory that is not there: each buffer and each piece of scratch memory has an address of its
 //! own that nobody ever follows, and launches are written down with the places at which such
 //! addresses stand. So what a graph does is what the launches would do. Knows nothing of graphs,
@@ -74,7 +74,7 @@ pub(super) struct Life {
 pub(super) enum Kind {
     /// A value from outside, by number; whether it always lies at the same place.
     Given(usize, bool),
-    /// Memory of the block's own.
+    /// Memory of the call's own.
     Own,
     /// The same, with something in it that has to stay.
     Kept,
@@ -97,7 +97,7 @@ struct Notes {
 
 /// What has been noted so far.
 #[derive(Default)]
-pub(crate) struct Tape(Mutex<Notes>);
+pub(crate) struct Transcript(Mutex<Notes>);
 
 /// All of it.
 pub(super) struct Played {
@@ -109,9 +109,9 @@ pub(super) struct Played {
     pub staged: usize,
 }
 
-impl fmt::Debug for Tape {
+impl fmt::Debug for Transcript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tape({} items)", lock(&self.0).items.len())
+        write!(f, "Transcript({} items)", lock(&self.0).items.len())
     }
 }
 
@@ -127,7 +127,7 @@ fn spot(address: u64) -> Spot {
     Spot { base: base as Base, bytes: address.wrapping_sub(base.wrapping_add(1) << SHIFT) as i64 }
 }
 
-impl Tape {
+impl Transcript {
     fn base(&self, kind: Kind, bytes: usize) -> Base {
         let mut notes = lock(&self.0);
         if notes.bases.len() >= BASES_MAX {
@@ -150,15 +150,15 @@ impl Tape {
     }
 
     /// Memory for a value.
-    pub(super) fn buffer(self: &Arc<Tape>, bytes: usize) -> Arc<Virtual> {
+    pub(super) fn buffer(self: &Arc<Transcript>, bytes: usize) -> Arc<Virtual> {
         let base = self.base(Kind::Own, bytes);
-        Arc::new(Virtual { base, bytes, tape: self.clone() })
+        Arc::new(Virtual { base, bytes, transcript: self.clone() })
     }
 
     /// The memory of a value from outside.
-    pub(super) fn given(self: &Arc<Tape>, number: usize, fixed: bool, bytes: usize) -> Arc<Virtual> {
+    pub(super) fn given(self: &Arc<Transcript>, number: usize, fixed: bool, bytes: usize) -> Arc<Virtual> {
         let base = self.base(Kind::Given(number, fixed), bytes);
-        Arc::new(Virtual { base, bytes, tape: self.clone() })
+        Arc::new(Virtual { base, bytes, transcript: self.clone() })
     }
 
     /// Nothing that is noted from now on uses scratch memory any more.
@@ -275,7 +275,7 @@ impl Tape {
 pub(super) struct Virtual {
     pub base: Base,
     bytes: usize,
-    tape: Arc<Tape>,
+    transcript: Arc<Transcript>,
 }
 
 /// A buffer as one that is only spoken of, where it is that.
@@ -290,7 +290,7 @@ impl Virtual {
 
     /// A result is written over it.
     pub fn taken_over(&self) {
-        let mut notes = lock(&self.tape.0);
+        let mut notes = lock(&self.transcript.0);
         if let Some(&(Kind::Given(number, _), _)) = notes.bases.get(self.base) {
             notes.taken.push(number);
         }
@@ -320,7 +320,7 @@ impl Buffer for Virtual {
 
 impl Drop for Virtual {
     fn drop(&mut self) {
-        self.tape.die(self.base);
+        self.transcript.die(self.base);
     }
 }
 

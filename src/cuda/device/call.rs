@@ -1,7 +1,7 @@
-//! A planned block on a lane, step by step.
+//! A call of a region on a lane, step by step.
 //!
 //! The worker drives it, since each step is a flight by itself, so that memory goes round inside
-//! the block as well. How far it has come is kept with the block: where memory is short the rest is
+//! the call as well. How far it has come is kept with the call: where memory is short the rest is
 //! tried again later.
 
 use super::Trouble;
@@ -9,7 +9,7 @@ use super::doubt::{Doubts, Known, doubt_too};
 use super::gear::Gear;
 use super::step::Operand;
 use crate::engine::run;
-use crate::graph::block::{Block, Kept, Progress};
+use crate::graph::call::{Call, Kept, Progress};
 use crate::graph::node::Node;
 use crate::graph::plan::{NOWHERE, PlanStep};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct GivenOperand {
     pub doubts: Doubts,
 }
 
-/// A block of which some steps are queued.
+/// A call of which some steps are queued.
 pub(crate) struct UnderWay {
     pub progress: Progress<Known>,
     /// A step of its own has failed.
@@ -28,18 +28,18 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    pub fn new(block: &Block) -> UnderWay {
-        UnderWay { progress: Progress::new(block), failed: false }
+    pub fn new(call: &Call) -> UnderWay {
+        UnderWay { progress: Progress::new(call), failed: false }
     }
 }
 
-/// What becomes of a block's outputs, and what is doubted about it.
-pub(crate) fn settle(outputs: Vec<Option<Known>>, node: &Node, block: &Block) -> Known {
+/// What becomes of a call's outputs, and what is doubted about it.
+pub(crate) fn settle(outputs: Vec<Option<Known>>, node: &Node, call: &Call) -> Known {
     let keep = |known: Known| {
         let doubts: Arc<dyn std::any::Any + Send + Sync> = Arc::new(known.doubts);
         Kept { result: known.result, doubts: Some(doubts) }
     };
-    known(block.settle(node, outputs.into_iter().map(|known| known.map(keep)).collect()))
+    known(call.settle(node, outputs.into_iter().map(|known| known.map(keep)).collect()))
 }
 
 /// What was kept for a part, as this device knows it.
@@ -49,14 +49,14 @@ pub(crate) fn known(kept: Kept) -> Known {
 }
 
 impl Gear {
-    /// Queues the next step of a block.
+    /// Queues the next step of a call.
     ///
     /// # Errors
     /// As [`Gear::work`].
-    pub fn block_step(
+    pub fn call_step(
         &mut self,
         lane: usize,
-        block: &Block,
+        call: &Call,
         step: &PlanStep,
         given: &[GivenOperand],
         under_way: &mut UnderWay,
@@ -65,7 +65,7 @@ impl Gear {
         let progress = &under_way.progress;
         let (mut doubts, mut sound) = (Doubts::new(), true);
         for &slot in step.reads.iter().filter(|&&slot| slot != NOWHERE) {
-            let (result, about) = match progress.value(slot, block) {
+            let (result, about) = match progress.value(slot, call) {
                 Ok(known) => (&known.result, &known.doubts),
                 Err(k) => (&given[k].operand.value, &given[k].doubts),
             };
@@ -74,12 +74,12 @@ impl Gear {
         }
         let queued = self.queue(lane, &step.work, last_try, |launch| {
             let operand = |k: usize| given[k].operand.value.as_ref();
-            run::step_of_block(block, step, progress, operand, |k| given[k].operand.spare, launch)
+            run::step_of_call(call, step, progress, operand, |k| given[k].operand.spare, launch)
         })?;
         under_way.failed |= sound && queued.results.iter().any(Result::is_err);
         doubts.extend(queued.doubt);
         let known = queued.results.into_iter().map(|result| Known { result, doubts: doubts.clone() });
-        under_way.progress.stepped(block, step, known);
+        under_way.progress.stepped(call, step, known);
         Ok(())
     }
 }
