@@ -88,10 +88,10 @@ fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
     let nest = Nest::new(v.shape, [v.strides]).merged();
     with_dtype!(v.dtype, T => {
         let from = Shared::<T>::new(v.ptr.cast_mut());
-        nest.each(0..v.numel(), |_, [at]| {
+        for (_, [at]) in nest.turns(0..v.numel()) {
             // SAFETY: an index of the view.
             out.push(W::of(crate::dtype::Element::to_f64(unsafe { *from.at(at) })));
-        });
+        }
     });
     out
 }
@@ -114,7 +114,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let n = self.n;
-        self.outer.each(self.rows, |row, [offset]| {
+        for (row, [offset]) in self.outer.turns(self.rows) {
             let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
             // SAFETY: a row of the input; where it is the output's own, this reference ends before
             // that is written.
@@ -149,7 +149,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 }
                 first += len;
             }
-        });
+        }
     }
 }
 
