@@ -8,6 +8,7 @@
 //! logarithm of their number.
 
 use super::super::load::Load;
+use super::super::simd::Simd;
 use std::marker::PhantomData;
 
 /// Elements of a block.
@@ -387,21 +388,17 @@ fn fold_pages<'a, F: Fold>(x: &'a [F::In], tree: &mut Tree<F::Acc>) -> &'a [F::I
 
 /// The value of elements that lie side by side.
 #[inline(always)]
-pub(in super::super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
-    if x.len() <= 32 && F::BY_LANES {
+pub(super) fn fold_row<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
+    if x.len() <= BLOCK {
         return fold_block::<F>(x);
     }
     let mut tree = Tree::new();
-    let mut rest = if F::BY_LANES { fold_pages::<F>(x, &mut tree) } else { x };
-    // One place that folds a block, of a long row and of one that is no longer.
-    while !rest.is_empty() {
-        let (block, after) = rest.split_at(rest.len().min(BLOCK));
-        let acc = F::block(block);
-        if block.len() == x.len() {
-            return acc;
-        }
-        tree.push(acc, F::join);
-        rest = after;
+    // An x86 without fused multiply-adds is older than this is worth instances for.
+    let x = if F::BY_LANES && S::FMA { fold_pages::<F>(x, &mut tree) } else { x };
+    // A closure given to `for_each` became a function of its own, without the vectors of who calls
+    // this.
+    for block in x.chunks(BLOCK) {
+        tree.push(F::block(block), F::join);
     }
     tree.end(F::join).unwrap_or(F::start())
 }

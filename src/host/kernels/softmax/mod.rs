@@ -14,7 +14,7 @@ use super::isa::{Levelled, at_level};
 use super::load::{Load, by_float};
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
-use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block, fold_row};
+use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
 use super::simd::Simd;
 use super::stream::{self, LINE, STREAM_FROM, prefetch};
 use crate::dtype::DType;
@@ -224,9 +224,14 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
     before: &mut Option<Half<T, W>>,
     ahead: *const T,
 ) -> Half<T, W> {
-    // A NaN does not show here: it makes the sum NaN, and so the whole row.
     // SAFETY: the caller's promise; there is no reference to the row when it is written.
-    let largest = fold_row::<MaxNumber<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
+    let whole = unsafe { std::slice::from_raw_parts(from, n) };
+    // A NaN does not show here: it makes the sum NaN, and so the whole row.
+    let mut largest = W::LEAST;
+    for block in whole.chunks(BLOCK) {
+        let next = fold_block::<MaxNumber<T, W, T>>(block);
+        largest = if next > largest { next } else { largest };
+    }
     let mut tree = Tree::new();
     let mut first = 0;
     while first < n {

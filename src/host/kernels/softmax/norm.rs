@@ -4,7 +4,7 @@
 use super::super::isa::{Levelled, at_level};
 use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
-use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_row};
+use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::{Float, LEAST, in_order};
 use crate::dtype::with_dtype;
@@ -119,7 +119,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             // SAFETY: a row of the input; where it is the output's own, this reference ends before
             // that is written.
             let x = unsafe { std::slice::from_raw_parts(from, n) };
-            let mean = if self.centred { fold_row::<Sum<T, W, W>>(x).over(n) } else { W::ZERO };
+            let mean = if self.centred { mean::<T, W>(x) } else { W::ZERO };
             let scale = W::ONE.div(mean_of_squares::<T, W>(x, mean).add(self.eps).sqrt());
             let mut first = 0;
             while first < n {
@@ -151,6 +151,16 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             }
         }
     }
+}
+
+/// Mean of a row, in the order of a sum.
+#[inline(always)]
+fn mean<T: Load<W>, W: Float>(x: &[T]) -> W {
+    let mut tree = Tree::new();
+    for block in x.chunks(BLOCK) {
+        tree.push(fold_block::<Sum<T, W, W>>(block), W::add);
+    }
+    tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
 }
 
 /// Mean of `(x - mean)^2`, in the order of a sum.
