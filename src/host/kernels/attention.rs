@@ -8,7 +8,7 @@
 use super::isa::{Levelled, at_level};
 use super::matmul::{self, Matrix, gemm_piece};
 use super::nest::{Nest, Shared, in_parts};
-use super::reduce::fold::{Max, Sum, fold_row};
+use super::reduce::fold::{BLOCK, Max, Sum, fold_block};
 use super::simd::Simd;
 use super::softmax;
 use crate::dtype::DType;
@@ -17,6 +17,7 @@ use crate::view::{Parallel, View, ViewMut};
 /// Queries and keys of a block: scores of 64 KiB in float32.
 const ROWS: usize = 64;
 const KEYS: usize = 256;
+const _: () = assert!(KEYS <= BLOCK, "a row of scores is folded as one block");
 
 /// A type that attention is computed in.
 trait Real: softmax::Float + matmul::Float {}
@@ -205,7 +206,7 @@ impl<W: Real> Levelled for Rescale<'_, W> {
                 row[seen..].fill(W::LEAST);
             }
             let before = self.largest[r];
-            let largest = fold_row::<Max<W, W, W>>(row).larger(before);
+            let largest = fold_block::<Max<W, W, W>>(row).larger(before);
             if largest == W::LEAST {
                 row.fill(W::ZERO);
                 continue;
@@ -213,7 +214,7 @@ impl<W: Real> Levelled for Rescale<'_, W> {
             for x in &mut *row {
                 *x = x.sub(largest).exp_of_difference::<S>();
             }
-            let sum = fold_row::<Sum<W, W, W>>(row);
+            let sum = fold_block::<Sum<W, W, W>>(row);
             if before != largest {
                 // From the old largest score to the new one; of nothing so far, 0.
                 let by = before.sub(largest).exp_of_difference::<S>();

@@ -88,7 +88,7 @@ fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *cons
     in_parts(rows * cuts, (least / each).max(1), par, &|part| {
         vectorize!(|| {
             let (first, last) = (part.start / cuts, part.end.div_ceil(cuts));
-            nest.each(first..last, |r, [d, s]| {
+            for (r, [d, s]) in nest.turns(first..last) {
                 for c in 0..cuts {
                     if part.contains(&(r * cuts + c)) {
                         let cut = slice_of(row.size, cuts, c);
@@ -100,7 +100,7 @@ fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *cons
                         unsafe { copy_row(to.at(d), from.at(s), cut.len(), row.step) };
                     }
                 }
-            });
+            }
         });
     });
 }

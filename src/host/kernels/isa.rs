@@ -64,7 +64,7 @@ pub(super) fn within_avx2<R>(body: impl FnOnce() -> R) -> R {
 /// Runs a closure as compiled for the architecture.
 #[inline(always)]
 pub(super) fn within_baseline<R>(body: impl FnOnce() -> R) -> R {
-    Plain(body).run::<Baseline>()
+    on_baseline(Plain(body))
 }
 
 /// A body that is told its level.
@@ -85,8 +85,15 @@ pub(super) fn at_level<B: Levelled>(body: B) -> B::Out {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { on_avx2(body) },
-        _ => body.run::<Baseline>(),
+        _ => on_baseline(body),
     }
+}
+
+/// A function of its own, as those of the other levels are: within its caller, and its caller's
+/// callers, the body would be optimised once again in each.
+#[inline(never)]
+fn on_baseline<B: Levelled>(body: B) -> B::Out {
+    body.run::<Baseline>()
 }
 
 #[cfg(target_arch = "x86_64")]

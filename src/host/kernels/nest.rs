@@ -62,17 +62,16 @@ impl<const N: usize> Nest<N> {
         offset
     }
 
-    /// Calls `f(turn, offsets)` for a range of turns, in order.
+    /// The number of each turn of a range, in order, and the offsets there. An iterator rather than
+    /// a function of a closure: the body of a loop is compiled once, in the function it stands in.
     #[inline(always)]
-    pub fn each(&self, turns: Range<usize>, mut f: impl FnMut(usize, [isize; N])) {
-        if turns.is_empty() {
-            return;
-        }
-        let mut walk = self.walk_from(turns.start);
-        for turn in turns {
-            f(turn, walk.offset);
-            self.step(&mut walk);
-        }
+    pub fn turns(&self, turns: Range<usize>) -> Turns<'_, N> {
+        // Of nothing, no size may be asked.
+        let walk = match turns.is_empty() {
+            true => Walk { index: SmallVec::new(), offset: [0; N] },
+            false => self.walk_from(turns.start),
+        };
+        Turns { nest: self, walk, turns }
     }
 
     /// Where a walk begins at a turn. Compiled once, not with each body.
@@ -114,6 +113,23 @@ impl<const N: usize> Nest<N> {
             let back = |step: isize| step.wrapping_mul(d.size as isize);
             (0..N).for_each(|n| walk.offset[n] = walk.offset[n].wrapping_sub(back(d.step[n])));
         }
+    }
+}
+
+/// The turns of a nest that are left.
+pub(super) struct Turns<'a, const N: usize> {
+    nest: &'a Nest<N>,
+    walk: Walk<N>,
+    turns: Range<usize>,
+}
+
+impl<const N: usize> Iterator for Turns<'_, N> {
+    type Item = (usize, [isize; N]);
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, [isize; N])> {
+        let next = (self.turns.next()?, self.walk.offset);
+        self.nest.step(&mut self.walk);
+        Some(next)
     }
 }
 
@@ -187,11 +203,11 @@ mod tests {
     fn a_walk_visits_the_offsets_of_every_turn_in_order() {
         let nest = Nest::new(&[3, 1, 4, 2], [&[-8, 5, 2, 1], &[0, 0, 3, -1]]);
         let mut seen = 0;
-        nest.each(5..24, |turn, offset| {
+        for (turn, offset) in nest.turns(5..24) {
             assert_eq!(turn, 5 + seen);
             assert_eq!(offset, nest.at(turn));
             seen += 1;
-        });
+        }
         assert_eq!(seen, 19);
         assert_eq!(nest.clone().merged().dims.len(), 3);
         assert_eq!(Nest::new(&[2, 3, 4], [&[12, 4, 1]]).merged().dims.len(), 1);

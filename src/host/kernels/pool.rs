@@ -36,7 +36,9 @@ impl<T> Planes<T> {
 /// Calls `f(plane, its start)` for each plane, on several threads.
 fn each_plane<T>(planes: &Planes<T>, work: usize, par: &dyn Parallel, f: &(dyn Fn(usize, Shared<T>) + Sync)) {
     in_parts(planes.nest.numel(), (LEAST / work.max(1)).max(1), par, &|part| {
-        planes.nest.each(part, |i, [offset]| f(i, Shared::new(planes.at.at(offset))));
+        for (i, [offset]) in planes.nest.turns(part) {
+            f(i, Shared::new(planes.at.at(offset)));
+        }
     });
 }
 

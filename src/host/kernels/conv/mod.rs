@@ -122,8 +122,10 @@ fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
     }
     let mut out = Vec::with_capacity(n);
     let from = Shared::<T>::new(view.ptr.cast_mut());
-    // SAFETY: an index of the view.
-    Nest::new(view.shape, [view.strides]).merged().each(0..n, |_, [i]| out.push(unsafe { *from.at(i) }.load()));
+    for (_, [i]) in Nest::new(view.shape, [view.strides]).merged().turns(0..n) {
+        // SAFETY: an index of the view.
+        out.push(unsafe { *from.at(i) }.load());
+    }
     Cow::Owned(out)
 }
 

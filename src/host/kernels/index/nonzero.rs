@@ -28,8 +28,10 @@ pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Vec<usize> {
                 }
                 _ => {
                     let mut count = 0;
-                    // SAFETY: an index of the input.
-                    nest.each(range, |_, [at]| count += (unsafe { *from.at(at) } != zero) as usize);
+                    for (_, [at]) in nest.turns(range) {
+                        // SAFETY: an index of the input.
+                        count += (unsafe { *from.at(at) } != zero) as usize;
+                    }
                     count
                 }
             });
@@ -71,7 +73,7 @@ pub(crate) fn nonzero(input: View<'_>, counts: &[usize], out: &ViewMut<'_>, par:
             if row == end {
                 return;
             }
-            nest.each(chunk * CHUNK..((chunk + 1) * CHUNK).min(n), |turn, [at]| {
+            for (turn, [at]) in nest.turns(chunk * CHUNK..((chunk + 1) * CHUNK).min(n)) {
                 // SAFETY: an index of the input.
                 if unsafe { *from.at(at) } != zero && row < end {
                     let mut rest = turn;
@@ -82,7 +84,7 @@ pub(crate) fn nonzero(input: View<'_>, counts: &[usize], out: &ViewMut<'_>, par:
                     }
                     row += 1;
                 }
-            });
+            }
         };
         match (counts.len(), par.threads()) {
             (0 | 1, _) | (_, 1) => (0..counts.len()).for_each(write),

@@ -153,7 +153,7 @@ fn lines<T: Ordered, K: Key>(
     let least = if k < n { PICKED } else { SORTED };
     in_parts(lines.numel(), (least / n).max(1), par, &|part| {
         K::with_keys(|keys| {
-            lines.each(part, |line, [offset]| {
+            for (line, [offset]) in lines.turns(part) {
                 keys.clear();
                 keys.extend((0..n).map(|i| {
                     // SAFETY: an element of the input's line.
@@ -178,7 +178,7 @@ fn lines<T: Ordered, K: Key>(
                         }
                     }
                 }
-            });
+            }
         });
     });
 }

@@ -32,7 +32,7 @@ pub(crate) fn gather(
         let at = Shared::<I>::new(index.ptr.cast_mut());
         in_parts(out.numel(), PICKED, par, &|part| {
             let mut failed = false;
-            nest.each(part, |turn, [x, i]| {
+            for (turn, [x, i]) in nest.turns(part) {
                 // SAFETY: an index of the view of indices.
                 match place(unsafe { *at.at(i) }.load(), size, from_end) {
                     // SAFETY: `place` has seen that the element is the input's; `turn` counts the
@@ -44,7 +44,7 @@ pub(crate) fn gather(
                     }
                     None => {}
                 }
-            });
+            }
         });
     }));
     failure.result(size, |turn| read(&index, turn))
@@ -105,7 +105,11 @@ pub(crate) fn index_select(
                     match &inner.dims[..] {
                         [] => y.write(*x),
                         [d] if d.step == [1] => std::ptr::copy_nonoverlapping(x, y, n),
-                        _ => inner.each(0..n, |k, [offset]| y.add(k).write(*x.offset(offset))),
+                        _ => {
+                            for (k, [offset]) in inner.turns(0..n) {
+                                y.add(k).write(*x.offset(offset));
+                            }
+                        }
                     }
                 }
             }
@@ -138,14 +142,14 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
     let failure = Failure::none();
     crate::dtype::with_dtype!(out.dtype, T => with_index!(index.dtype, I => {
         let (at, to) = (Shared::<I>::new(index.ptr.cast_mut()), Shared::<T>::new(out.ptr));
-        nest.each(0..index.numel(), |turn, [i]| {
+        for (turn, [i]) in nest.turns(0..index.numel()) {
             // SAFETY: an index of the view of indices.
             match place(unsafe { *at.at(i) }.load(), classes, false) {
                 // SAFETY: `place` has seen that it lies in the row.
                 Some(p) => unsafe { to.at((turn * classes) as isize + p).write(T::from_i64(1)) },
                 None => failure.at(turn),
             }
-        });
+        }
     }));
     failure.result(classes, |turn| read(&index, turn))
 }
@@ -251,7 +255,7 @@ fn join_all<T: Copy + Send + Sync + 'static>(
             // All lines of a part a step at a time, as they lie in memory: an inner line is a
             // column.
             for j in 0..n as isize {
-                lines.each(part.clone(), |_, [turn, i, x, y]| {
+                for (_, [turn, i, x, y]) in lines.turns(part.clone()) {
                     // SAFETY: an index of the view of indices.
                     match place(unsafe { *at.at(i + j * steps[1]) }.load(), size, true) {
                         // SAFETY: `place` has seen that the element is the output's; the line is
@@ -262,7 +266,7 @@ fn join_all<T: Copy + Send + Sync + 'static>(
                         },
                         None => failure.at((turn + j * steps[0]) as usize),
                     }
-                });
+                }
             }
         });
     });

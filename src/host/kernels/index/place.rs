@@ -39,7 +39,7 @@ fn triangle(
     with_size!(x.dtype, T => {
         let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         in_parts(lines.numel(), (LEAST / cols).max(1), par, &|part| {
-            lines.each(part, |line, [offset]| {
+            for (line, [offset]) in lines.turns(part) {
                 let keep = kept(line % rows, cols);
                 let to = to.at((line * cols) as isize);
                 // SAFETY: a row of the output, and the same indices of the input. Zero bytes are
@@ -51,7 +51,7 @@ fn triangle(
                     }
                     to.add(keep.end).write_bytes(0, cols - keep.end);
                 }
-            });
+            }
         });
     });
 }

@@ -67,7 +67,13 @@ fn fold<T: Copy, W: Copy + Sync, O>(
             let (cut, [offset]) = (slice_of(inner, cuts, unit % cuts), outer.at(unit / cuts));
             let first = unit / cuts * n * inner + cut.start;
             let mut at = [0isize; COLUMNS];
-            columns.each(cut.clone(), |c, [o]| at[c - cut.start] = offset + o);
+            if inner == 1 {
+                at[0] = offset;
+            } else {
+                for (c, [o]) in columns.turns(cut.clone()) {
+                    at[c - cut.start] = offset + o;
+                }
+            }
             let at = &at[..cut.len()];
             let together = at.windows(2).all(|w| w[1] == w[0] + 1);
             vectorize!(|| {

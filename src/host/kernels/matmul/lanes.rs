@@ -15,6 +15,8 @@ use std::arch::x86_64::*;
 pub(super) trait Lanes {
     type Register: Copy;
     const WIDTH: usize;
+    /// Whether [`fetch`](Lanes::fetch) does anything.
+    const FETCHES: bool;
     unsafe fn splat(x: f32) -> Self::Register;
     unsafe fn load(from: *const f32) -> Self::Register;
     unsafe fn store(to: *mut f32, x: Self::Register);
@@ -32,6 +34,7 @@ pub(super) struct Plain;
 impl Lanes for Plain {
     type Register = [f32; 4];
     const WIDTH: usize = 4;
+    const FETCHES: bool = false;
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; 4] {
         [x; 4]
@@ -67,6 +70,7 @@ macro_rules! lanes {
         impl Lanes for $Name {
             type Register = $t;
             const WIDTH: usize = $width;
+            const FETCHES: bool = true;
             #[inline(always)]
             unsafe fn splat(x: f32) -> $t { unsafe { $splat(x) } }
             #[inline(always)]

@@ -312,10 +312,10 @@ impl Panel<'_> {
         match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
             (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 1>(),
             (1, _) => self.groups::<L, CUTS, 1, 2, 1>(),
-            (2, 0..=1) => self.groups::<L, CUTS, 2, 2, 2>(),
+            (2, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 2>(),
             (2, _) => self.groups::<L, CUTS, 2, 2, 1>(),
-            (_, 0..=1) => self.groups::<L, CUTS, 3, 3, 3>(),
-            (_, 2) => self.groups::<L, CUTS, 3, 3, 2>(),
+            (_, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 3>(),
+            (_, 2) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 2>(),
             (_, _) => self.groups::<L, CUTS, 3, 3, 1>(),
         }
     }

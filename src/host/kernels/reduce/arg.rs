@@ -138,9 +138,9 @@ fn rows(task: &Task<'_>, kernel: &Kernel, finder: &Finder) {
     let chunk = chunk_of(count, results, least(kernel.size), task.par.threads());
     if chunk >= count {
         in_parts(results, (least(kernel.size) / count).max(1), task.par, &|part| {
-            task.kept.each(part, |_, [at, offset]| {
+            for (_, [at, offset]) in task.kept.turns(part) {
                 write(task, at, one_row(task, kernel, finder, offset, 0..count).1);
-            });
+            }
         });
         return;
     }
@@ -154,9 +154,9 @@ fn rows(task: &Task<'_>, kernel: &Kernel, finder: &Finder) {
         // SAFETY: each part writes its own.
         unsafe { to.at(i as isize).write(best) };
     });
-    task.kept.each(0..results, |p, [at, _]| {
+    for (p, [at, _]) in task.kept.turns(0..results) {
         write(task, at, first_best(finder, partials[p * chunks..(p + 1) * chunks].iter().copied()));
-    });
+    }
 }
 
 /// The best of the elements `range` of one result. There is one.

@@ -74,11 +74,11 @@ impl<'a, 'b> Columns<'a, 'b> {
                 unsafe { task.run(offset + (first * n) as isize, len * n, size, to) };
                 rows[..len].iter_mut().enumerate().for_each(|(r, row)| *row = to.wrapping_add(r * n * size));
             } else {
-                task.reduced.each(first..first + len, |r, [at]| {
+                for (r, [at]) in task.reduced.turns(first..first + len) {
                     let to = to.wrapping_add((r - first) * n * size);
                     // SAFETY: a row of the input, for which there is room.
                     rows[r - first] = unsafe { task.run(offset + at, n, size, to) };
-                });
+                }
             }
             see(first, &rows[..len]);
             first += len;

@@ -8,6 +8,7 @@
 //! logarithm of their number.
 
 use super::super::load::Load;
+use super::super::simd::Simd;
 use std::marker::PhantomData;
 
 /// Elements of a block.
@@ -387,12 +388,13 @@ fn fold_pages<'a, F: Fold>(x: &'a [F::In], tree: &mut Tree<F::Acc>) -> &'a [F::I
 
 /// The value of elements that lie side by side.
 #[inline(always)]
-pub(in super::super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
+pub(super) fn fold_row<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
     if x.len() <= BLOCK {
         return fold_block::<F>(x);
     }
     let mut tree = Tree::new();
-    let x = if F::BY_LANES { fold_pages::<F>(x, &mut tree) } else { x };
+    // An x86 without fused multiply-adds is older than this is worth instances for.
+    let x = if F::BY_LANES && S::FMA { fold_pages::<F>(x, &mut tree) } else { x };
     // A closure given to `for_each` became a function of its own, without the vectors of who calls
     // this.
     for block in x.chunks(BLOCK) {

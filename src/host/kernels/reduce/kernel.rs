@@ -4,7 +4,7 @@
 //! compiled for every fold, element type and vector width is only here. Between the two an
 //! accumulator is a word.
 
-use super::super::isa::{Levelled, at_level, vectorize};
+use super::super::isa::{Levelled, at_level};
 use super::super::simd::Simd;
 use super::fold::{BLOCK, Bits, Fold, LANES, fold_exactly, fold_row};
 use super::{LEVELS, STRIP};
@@ -117,9 +117,18 @@ impl To {
 }
 
 unsafe fn rows<F: Fold>(call: RowsCall) {
-    let RowsCall { x, step, rows, n, to } = call;
-    let x = x.cast::<F::In>();
-    vectorize!(|| {
+    at_level(Rows::<F>(call, PhantomData));
+}
+
+/// Rows whose caller keeps the promise of [`Kernel::rows`].
+struct Rows<F>(RowsCall, PhantomData<F>);
+
+impl<F: Fold> Levelled for Rows<F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let RowsCall { x, step, rows, n, to } = self.0;
+        let x = x.cast::<F::In>();
         // SAFETY: by the caller's promise, in each loop.
         macro_rules! short {
             ($n:literal) => {
@@ -141,12 +150,12 @@ unsafe fn rows<F: Fold>(call: RowsCall) {
                 for r in 0..rows {
                     unsafe {
                         let row = std::slice::from_raw_parts(x.offset(r as isize * step), n);
-                        to.put::<F>(r, fold_row::<F>(row));
+                        to.put::<F>(r, fold_row::<F, S>(row));
                     }
                 }
             }
         }
-    });
+    }
 }
 
 unsafe fn block<F: Fold>(call: BlockCall<'_>) {
@@ -272,19 +281,33 @@ unsafe fn lane_in_loops<F: Fold>(
 }
 
 unsafe fn finish<F: Fold>(levels: *const u8, width: usize, blocks: usize, n: usize, to: To) {
-    let levels = levels.cast::<F::Acc>();
-    vectorize!(|| {
-        for w in 0..n {
-            let (mut acc, mut rest) = (None, blocks);
+    at_level(Finish::<F> { levels: levels.cast(), width, blocks, n, to });
+}
+
+/// Columns whose caller keeps the promise of [`Kernel::finish`].
+struct Finish<F: Fold> {
+    levels: *const F::Acc,
+    width: usize,
+    blocks: usize,
+    n: usize,
+    to: To,
+}
+
+impl<F: Fold> Levelled for Finish<F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for w in 0..self.n {
+            let (mut acc, mut rest) = (None, self.blocks);
             while rest != 0 {
                 let level = LEVELS + rest.trailing_zeros() as usize;
                 // SAFETY: the bit is set, so the level has been written.
-                let run = unsafe { *levels.add(level * width + w) };
+                let run = unsafe { *self.levels.add(level * self.width + w) };
                 acc = Some(acc.map_or(run, |right| F::join(run, right)));
                 rest &= rest - 1;
             }
             // SAFETY: by the caller's promise.
-            unsafe { to.put::<F>(w, acc.unwrap_or(F::start())) };
+            unsafe { self.to.put::<F>(w, acc.unwrap_or(F::start())) };
         }
-    });
+    }
 }

@@ -32,12 +32,12 @@ pub(super) fn fold_rows(task: &Task<'_>, kernel: &Kernel) {
             unsafe { to.at(i as isize).write(acc) };
         }
     });
-    task.kept.each(0..results, |p, [at, _]| {
+    for (p, [at, _]) in task.kept.turns(0..results) {
         let mut tree = Tree::new();
         partials[p * chunks..(p + 1) * chunks].iter().for_each(|&run| tree.push(run, kernel.join));
         // SAFETY: `at` is an index of the output.
         unsafe { (kernel.end)(tree.end(kernel.join), task.result(at), task.mean()) };
-    });
+    }
 }
 
 /// Elements of a result that one part folds: all of them unless results are few and long; then a
@@ -55,11 +55,11 @@ pub(super) fn chunk_of(count: usize, results: usize, least: usize, threads: usiz
 fn some_rows(task: &Task<'_>, kernel: &Kernel, part: Range<usize>) {
     let n = task.count;
     if n == 0 || !task.side_by_side() {
-        task.kept.each(part, |_, [at, offset]| {
+        for (_, [at, offset]) in task.kept.turns(part) {
             let acc = one_row(task, kernel, offset, 0..n);
             // SAFETY: `at` is an index of the output.
             unsafe { (kernel.end)(acc, task.result(at), task.mean()) };
-        });
+        }
         return;
     }
     // All rows of the innermost kept loop in one call; of a fused input, as many as fit a tile.

@@ -61,7 +61,9 @@ struct Strip<'a, T, W> {
     scratch: &'a mut [W],
 }
 
-/// Largest elements and sums of a strip's columns.
+/// Largest elements and sums of a strip's columns. On the stack they lie anywhere, and a strip takes
+/// longer where they cross cache lines.
+#[repr(align(64))]
 struct Totals<W> {
     largest: [W; COLUMNS],
     sum: [W; COLUMNS],

@@ -14,12 +14,11 @@ use super::isa::{Levelled, at_level};
 use super::load::{Load, by_float};
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
-use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block, fold_row};
+use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
 use super::simd::Simd;
 use super::stream::{self, LINE, STREAM_FROM, prefetch};
 use crate::dtype::DType;
 use crate::view::{Parallel, View, ViewMut};
-use std::any::TypeId;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -118,22 +117,17 @@ fn along<T: Load<W>, W: Float>(
         return columns::softmax::<T, W>(&outer, from, to, [n, inner], x.strides[dim], log, par);
     }
     let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
+    // A row's exponentials stay in the output where they fit it exactly, unless it goes around the
+    // cache.
+    let kept = match streamed {
+        true => 2 * n,
+        false if T::IS_WIDE => 0,
+        false => n,
+    };
     in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
-        let all =
-            |scratch: &mut [W]| at_level(Rows { outer: &outer, rows, from, to, n, log, streamed, scratch });
-        // A row's exponentials stay in the output where they fit it exactly, unless it goes around
-        // the cache.
-        let own = TypeId::of::<T>() == TypeId::of::<W>();
-        W::with_scratch(
-            if streamed {
-                2 * n
-            } else if own {
-                0
-            } else {
-                n
-            },
-            all,
-        );
+        W::with_scratch(kept, |scratch| {
+            at_level(Rows { outer: &outer, rows, from, to, n, log, streamed, scratch });
+        });
     });
 }
 
@@ -164,125 +158,121 @@ struct Half<T, W> {
 impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(mut self) {
-        if self.streamed { self.streamed::<S>() } else { self.in_cache::<S>() }
-    }
-}
-
-impl<T: Load<W>, W: Float> Rows<'_, T, W> {
-    #[inline(always)]
-    fn in_cache<S: Simd>(&mut self) {
-        let n = self.n;
-        self.outer.each(self.rows.clone(), |row, [offset]| {
+    fn run<S: Simd>(self) {
+        let (n, log, last) = (self.n, self.log, self.rows.end);
+        let (one, other) = match self.streamed {
+            true => self.scratch.split_at_mut(n),
+            false => self.scratch.split_at_mut(0),
+        };
+        let buffers = [one.as_mut_ptr(), other.as_mut_ptr()];
+        // While a row is computed that goes around the cache, piece by piece, the row before goes
+        // to memory and the row after is asked for: a burst of either would have to wait for itself.
+        let mut before: Option<Half<T, W>> = None;
+        for (row, [offset]) in self.outer.turns(self.rows) {
             let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
-            let kept = if self.scratch.is_empty() { to.cast::<W>() } else { self.scratch.as_mut_ptr() };
-            // SAFETY: a row of the input, and of the output (which has elements of type `W` where
-            // there is no scratch) or of the scratch, which has `n` elements; both are this part's
-            // own.
-            let half = unsafe { Self::begun::<S>(from, kept, to, n, self.log, |_, _| ()) };
-            // SAFETY: as above; the scratch is another's memory.
+            let ahead = match self.streamed && row + 1 < last {
+                true => self.from.at(self.outer.at(row + 1)[0]).cast_const(),
+                false => std::ptr::null(),
+            };
+            let kept = match self.streamed {
+                true => buffers[row % 2],
+                false if T::IS_WIDE => to.cast::<W>(),
+                false => buffers[1],
+            };
+            // SAFETY: a row of the input; a buffer of `n` elements that nothing else uses now, or
+            // the row of the output, which has elements of type `W` then and is this part's own.
+            let half = unsafe { begun::<T, W, S>(from, kept, to, n, log, &mut before, ahead) };
+            if self.streamed {
+                before = Some(half);
+                continue;
+            }
+            // SAFETY: as above; a buffer is another's memory.
             unsafe {
-                if self.scratch.is_empty() {
+                if T::IS_WIDE {
                     let row = std::slice::from_raw_parts_mut(kept, n);
                     for x in row {
-                        *x = half.end(self.log, *x);
+                        *x = half.end(log, *x);
                     }
                 } else {
-                    let row = std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<T>>(), n);
-                    for (o, x) in row.iter_mut().zip(&*self.scratch) {
-                        o.write(T::store(half.end(self.log, *x)));
-                    }
+                    half.plain(log, 0, n);
                 }
             }
-        });
-    }
-
-    /// While a row is computed, piece by piece, the row before goes to memory and the row after is
-    /// asked for: a burst of either would have to wait for itself.
-    #[inline(always)]
-    fn streamed<S: Simd>(&mut self) {
-        let (n, log) = (self.n, self.log);
-        let (one, other) = self.scratch.split_at_mut(n);
-        let buffers = [one.as_mut_ptr(), other.as_mut_ptr()];
-        let last = self.rows.end;
-        let mut before: Option<Half<T, W>> = None;
-        self.outer.each(self.rows.clone(), |row, [offset]| {
-            let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
-            let ahead =
-                if row + 1 < last { self.from.at(self.outer.at(row + 1)[0]) } else { std::ptr::null_mut() };
-            let meanwhile = |first: usize, end: usize| {
-                if let Some(before) = &mut before {
-                    // SAFETY: the row before, whose exponentials lie in the other buffer.
-                    unsafe { before.stream::<S>(log, end) };
-                }
-                if !ahead.is_null() {
-                    let mut line = ahead.wrapping_add(first).cast::<u8>();
-                    while line < ahead.wrapping_add(end).cast() {
-                        prefetch(line);
-                        line = line.wrapping_add(LINE);
-                    }
-                }
-            };
-            // SAFETY: a row of the input, and a buffer of `n` elements that nothing else uses now.
-            let half = unsafe { Self::begun::<S>(from, buffers[row % 2], to, n, self.log, meanwhile) };
-            before = Some(half);
-        });
+        }
         if let Some(mut before) = before {
             // SAFETY: as above.
             unsafe { before.stream::<S>(log, n) };
         }
-        stream::fence();
-    }
-
-    /// Computes a row's exponentials and their sum; `meanwhile` is called for each piece, with its
-    /// first element and the end.
-    ///
-    /// # Safety
-    /// `from` is a row of `n` elements, `kept` has room for as many; they may be one.
-    #[inline(always)]
-    unsafe fn begun<S: Simd>(
-        from: *const T,
-        kept: *mut W,
-        to: *mut T,
-        n: usize,
-        log: bool,
-        mut meanwhile: impl FnMut(usize, usize),
-    ) -> Half<T, W> {
-        // A NaN does not show here: it makes the sum NaN, and so the whole row.
-        // SAFETY: the caller's promise; there is no reference to the row when it is written.
-        let largest = fold_row::<MaxNumber<T, W, T>>(unsafe { std::slice::from_raw_parts(from, n) });
-        let mut tree = Tree::new();
-        let mut first = 0;
-        while first < n {
-            let len = BLOCK.min(n - first);
-            // SAFETY: a block of the row, as above.
-            let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
-            let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
-            let mut at = 0;
-            while at < len {
-                let end = (at + PIECE).min(len);
-                for i in at..end {
-                    block[i].write(x[i].load().sub(largest).exp_of_difference::<S>());
-                }
-                meanwhile(first + at, first + end);
-                at = end;
-            }
-            // SAFETY: so many have just been written.
-            let powers = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<W>(), len) };
-            tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
-            if log {
-                for i in 0..len {
-                    block[i].write(x[i].load().sub(largest));
-                }
-            }
-            // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr().cast(), kept.add(first), len) };
-            first += len;
+        if self.streamed {
+            stream::fence();
         }
-        let sum = tree.end(W::add).unwrap_or(W::ZERO);
-        let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
-        Half { kept, to, shift, scale, n, written: 0 }
     }
+}
+
+/// Computes a row's exponentials and their sum. With each piece as much of the row `before` is
+/// written, and of the row `ahead`, if it is not null, asked for.
+///
+/// # Safety
+/// `from` is a row of `n` elements, `kept` has room for as many; they may be one. The row before has
+/// as many, which lie elsewhere.
+#[inline(always)]
+unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
+    from: *const T,
+    kept: *mut W,
+    to: *mut T,
+    n: usize,
+    log: bool,
+    before: &mut Option<Half<T, W>>,
+    ahead: *const T,
+) -> Half<T, W> {
+    // SAFETY: the caller's promise; there is no reference to the row when it is written.
+    let whole = unsafe { std::slice::from_raw_parts(from, n) };
+    // A NaN does not show here: it makes the sum NaN, and so the whole row.
+    let mut largest = W::LEAST;
+    for block in whole.chunks(BLOCK) {
+        let next = fold_block::<MaxNumber<T, W, T>>(block);
+        largest = if next > largest { next } else { largest };
+    }
+    let mut tree = Tree::new();
+    let mut first = 0;
+    while first < n {
+        let len = BLOCK.min(n - first);
+        // SAFETY: a block of the row, as above.
+        let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
+        let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
+        let mut at = 0;
+        while at < len {
+            let end = (at + PIECE).min(len);
+            for i in at..end {
+                block[i].write(x[i].load().sub(largest).exp_of_difference::<S>());
+            }
+            if let Some(before) = before {
+                // SAFETY: the caller's promise.
+                unsafe { before.stream::<S>(log, first + end) };
+            }
+            if !ahead.is_null() {
+                let mut line = ahead.wrapping_add(first + at).cast::<u8>();
+                while line < ahead.wrapping_add(first + end).cast() {
+                    prefetch(line);
+                    line = line.wrapping_add(LINE);
+                }
+            }
+            at = end;
+        }
+        // SAFETY: so many have just been written.
+        let powers = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<W>(), len) };
+        tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
+        if log {
+            for i in 0..len {
+                block[i].write(x[i].load().sub(largest));
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(block.as_ptr().cast(), kept.add(first), len) };
+        first += len;
+    }
+    let sum = tree.end(W::add).unwrap_or(W::ZERO);
+    let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
+    Half { kept, to, shift, scale, n, written: 0 }
 }
 
 impl<T: Load<W>, W: Float> Half<T, W> {

@@ -4,7 +4,7 @@
 use super::super::isa::{Levelled, at_level};
 use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
-use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_row};
+use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::{Float, LEAST, in_order};
 use crate::dtype::with_dtype;
@@ -88,10 +88,10 @@ fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
     let nest = Nest::new(v.shape, [v.strides]).merged();
     with_dtype!(v.dtype, T => {
         let from = Shared::<T>::new(v.ptr.cast_mut());
-        nest.each(0..v.numel(), |_, [at]| {
+        for (_, [at]) in nest.turns(0..v.numel()) {
             // SAFETY: an index of the view.
             out.push(W::of(crate::dtype::Element::to_f64(unsafe { *from.at(at) })));
-        });
+        }
     });
     out
 }
@@ -114,12 +114,12 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let n = self.n;
-        self.outer.each(self.rows, |row, [offset]| {
+        for (row, [offset]) in self.outer.turns(self.rows) {
             let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
             // SAFETY: a row of the input; where it is the output's own, this reference ends before
             // that is written.
             let x = unsafe { std::slice::from_raw_parts(from, n) };
-            let mean = if self.centred { fold_row::<Sum<T, W, W>>(x).over(n) } else { W::ZERO };
+            let mean = if self.centred { mean::<T, W>(x) } else { W::ZERO };
             let scale = W::ONE.div(mean_of_squares::<T, W>(x, mean).add(self.eps).sqrt());
             let mut first = 0;
             while first < n {
@@ -149,8 +149,18 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 }
                 first += len;
             }
-        });
+        }
     }
+}
+
+/// Mean of a row, in the order of a sum.
+#[inline(always)]
+fn mean<T: Load<W>, W: Float>(x: &[T]) -> W {
+    let mut tree = Tree::new();
+    for block in x.chunks(BLOCK) {
+        tree.push(fold_block::<Sum<T, W, W>>(block), W::add);
+    }
+    tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
 }
 
 /// Mean of `(x - mean)^2`, in the order of a sum.
