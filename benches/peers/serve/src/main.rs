@@ -1,7 +1,7 @@
 //! How does one model, served over HTTP, bear load? The same MiniLM by futensor and by candle.
 //!
 //! ```text
-//! cargo run --release --features candle -- MODEL_FOLDER [--engines none,futensor,candle-handler,candle-blocking]
+//! cargo run --release --features candle -- MODEL_FOLDER [--engines none,futensor,futensor-single,candle-batched,candle-handler,candle-blocking]
 //!     [--clients 1,16,128] [--seconds 5] [--nice 8]
 //! cargo run --release --no-default-features --features candle -- MODEL_FOLDER --engines candle-handler,candle-blocking
 //! ```
