@@ -52,7 +52,7 @@ options! { SimOptions;
     /// How many streams it has; 3 by default.
     streams: usize;
     /// Whether a thread of its own runs it as work comes (then the order also depends on timing),
-    /// or [`Simulation`] does, by hand. By hand is the default.
+    /// or [`Simulation`](crate::sim::Simulation) does, by hand. By hand is the default.
     own_thread: bool;
     /// The kernel of this step fails; its value with it, and nothing else.
     kernel_failure_at: Option<u64>;
