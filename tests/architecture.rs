@@ -69,6 +69,7 @@ const UNSAFE: &[&str] = &[
     "cuda/device/graph.rs",
     "cuda/device/lanes.rs",
     "cuda/device/launch.rs",
+    "cuda/device/libraries.rs",
     "cuda/device/made.rs",
     "cuda/device/nvidia.rs",
     "cuda/device/nvtx.rs",

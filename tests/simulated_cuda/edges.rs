@@ -19,6 +19,7 @@ pub fn all() -> Vec<Entry> {
         a_machine_without_a_gpu_says_so_and_falls_back_to_the_cpu
         a_driver_that_lacks_a_symbol_ends_the_device_and_every_await
         settings_of_the_environment_change_no_value
+        libraries_in_a_pythons_wheels_are_found
         a_sum_has_the_same_bits_fused_or_not_and_however_its_operand_lies
         a_disk_cache_that_is_damaged_is_as_good_as_none
         a_disk_cache_is_thinned_out_and_rid_of_what_was_never_finished
@@ -215,6 +216,28 @@ fn a_driver_that_lacks_a_symbol_ends_the_device_and_every_await(_: &Simulator, _
     std::fs::remove_dir_all(&some).unwrap();
 }
 
+fn libraries_in_a_pythons_wheels_are_found(_: &Simulator, _: u64) {
+    let (all, root) = (libraries(), folder("wheels"));
+    let (wheel, driver) = (root.join("lib/python3.12/site-packages/nvidia/cu13/lib"), root.join("driver"));
+    [&wheel, &driver].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+    for file in std::fs::read_dir(&all).unwrap().flatten() {
+        if file.file_name().to_string_lossy().starts_with("libcuda.") {
+            std::os::unix::fs::symlink(file.path(), driver.join(file.file_name())).unwrap();
+        }
+    }
+    // As NVIDIA's are, these know their own names.
+    for name in ["libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13"] {
+        let mut link = Command::new(std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".into()));
+        link.args(["-shared", "-Wl,--no-as-needed", &format!("-Wl,-soname,{name}"), "-o"]);
+        assert!(link.arg(wheel.join(name)).arg(all.join("libcuda.so")).status().unwrap().success());
+    }
+    let without = played("probe", |c| c.env("LD_LIBRARY_PATH", &driver));
+    assert!(without.contains("libnvrtc.so") && without.contains("VIRTUAL_ENV"), "{without}");
+    let got = played("values", |c| c.env("LD_LIBRARY_PATH", &driver).env("VIRTUAL_ENV", &root));
+    assert_eq!(got, format!("{:?}\n", values()));
+    std::fs::remove_dir_all(&root).unwrap();
+}
+
 fn settings_of_the_environment_change_no_value(_: &Simulator, _: u64) {
     let want = format!("{:?}\n", values());
     let cache = folder("settings");
@@ -235,15 +258,15 @@ fn settings_of_the_environment_change_no_value(_: &Simulator, _: u64) {
         });
         assert_eq!(got, want, "{some:?}");
     }
-    // Where no folder is named it is the user's own.
+    // Where no folder is named it is the user's own, and the stand-ins' images are not for it.
     let got = played("values", |c| c.env_remove("FUTENSOR_CACHE").env("XDG_CACHE_HOME", &cache));
     assert_eq!(got, want);
-    assert!(cache.join("futensor").is_dir());
+    assert!(!cache.join("futensor").exists());
     let got = played("values", |c| {
         c.env_remove("FUTENSOR_CACHE").env_remove("XDG_CACHE_HOME").env("HOME", cache.join("home"))
     });
     assert_eq!(got, want);
-    assert!(cache.join("home/.cache/futensor").is_dir());
+    assert!(!cache.join("home").exists());
     std::fs::remove_dir_all(&cache).unwrap();
 }
 

@@ -6,7 +6,8 @@
 //! can be written there is no cache, and that is all.
 //!
 //! The folder is `FUTENSOR_CACHE` where that is set (empty: no cache), else `futensor` in
-//! `XDG_CACHE_HOME` or in `~/.cache`. It is made for its owner alone, and not used where others may
+//! `XDG_CACHE_HOME` or in `~/.cache`; there only what is a GPU's code is kept and taken, since a
+//! stand-in for NVIDIA's libraries may say that it is of their version. The folder is made for its owner alone, and not used where others may
 //! write into it: what lies in there is code that a GPU will run.
 
 use std::fs;
@@ -43,6 +44,8 @@ const ENTRIES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: Option<PathBuf>,
+    /// The folder was named for this program: whatever its compiler makes is kept there.
+    named: bool,
     /// The folder was made or looked at, and may be written.
     ready: AtomicBool,
 }
@@ -51,19 +54,19 @@ impl Disk {
     /// The folder that the environment names.
     pub fn from_environment() -> Disk {
         let var = |name: &str| std::env::var_os(name).map(PathBuf::from);
-        let folder = match var("FUTENSOR_CACHE") {
-            Some(folder) => Some(folder).filter(|f| !f.as_os_str().is_empty()),
+        match var("FUTENSOR_CACHE") {
+            Some(folder) => Disk::at(Some(folder).filter(|f| !f.as_os_str().is_empty())),
             None => {
                 let home = || var("HOME").filter(|f| f.is_absolute()).map(|f| f.join(".cache"));
-                var("XDG_CACHE_HOME").filter(|f| f.is_absolute()).or_else(home).map(|f| f.join("futensor"))
+                let folder = var("XDG_CACHE_HOME").filter(|f| f.is_absolute()).or_else(home);
+                Disk { named: false, ..Disk::at(folder.map(|f| f.join("futensor"))) }
             }
-        };
-        Disk::at(folder)
+        }
     }
 
     /// This folder.
     pub fn at(folder: Option<PathBuf>) -> Disk {
-        Disk { folder, ready: AtomicBool::new(false) }
+        Disk { folder, named: true, ready: AtomicBool::new(false) }
     }
 
     /// True where entries are kept, as far as is known.
@@ -79,21 +82,17 @@ impl Disk {
         }
         let path = entry(folder, key);
         let mut bytes = fs::read(&path).ok()?;
-        match unpack(&bytes) {
-            Some(()) => {
-                bytes.drain(..HEAD);
-                Some(bytes)
-            }
-            None => {
-                let _ = fs::remove_file(path);
-                None
-            }
+        if unpack(&bytes).is_some_and(|image| self.takes(image)) {
+            bytes.drain(..HEAD);
+            return Some(bytes);
         }
+        let _ = fs::remove_file(path);
+        None
     }
 
     /// Keeps an entry, if that can be done.
     pub fn put(&self, key: Key, image: &[u8]) {
-        let Some(folder) = &self.folder else { return };
+        let Some(folder) = self.folder.as_ref().filter(|_| self.takes(image)) else { return };
         if !self.ready.load(Relaxed) {
             if !make(folder) {
                 return;
@@ -106,6 +105,11 @@ impl Disk {
         if write(&part, image).and_then(|()| fs::rename(&part, entry(folder, key))).is_err() {
             let _ = fs::remove_file(part);
         }
+    }
+
+    /// True of what may lie there. A cubin is an ELF file.
+    fn takes(&self, image: &[u8]) -> bool {
+        self.named || image.starts_with(b"\x7fELF")
     }
 
     /// Takes an entry out that the driver did not take.
@@ -124,13 +128,13 @@ fn checksum(image: &[u8]) -> [u8; 16] {
     Key::of(&[image]).0.to_le_bytes()
 }
 
-/// True of a whole entry.
-fn unpack(bytes: &[u8]) -> Option<()> {
+/// The image of an entry that is whole.
+fn unpack(bytes: &[u8]) -> Option<&[u8]> {
     let (head, image) = bytes.split_at_checked(HEAD)?;
     let whole = head[..16] == *MAGIC
         && head[16..24] == (image.len() as u64).to_le_bytes()
         && head[24..] == checksum(image);
-    whole.then_some(())
+    whole.then_some(image)
 }
 
 fn write(path: &Path, image: &[u8]) -> std::io::Result<()> {
@@ -253,6 +257,21 @@ mod tests {
         }
         disk.put(key, b"again");
         assert_eq!(disk.get(key).as_deref(), Some(&b"again"[..]));
+    }
+
+    #[test]
+    fn the_users_own_folder_has_nothing_but_a_gpus_code() {
+        let folder = Folder::new("cache-elf");
+        let key = Key::of(&[b"k"]);
+        let users = || Disk { named: false, ..folder.disk() };
+        users().put(key, b"a stand-in's image");
+        assert!(!folder.0.exists());
+        // What another version left there goes.
+        folder.disk().put(key, b"a stand-in's image");
+        assert_eq!(users().get(key), None);
+        assert!(!entry(&folder.0, key).exists());
+        users().put(key, b"\x7fELF and more");
+        assert_eq!(users().get(key).as_deref(), Some(&b"\x7fELF and more"[..]));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use super::libraries;
 use cudarc::nvrtc::sys;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
@@ -57,16 +58,14 @@ pub(crate) fn compiler() -> Result<&'static Compiler, String> {
 pub(super) fn is_present() -> bool {
     // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
     // NVIDIA's own.
-    unsafe { sys::is_culib_present() }
+    libraries::find("nvrtc", || unsafe { sys::is_culib_present() })
 }
 
 fn find() -> Result<Compiler, String> {
     if !is_present() {
-        let names = cudarc::get_lib_name_candidates("nvrtc");
         return Err(format!(
-            "NVRTC, which compiles CUDA kernels, was not found; looked for {} in the loader's path \
-             (LD_LIBRARY_PATH and the system's folders)",
-            names.join(", ")
+            "NVRTC, which compiles CUDA kernels, was not found; looked {}",
+            libraries::looked()
         ));
     }
     let (mut major, mut minor, mut count) = (0, 0, 0);

@@ -39,6 +39,7 @@ mod group;
 pub(crate) mod handed;
 pub(crate) mod lanes;
 pub(crate) mod launch;
+mod libraries;
 mod made;
 pub(crate) mod memory;
 pub(crate) mod module;
@@ -133,6 +134,10 @@ impl Trouble {
             // The call was wrong or too large for the device: the context is as it was.
             CUDA_ERROR_INVALID_VALUE
             | CUDA_ERROR_INVALID_IMAGE
+            | CUDA_ERROR_INVALID_PTX
+            | CUDA_ERROR_INVALID_SOURCE
+            | CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+            | CUDA_ERROR_UNSUPPORTED_PTX_VERSION
             | CUDA_ERROR_NO_BINARY_FOR_GPU
             | CUDA_ERROR_NOT_FOUND
             | CUDA_ERROR_NOT_SUPPORTED

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Gpu, Trouble, compile, describe};
+use super::{Gpu, Trouble, compile, describe, libraries};
 use crate::sync::{Mutex, lock};
 use cudarc::driver::sys;
 use std::ffi::{CString, c_int, c_void};
@@ -478,23 +478,22 @@ pub(super) fn has_cublas() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
     // NVIDIA's own.
-    *PRESENT.get_or_init(|| unsafe { cudarc::cublas::sys::is_culib_present() })
+    *PRESENT.get_or_init(|| libraries::find("cublas", || unsafe { cudarc::cublas::sys::is_culib_present() }))
 }
 
 /// Which of the libraries that a device needs is missing, and where it was looked for.
 fn libraries() -> Result<(), String> {
     static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
     let missing = |name: &str, what: &str| {
-        let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
         Err(format!(
-            "{name} ({what}) was not found: looked for it as {name}, and with the endings of CUDA 12 and 13, in the \
-             loader's path (LD_LIBRARY_PATH is \"{path}\")"
+            "{name} ({what}) was not found: looked for it as {name}, and with the endings of CUDA 12 and 13, {}",
+            libraries::looked()
         ))
     };
     let look = || {
         // SAFETY: opens the library and closes it again; what is behind this name is NVIDIA's
         // driver, or a stand-in with the same entry points.
-        if !unsafe { sys::is_culib_present() } {
+        if !libraries::find("cuda", || unsafe { sys::is_culib_present() }) {
             return missing("libcuda.so", "NVIDIA's driver");
         }
         if !compile::is_present() {
