@@ -218,7 +218,7 @@ impl Ours {
                 for _ in 0..n {
                     device.ready().await;
                     let loss = net.forward(x).cross_entropy(y, ());
-                    sgd.minimize(&loss);
+                    sgd.minimize(&loss).detach();
                     if awaited {
                         loss.item::<f32>().await.expect("a loss");
                     }
