@@ -7,8 +7,9 @@
 //!
 //! The folder is `FUTENSOR_CACHE` where that is set (empty: no cache), else `futensor` in
 //! `XDG_CACHE_HOME` or in `~/.cache`; there only what is a GPU's code is kept and taken, since a
-//! stand-in for NVIDIA's libraries may say that it is of their version. The folder is made for its owner alone, and not used where others may
-//! write into it: what lies in there is code that a GPU will run.
+//! stand-in for NVIDIA's libraries may say that it is of their version. The folder is made for its
+//! owner alone, and not used where others may write into it: what lies in there is code that a GPU
+//! will run.
 
 use std::fs;
 use std::io::Write;

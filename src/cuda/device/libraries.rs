@@ -33,9 +33,9 @@ fn folders() -> Vec<PathBuf> {
     for root in environments.into_iter().flatten().chain(["/usr/local".into(), "/usr".into()]) {
         for python in below(&root.join("lib"), "python3") {
             for packages in ["site-packages", "dist-packages"] {
-                // `cu13/lib` has all of CUDA 13; of 12 each library has a folder.
+                // `cu13/lib`, which comes first, has all of CUDA 13; of 12 each library has a folder.
                 let all = below(&python.join(packages).join("nvidia"), "");
-                found.extend(all.into_iter().rev().map(|folder| folder.join("lib")));
+                found.extend(all.into_iter().map(|folder| folder.join("lib")));
             }
         }
     }
