@@ -57,13 +57,21 @@ impl TensorFuture {
     /// let weight = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
     /// let y = device.ones([1, 2]).linear(&weight, Some(&device.full([2], 10)));
     /// assert_eq!(y.to_vec::<f32>().await?, [13.0, 17.0]);
-    /// assert!(device.ones([1, 3]).linear(&weight, None).error().unwrap().is_shape());
+    /// let wrong = device.ones([1, 3]).linear(&weight, None).error().unwrap();
+    /// assert_eq!((wrong.op(), wrong.message()), ("linear", "[1, 3] by a weight of [2, 2]"));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
     pub fn linear(&self, weight: impl AsRef<TensorFuture>, bias: Option<&TensorFuture>) -> TensorFuture {
-        let _within = build::within("linear", Location::caller());
-        let y = self.matmul_turned(false, weight.as_ref(), true);
+        let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
+        let fits = matches!((self.dims(), weight.dims()), (&[.., k], &[_, inputs]) if k == inputs);
+        if !fits && self.error().is_none() && weight.error().is_none() {
+            // As both were given: inside, the weight is turned.
+            let text = format!("{} by a weight of {}", self.shape(), weight.shape());
+            return build::refused("linear", self, Refusal::shape(text), at);
+        }
+        let _within = build::within("linear", at);
+        let y = self.matmul_turned(false, weight, true);
         match bias {
             Some(bias) => y + bias,
             None => y,
