@@ -64,11 +64,12 @@ const UNSAFE: &[&str] = &[
     "host/crew.rs",
     "host/runner.rs",
     "memory.rs",
+    "cuda/device/batch.rs",
     "cuda/device/blas.rs",
     "cuda/device/compile.rs",
+    "cuda/device/driver.rs",
     "cuda/device/graph.rs",
     "cuda/device/lanes.rs",
-    "cuda/device/launch.rs",
     "cuda/device/libraries.rs",
     "cuda/device/made.rs",
     "cuda/device/nvidia.rs",
@@ -605,6 +606,24 @@ fn what_users_hold_makes_no_device_and_asks_of_none_what_it_is() {
             }
         }
     }
+}
+
+/// A call of a symbol that the driver lacks is a panic inside cudarc.
+#[test]
+fn every_call_of_the_driver_is_on_the_list_that_a_device_looks_through_first() {
+    let sources = sources();
+    let driver = sources.iter().find(|s| s.path == "cuda/device/driver.rs").expect("the list is there");
+    let called: BTreeSet<&str> = sources
+        .iter()
+        .filter(|source| source.path.starts_with("cuda/"))
+        .flat_map(|source| source.text.split("sys::cu").skip(1))
+        .map(|rest| &rest[..rest.find(|c: char| !is_word(c)).unwrap_or(rest.len())])
+        .filter(|call| call.starts_with(char::is_uppercase))
+        .collect();
+    assert!(called.len() > 40, "{called:?}");
+    let missing: Vec<_> =
+        called.iter().filter(|call| !driver.text.contains(&format!("    \"cu{call}\",\n"))).collect();
+    assert!(missing.is_empty(), "not on the list: {missing:?}");
 }
 
 #[test]

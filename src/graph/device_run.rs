@@ -283,8 +283,8 @@ impl<'a> CudaRun<'a> {
     /// by itself when the launches are through.
     ///
     /// # Errors
-    /// Where there is no memory; the engine may run the op again later, unless it was launched in place before. Hand the
-    /// error on.
+    /// Where there is no memory; the engine may run the op again later: nothing is launched before it has returned.
+    /// Hand the error on.
     pub fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
         self.queue.scratch(bytes)
     }
@@ -292,8 +292,8 @@ impl<'a> CudaRun<'a> {
     /// Queues one launch.
     ///
     /// # Errors
-    /// Where the source does not compile (the compiler's log is in the message), has no such function, or
-    /// the device refuses the launch.
+    /// Where the source does not compile (the compiler's log is in the message) or has no such function; and while it is
+    /// being compiled: the engine then runs the op again. Hand the error on.
     ///
     /// # Safety
     /// The arguments have to be what the kernel's parameters are, in number, order and type, and the kernel

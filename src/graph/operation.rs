@@ -162,7 +162,8 @@ pub trait Operation: Any + Send + Sync {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
 
     /// Queues what computes the elements on a CUDA device.
-    /// Called on the device's thread, which it must not keep: it says what to launch, and returns.
+    /// Called on the device's thread, which it must not keep: it says what to launch, and returns. Where a kernel is
+    /// still being compiled, or memory is short, nothing of it is launched, and it is called again later.
     ///
     /// By default it refuses: an op without a CUDA kernel fails there, and says so.
     ///

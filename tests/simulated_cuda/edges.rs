@@ -17,7 +17,9 @@ pub fn all() -> Vec<Entry> {
         a_gpu_has_a_name_and_memory_and_a_number
         a_library_that_is_missing_is_named_with_where_it_was_looked_for
         a_machine_without_a_gpu_says_so_and_falls_back_to_the_cpu
-        a_driver_that_lacks_a_symbol_ends_the_device_and_every_await
+        a_driver_that_lacks_a_call_is_said_to_be_too_old
+        a_driver_without_the_newest_clock_tells_times_by_the_one_before
+        a_compiler_that_is_newer_than_the_driver_is_named_with_what_to_do
         settings_of_the_environment_change_no_value
         libraries_in_a_pythons_wheels_are_found
         a_sum_has_the_same_bits_fused_or_not_and_however_its_operand_lies
@@ -42,7 +44,8 @@ pub fn part() -> Option<ExitCode> {
             }
         },
         "sums" => println!("{:?}", sums()),
-        "older" => println!("{}", older()),
+        "timed" => println!("{}", timed()),
+        "refused" => println!("{}", refused()),
         _ => println!("{:?}", values()),
     }
     Some(ExitCode::SUCCESS)
@@ -183,37 +186,58 @@ fn a_machine_without_a_gpu_says_so_and_falls_back_to_the_cpu(_: &Simulator, _: u
     assert!(text.contains("no GPU") && text.ends_with("0 0\ncpu\n"), "{text}");
 }
 
-/// What awaits of a device say whose driver lacks what its threads sleep with.
-fn older() -> Error {
-    let _deadline = Deadline::of("an await on an older driver");
-    let simulator = Simulator::attach().unwrap();
-    let device = device(0);
-    // Nothing is through at once.
-    simulator.pause();
-    let x = device.arange(0.0, 3000.0, 1.0).exp();
-    let y = x.sum_all();
-    let error = block_on(&y).unwrap_err();
-    assert!(block_on(x.to_vec::<f32>()).unwrap_err().is_device_lost());
-    assert!(block_on(device.ones([3]) + 1.0).unwrap_err().is_device_lost());
-    let _ = block_on(device.waitall());
-    error
-}
-
-fn a_driver_that_lacks_a_symbol_ends_the_device_and_every_await(_: &Simulator, _: u64) {
+/// Plays a part with a driver that lacks a call.
+fn without(symbol: &str, part: &str) -> String {
     let (all, some) = (libraries(), folder("older"));
     let mut library = std::fs::read(all.join("libcuda.so")).unwrap();
-    let symbol = b"\0cuEventSynchronize\0";
+    let symbol = format!("\0{symbol}\0").into_bytes();
     let places: Vec<usize> =
-        (0..library.len() - symbol.len()).filter(|&i| library[i..].starts_with(symbol)).collect();
+        (0..library.len() - symbol.len()).filter(|&i| library[i..].starts_with(&symbol)).collect();
     assert!(!places.is_empty());
     places.iter().for_each(|&i| library[i + symbol.len() - 2] = b'?');
     std::fs::write(some.join("library"), library).unwrap();
     for file in std::fs::read_dir(&all).unwrap().flatten().filter(|f| f.path().is_symlink()) {
         std::os::unix::fs::symlink("library", some.join(file.file_name())).unwrap();
     }
-    let text = played("older", |c| c.env("LD_LIBRARY_PATH", &some));
-    assert!(text.contains("the device is lost") && text.contains("panicked"), "{text}");
+    let text = played(part, |c| c.env("LD_LIBRARY_PATH", &some).env("FUTENSOR_SIM_DRIVER", "12.2"));
     std::fs::remove_dir_all(&some).unwrap();
+    text
+}
+
+fn a_driver_that_lacks_a_call_is_said_to_be_too_old(_: &Simulator, _: u64) {
+    let text = without("cuEventSynchronize", "probe");
+    assert!(text.contains("too old: it knows CUDA 12.2") && text.contains("cuEventSynchronize"), "{text}");
+    assert!(text.ends_with("0 0\ncpu\n"), "{text}");
+}
+
+/// Whether a step of a recording has the GPU's time.
+fn timed() -> bool {
+    let device = Device::cuda_with(0, CudaOptions::default().timed(1)).unwrap();
+    let recording = device.record();
+    block_on(device.arange(0.0, 3000.0, 1.0).exp()).unwrap();
+    recording.finish().steps.iter().any(|step| step.by_device)
+}
+
+fn a_driver_without_the_newest_clock_tells_times_by_the_one_before(_: &Simulator, _: u64) {
+    assert_eq!(without("cuEventElapsedTime_v2", "timed"), "true\n");
+}
+
+/// What a value fails with whose kernel the driver does not take.
+fn refused() -> String {
+    let device = device(0);
+    let failed = block_on(device.arange(0.0, 3000.0, 1.0).exp()).unwrap_err();
+    assert!(!failed.is_device_lost(), "{failed}");
+    // What needs no kernel goes on.
+    assert_eq!(block_on(device.ones([2]).to_vec::<f32>()).unwrap(), [1.0, 1.0]);
+    failed.to_string()
+}
+
+fn a_compiler_that_is_newer_than_the_driver_is_named_with_what_to_do(_: &Simulator, _: u64) {
+    let text = played("refused", |c| {
+        c.env("FUTENSOR_SIM_DRIVER", "12.2").env("FUTENSOR_SIM_NVRTC", "12.8").env("FUTENSOR_CACHE", "")
+    });
+    assert!(text.contains("NVRTC 12.8 is newer than NVIDIA's driver, which knows CUDA 12.2"), "{text}");
+    assert!(text.contains("arange") && text.contains("install an NVRTC"), "{text}");
 }
 
 fn libraries_in_a_pythons_wheels_are_found(_: &Simulator, _: u64) {

@@ -19,7 +19,7 @@ pub fn all() -> Vec<Entry> {
         what_an_op_does_not_write_is_zero
         an_op_in_place_has_one_view_with_the_old_elements
         a_key_value_cache_of_a_users_own_copies_nothing
-        an_op_that_was_launched_in_place_is_not_tried_again
+        an_op_in_place_that_found_no_memory_had_launched_nothing
         a_panicking_waker_leaves_no_await_of_its_stream_pending]
     .to_vec()
 }
@@ -164,6 +164,9 @@ fn add_one(x: &TensorFuture, tell: &mpsc::Sender<bool>) -> TensorFuture {
 
 fn an_op_in_place_has_one_view_with_the_old_elements(_: &Simulator, _: u64) {
     let device = device(0);
+    // While its kernel, or one that copies for it, is being compiled it is asked again and again.
+    let x = device.arange(0.0, 2.0, 1.0);
+    [&x, &x.flip(0)].map(|x| block_on(add_one(x, &mpsc::channel().0)).unwrap());
     let (tell, told) = mpsc::channel();
     for n in [2usize, 5000] {
         let x = device.arange(0.0, n as f32, 1.0) + 0.0;
@@ -262,26 +265,23 @@ fn a_key_value_cache_of_a_users_own_copies_nothing(_: &Simulator, _: u64) {
     assert_eq!(block_on(cache.i((.., 7)).sum_all().item::<f32>()).unwrap(), 7.0 * 64.0);
 }
 
-fn an_op_that_was_launched_in_place_is_not_tried_again(simulator: &Simulator, _: u64) {
+fn an_op_in_place_that_found_no_memory_had_launched_nothing(simulator: &Simulator, _: u64) {
     let device = device(0);
     let x = block_on(device.zeros([1000]) + 0.0).unwrap();
     block_on(add_one(&x, &mpsc::channel().0)).unwrap();
     let attempts = Arc::new(AtomicUsize::new(0));
     let (simulator, counted) = (*simulator, attempts.clone());
     let run = move |run: &mut CudaRun<'_>| {
-        counted.fetch_add(1, SeqCst);
         launch_add_one(run)?;
-        simulator.fail_allocation(1);
+        if counted.fetch_add(1, SeqCst) == 0 {
+            simulator.fail_allocation(1);
+        }
         run.scratch(100).map(|_| ())
     };
     let z = device.zeros([1000]) + 5.0;
     let y = custom_owned(OnGpu { meta: Meta::new([1000], DType::F32), reuses: Some(0), run }, [z]);
-    match block_on(y.to_vec::<f32>()) {
-        Err(error) => assert!(error.is_out_of_memory(), "{error}"),
-        Ok(values) => panic!("it was changed {} times: {}", attempts.load(SeqCst), values[0]),
-    }
-    simulator.fail_allocation(0);
-    assert_eq!(attempts.load(SeqCst), 1);
+    assert_eq!(block_on(y.to_vec::<f32>()).unwrap(), [6.0; 1000]);
+    assert_eq!(attempts.load(SeqCst), 2);
     assert_eq!(block_on((&x + 1.0).to_vec::<f32>()).unwrap(), [1.0; 1000]);
 }
 

@@ -188,8 +188,9 @@ impl Operation for Gated {
         copy_input(run)
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        copy_on_gpu(run)?;
         self.0.pass();
-        copy_on_gpu(run)
+        Ok(())
     }
 }
 
@@ -208,8 +209,8 @@ impl<F: Fn() -> Result<(), Refusal> + Send + Sync + 'static> Operation for Effec
         copy_input(run)
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        (self.1)()?;
-        copy_on_gpu(run)
+        copy_on_gpu(run)?;
+        (self.1)()
     }
 }
 
@@ -223,7 +224,8 @@ pub fn identity(
     custom(Effect(name, effect), &[x])
 }
 
-/// A copy of the first input, contiguous float32, by a kernel.
+/// A copy of the first input, contiguous float32, by a kernel. Nothing is launched before its op has returned; it is
+/// refused while the kernel is being compiled, and the op is asked again.
 #[allow(unsafe_code)]
 pub fn copy_on_gpu(run: &mut CudaRun<'_>) -> Result<(), Refusal> {
     const COPY: CudaKernel = CudaKernel::new(
@@ -279,9 +281,10 @@ impl Operation for Counted {
         copy_input(run)
     }
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        copy_on_gpu(run)?;
         lock(&self.on_thread).push(std::thread::current().id());
         self.runs.fetch_add(1, SeqCst);
-        copy_on_gpu(run)
+        Ok(())
     }
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         self.estimate_ns.unwrap_or(10_000 + 2 * (inputs.len() + output.shape.numel()) as u64)

@@ -1,77 +1,170 @@
-//! A thread that compiles while the device goes on with kernels that it has.
+//! Threads that do what takes long or may wait for the GPU: compile, load modules, make a library's
+//! handles, page-lock memory. The device's thread asks for it, puts off what needs it, and looks
+//! again when the bell has rung.
 //!
-//! Made when the first job comes, and gone with the store that made it. Knows no device: it turns
-//! text into images, and the device's thread picks them up when it next looks.
+//! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
+//! [`Background::end`], before the context closes.
 
-use super::cache::{Disk, Key};
-use super::compile::{Target, compile};
+use super::Trouble;
+use super::nvidia::Opened;
+use crate::graph::operation::Refusal;
+use crate::guard::caught;
 use crate::host::runner::lower_priority;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
 
-/// One translation unit.
-pub(crate) struct Job {
-    pub name: String,
-    pub text: String,
-    pub target: Target,
-    pub key: Key,
-}
+/// Something that is being made.
+pub(crate) struct Pending<T>(Arc<OnceLock<Result<T, Trouble>>>);
 
-impl Job {
-    /// The image: from the disk, or compiled and put there.
-    pub fn run(&self, disk: &Disk, options: &[&str]) -> Result<Vec<u8>, String> {
-        if let Some(image) = disk.get(self.key) {
-            return Ok(image);
-        }
-        let image = compile(&self.name, &self.text, options, self.target)?;
-        disk.put(self.key, &image);
-        Ok(image)
+impl<T> Clone for Pending<T> {
+    fn clone(&self) -> Pending<T> {
+        Pending(self.0.clone())
     }
 }
 
-type Done<T> = (T, Result<Vec<u8>, String>);
+impl<T> Pending<T> {
+    pub fn is_there(&self) -> bool {
+        self.0.get().is_some()
+    }
 
-/// The thread, and what it has made; a job goes by a ticket of the caller's.
-pub(crate) struct Background<T> {
-    jobs: Option<Sender<(T, Job)>>,
-    done: Arc<Mutex<Vec<Done<T>>>>,
-    disk: Arc<Disk>,
-    options: &'static [&'static str],
+    /// What was made.
+    ///
+    /// # Errors
+    /// What kept it from being made; [`Trouble::Later`] where it is not there yet.
+    pub fn get(&self) -> Result<&T, Trouble> {
+        self.0.get().map_or(Err(Trouble::Later), |made| made.as_ref().map_err(Clone::clone))
+    }
+
+    /// What was made, for who has the only one.
+    pub fn take(self) -> Option<T> {
+        Arc::into_inner(self.0)?.into_inner()?.ok()
+    }
 }
 
-impl<T: Send + 'static> Background<T> {
-    pub fn new(disk: Arc<Disk>, options: &'static [&'static str]) -> Background<T> {
-        Background { jobs: None, done: Arc::default(), disk, options }
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: Vec<JoinHandle<()>>,
+    idle: usize,
+    over: bool,
+}
+
+/// Threads that do the same kind of work.
+struct Crew {
+    queue: Mutex<Queue>,
+    more: Condvar,
+    context: Opened,
+    /// Tells the device's thread that something was made.
+    bell: Arc<dyn Fn() + Send + Sync>,
+    most: usize,
+    lowered: bool,
+}
+
+impl Crew {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a job; false where there can be no thread.
-    pub fn start(&mut self, ticket: T, job: Job) -> bool {
-        if self.jobs.is_none() {
-            self.jobs = self.spawn();
-        }
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send((ticket, job)).is_ok())
-    }
-
-    fn spawn(&self) -> Option<Sender<(T, Job)>> {
-        let (sender, jobs) = channel::<(T, Job)>();
-        let (done, disk, options) = (self.done.clone(), self.disk.clone(), self.options);
-        let work = move || {
-            // Nobody waits for it.
+    fn live(&self) {
+        self.context.make_current();
+        if self.lowered {
             lower_priority(10);
-            while let Ok((ticket, job)) = jobs.recv() {
-                let image = job.run(&disk, options);
-                done.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, image));
+        }
+        let mut queue = self.queue();
+        while !queue.over {
+            match queue.jobs.pop_front() {
+                Some(job) => {
+                    drop(queue);
+                    job();
+                    (self.bell)();
+                    queue = self.queue();
+                }
+                None => {
+                    queue.idle += 1;
+                    queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                    queue.idle -= 1;
+                }
             }
-        };
-        thread::Builder::new().name("futensor-compile".into()).spawn(work).ok().map(|_| sender)
+        }
     }
 
-    /// What was finished since the last look.
-    pub fn finished(&self) -> Vec<Done<T>> {
-        match self.jobs {
-            None => Vec::new(),
-            Some(_) => std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner)),
+    fn put(self: &Arc<Crew>, job: Job) {
+        let mut queue = self.queue();
+        queue.jobs.push_back(job);
+        if queue.idle < queue.jobs.len() && queue.threads.len() < self.most {
+            let crew = self.clone();
+            let name = thread::Builder::new().name("futensor-background".into());
+            match name.spawn(move || crew.live()) {
+                Ok(thread) => queue.threads.push(thread),
+                Err(_) if queue.threads.is_empty() => {
+                    // There can be no thread: this one does it, and what needs it waits here.
+                    let job = queue.jobs.pop_back();
+                    drop(queue);
+                    job.into_iter().for_each(|job| job());
+                    return;
+                }
+                Err(_) => {}
+            }
         }
+        drop(queue);
+        self.more.notify_one();
+    }
+
+    fn end(&self) {
+        let (left, threads) = {
+            let mut queue = self.queue();
+            queue.over = true;
+            (std::mem::take(&mut queue.jobs), std::mem::take(&mut queue.threads))
+        };
+        drop(left);
+        self.more.notify_all();
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Who waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// A step.
+    Now,
+    /// Nobody: it will be of use.
+    Sometime,
+}
+
+/// Such threads of one device.
+#[derive(Clone)]
+pub(crate) struct Background([Arc<Crew>; 2]);
+
+impl Background {
+    pub fn new(context: Opened, bell: Arc<dyn Fn() + Send + Sync>) -> Background {
+        let cores = thread::available_parallelism().map_or(1, |n| n.get());
+        let crew = |most: usize, lowered: bool| {
+            let (queue, more, bell) = (Mutex::default(), Condvar::new(), bell.clone());
+            Arc::new(Crew { queue, more, context, bell, most, lowered })
+        };
+        Background([crew((cores / 2).clamp(1, 4), false), crew(1, true)])
+    }
+
+    /// Has something made, with the context current.
+    pub fn make<T: Send + Sync + 'static>(
+        &self,
+        wanted: Wanted,
+        what: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
+    ) -> Pending<T> {
+        let pending = Pending(Arc::new(OnceLock::new()));
+        let to = pending.clone();
+        self.0[wanted as usize].put(Box::new(move || {
+            let made = caught(what).unwrap_or_else(|words| Err(Refusal::kernel(words).into()));
+            let _ = to.0.set(made);
+        }));
+        pending
+    }
+
+    /// Waits for what is being made; what has not been begun is let go.
+    pub fn end(&self) {
+        self.0.iter().for_each(|crew| crew.end());
     }
 }

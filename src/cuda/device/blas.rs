@@ -2,16 +2,18 @@
 //!
 //! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32,
 //! float32 without TF32 unless that is asked for (`FUTENSOR_TF32=1`). Integers, and floats where
-//! there is no cuBLAS, go to a kernel of our own. A handle a stream, made when it is first needed,
-//! each with a workspace of its own: so results repeat bit by bit, and products on several streams
-//! never meet.
+//! there is no cuBLAS, go to a kernel of our own. A handle a stream, made in the background when it
+//! is first needed, and a workspace a lane, in which one product after the other works: so results
+//! repeat bit by bit, and products on several streams never meet. A graph's products work in the
+//! workspace of the lane for which they were captured, and are put into its order.
 
 #![allow(unsafe_code)]
 
-use super::gemm::Calls;
+use super::background::{Background, Pending, Wanted};
+use super::gemm::Multiplied;
+use super::lanes::Mark;
 use super::made::Captured;
-use super::nvidia::{Allocation, Idle, Raw, Span};
-use super::transcript::Multiplied;
+use super::nvidia::{self, Allocation, Idle};
 use super::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -20,19 +22,35 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// One stream's handle.
-struct Handle {
-    raw: blas::cublasHandle_t,
-    workspace: Allocation,
+/// A handle that is alive.
+#[derive(Clone, Copy)]
+struct Raw(blas::cublasHandle_t);
+
+// SAFETY: a handle; one thread at a time uses it.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+
+/// A handle, made in the background.
+struct Handle(Pending<Raw>);
+
+/// What the products on a lane work in, and who did last.
+#[derive(Default)]
+struct Workspace {
+    memory: Allocation,
+    last: Option<Mark>,
 }
 
 /// The handles of a device.
 pub(super) struct Blas {
     /// By the stream's number.
     handles: Vec<Option<Handle>>,
-    /// For what is captured; its workspace is the graph's.
+    /// For what is captured.
     capturing: Option<Handle>,
-    pub workspace: usize,
+    /// By the lane's number.
+    workspaces: Vec<Workspace>,
+    workspace_bytes: usize,
+    background: Background,
     tf32: bool,
 }
 
@@ -50,104 +68,115 @@ fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trou
 }
 
 impl Handle {
-    fn new(stream: &Stream) -> Result<Handle, Trouble> {
-        let mut raw = null_mut();
-        // SAFETY: the library is there (the caller has asked), and the place can be written.
-        check("cublasCreate", unsafe { blas::cublasCreate_v2(&mut raw) }, stream)?;
-        Ok(Handle { raw, workspace: Allocation::NOWHERE })
+    /// Has one made: the first of a process takes a third of a second.
+    fn new(background: &Background) -> Handle {
+        Handle(background.make(Wanted::Now, || {
+            let mut raw = null_mut();
+            // SAFETY: the library is there (who needs it has asked), and the place can be written.
+            match unsafe { blas::cublasCreate_v2(&mut raw) } {
+                Status::CUBLAS_STATUS_SUCCESS => Ok(Raw(raw)),
+                Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
+                other => Err(Refusal::kernel(format!("cublasCreate: {other:?}")).into()),
+            }
+        }))
     }
 
-    /// What is asked for from now on goes to a stream.
-    fn bind(&self, stream: &Stream) -> Result<(), Trouble> {
-        // SAFETY: handle and stream are alive.
-        let bound = unsafe { blas::cublasSetStream_v2(self.raw, stream.raw.handle().cast()) };
-        check("cublasSetStream", bound, stream)?;
-        let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-        // SAFETY: the handle is alive.
-        check("cublasSetMathMode", unsafe { blas::cublasSetMathMode(self.raw, exact) }, stream)
-    }
-
-    /// After `bind`: a new stream takes the workspace away again.
-    ///
-    /// # Safety
-    /// Nobody else uses the memory while what the handle is asked for runs.
-    unsafe fn work_in(&self, memory: Span, stream: &Stream) -> Result<(), Trouble> {
-        // SAFETY: the handle is alive, and the caller's promise.
-        let set = unsafe { blas::cublasSetWorkspace_v2(self.raw, memory.ptr() as *mut c_void, memory.bytes()) };
-        check("cublasSetWorkspace", set, stream)
-    }
-
-    fn destroy(self) -> Allocation {
-        // SAFETY: made by us, and its one owner ends it.
-        let _ = unsafe { blas::cublasDestroy_v2(self.raw) };
-        self.workspace
+    fn destroy(self) {
+        if let Some(raw) = self.0.take() {
+            // SAFETY: made by us, and its one owner ends it.
+            let _ = unsafe { blas::cublasDestroy_v2(raw.0) };
+        }
     }
 }
 
+/// The handle in a slot.
+///
+/// # Errors
+/// [`Trouble::Later`] where it is being made. One that could not be made is asked for anew the next time.
+fn ready(slot: &mut Option<Handle>, background: &Background) -> Result<Raw, Trouble> {
+    let made = slot.get_or_insert_with(|| Handle::new(background)).0.get().copied();
+    if !matches!(made, Ok(_) | Err(Trouble::Later)) {
+        *slot = None;
+    }
+    made
+}
+
 impl Blas {
-    pub fn new(gpu: &Gpu) -> Blas {
+    pub fn new(gpu: &Gpu, background: Background) -> Blas {
         // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual,
         // cublasSetWorkspace).
-        let workspace = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
+        let workspace_bytes = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
         let tf32 = std::env::var("FUTENSOR_TF32").is_ok_and(|v| v == "1");
-        Blas { handles: Vec::new(), capturing: None, workspace, tf32 }
+        let (handles, workspaces) = (Vec::new(), Vec::new());
+        Blas { handles, capturing: None, workspaces, workspace_bytes, background, tf32 }
     }
 
-    fn handle(&mut self, stream: &Stream) -> Result<blas::cublasHandle_t, Trouble> {
-        if let Some(Some(handle)) = self.handles.get(stream.number) {
-            return Ok(handle.raw);
+    /// Sees to it that products can be queued on a stream.
+    ///
+    /// # Errors
+    /// [`Trouble::Later`] where the handle is being made.
+    pub fn ready(&mut self, number: usize) -> Result<(), Trouble> {
+        if self.handles.len() <= number {
+            self.handles.resize_with(number + 1, || None);
         }
-        let mut handle = Handle::new(stream)?;
-        let set = handle.bind(stream).and_then(|()| match stream.raw.allocate(self.workspace) {
-            Ok(memory) => {
-                handle.workspace = memory;
-                // SAFETY: it is the handle's own, and what the handle is asked for runs in the order
-                // of one stream.
-                unsafe { handle.work_in(handle.workspace.span(), stream) }
-            }
-            // Without one it is slower, and not wrong.
-            Err(Trouble::OutOfMemory { .. }) => Ok(()),
-            Err(trouble) => Err(trouble),
-        });
-        if let Err(trouble) = set {
-            let _ = stream.raw.free(handle.destroy());
-            return Err(trouble);
+        ready(&mut self.handles[number], &self.background).map(drop)
+    }
+
+    /// The same for [`captured`](Self::captured).
+    pub fn ready_to_capture(&mut self) -> Result<(), Trouble> {
+        ready(&mut self.capturing, &self.background).map(drop)
+    }
+
+    /// Who works in a lane's workspace from now on: what that has to come after.
+    ///
+    /// # Errors
+    /// Where there is no memory for it.
+    pub fn works(&mut self, lane: usize, raw: nvidia::Raw, next: Mark) -> Result<Option<Mark>, Trouble> {
+        if self.workspaces.len() <= lane {
+            self.workspaces.resize_with(lane + 1, Workspace::default);
         }
-        if self.handles.len() <= stream.number {
-            self.handles.resize_with(stream.number + 1, || None);
+        let Workspace { memory, last } = &mut self.workspaces[lane];
+        if memory.span().bytes() == 0 {
+            // In this lane's order: whoever else uses it comes after the mark.
+            *memory = raw.allocate(self.workspace_bytes)?;
         }
-        let raw = handle.raw;
-        self.handles[stream.number] = Some(handle);
+        Ok(last.replace(next))
+    }
+
+    /// Ends the handles and frees their workspaces; the background has ended.
+    pub fn clear(&mut self, _: &Idle<'_>) {
+        self.handles.drain(..).flatten().chain(self.capturing.take()).for_each(Handle::destroy);
+        self.workspaces.drain(..).for_each(|workspace| workspace.memory.free_now());
+    }
+
+    /// A handle for what is queued on a stream, in a lane's workspace.
+    fn bound(&self, slot: &Option<Handle>, stream: &Stream, lane: usize) -> Result<Raw, Trouble> {
+        let raw = *slot.as_ref().ok_or(Trouble::Later)?.0.get()?;
+        // SAFETY: handle and stream are alive, here and below.
+        let bound = unsafe { blas::cublasSetStream_v2(raw.0, stream.raw.handle().cast()) };
+        check("cublasSetStream", bound, stream)?;
+        let exact = blas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+        // SAFETY: as above.
+        check("cublasSetMathMode", unsafe { blas::cublasSetMathMode(raw.0, exact) }, stream)?;
+        // A new stream takes the workspace away again, so this comes last.
+        let memory = self.workspaces.get(lane).map_or(Allocation::NOWHERE.span(), |w| w.memory.span());
+        // SAFETY: as above; all that works in it is put into one order (`works`).
+        let set = unsafe { blas::cublasSetWorkspace_v2(raw.0, memory.ptr() as *mut c_void, memory.bytes()) };
+        check("cublasSetWorkspace", set, stream)?;
         Ok(raw)
     }
 
-    /// Ends the handles and frees their workspaces.
-    pub fn clear(&mut self, _: &Idle<'_>) {
-        for handle in self.handles.drain(..).flatten().chain(self.capturing.take()) {
-            handle.destroy().free_now();
-        }
-    }
-
-    /// A product as a graph, by capturing it on a stream that has nothing to do with it; `spots`
-    /// are its addresses. The workspace is memory of the graph's: no two of its launches overlap.
+    /// A product as a graph, by capturing it on a stream that has nothing to do with it, in the
+    /// workspace of a lane.
     pub fn captured(
-        &mut self,
-        raw: Raw,
-        product: &Multiplied,
-        spots: [u64; 3],
-        workspace: Span,
+        &self,
+        raw: nvidia::Raw,
+        product: &Multiplied<u64>,
+        home: usize,
     ) -> Result<Captured, Trouble> {
         let stream = Stream { raw, number: 0 };
-        let handle = match &mut self.capturing {
-            Some(handle) => handle,
-            none => none.insert(Handle::new(&stream)?),
-        };
-        handle.bind(&stream)?;
-        // SAFETY: the graph's launches have it one after the other.
-        unsafe { handle.work_in(workspace, &stream) }?;
-        let raw_handle = handle.raw;
-        let calls = || self.gemms(raw_handle, product.dtype, &product.calls, product.adds, spots);
-        match Captured::of(raw, calls) {
+        let handle = self.bound(&self.capturing, &stream, home)?;
+        match Captured::of(raw, || self.gemms(handle, product)) {
             Ok(Ok(graph)) => Ok(graph),
             Ok(Err(status)) => {
                 let call = "cublasGemmStridedBatchedEx";
@@ -162,28 +191,17 @@ impl Blas {
         }
     }
 
-    /// One product as calls.
-    pub(super) fn multiply(
-        &mut self,
-        stream: &Stream,
-        dtype: DType,
-        calls: &Calls,
-        adds: bool,
-        ptrs: [u64; 3],
-    ) -> Result<(), Trouble> {
-        let handle = self.handle(stream)?;
-        let done = self.gemms(handle, dtype, calls, adds, ptrs);
+    /// Queues a product on a stream that is ready, and whose lane has been put behind `works`.
+    pub fn multiply(&self, stream: &Stream, product: &Multiplied<u64>) -> Result<(), Trouble> {
+        let none = None;
+        let slot = self.handles.get(stream.number).unwrap_or(&none);
+        let handle = self.bound(slot, stream, stream.number)?;
+        let done = self.gemms(handle, product);
         done.or_else(|status| check("cublasGemmStridedBatchedEx", status, stream))
     }
 
-    fn gemms(
-        &self,
-        handle: blas::cublasHandle_t,
-        dtype: DType,
-        calls: &Calls,
-        adds: bool,
-        [a, b, out]: [u64; 3],
-    ) -> Result<(), Status> {
+    fn gemms(&self, Raw(handle): Raw, product: &Multiplied<u64>) -> Result<(), Status> {
+        let &Multiplied { dtype, ref calls, adds, at: [a, b, out] } = product;
         use blas::cublasComputeType_t as Compute;
         use blas::cublasOperation_t::{CUBLAS_OP_N as PLAIN, CUBLAS_OP_T as TRANSPOSED};
         use blas::cudaDataType_t as Type;

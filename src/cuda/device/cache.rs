@@ -113,11 +113,9 @@ impl Disk {
         self.named || image.starts_with(b"\x7fELF")
     }
 
-    /// Takes an entry out that the driver did not take.
-    pub fn forget(&self, key: Key) {
-        if let Some(folder) = &self.folder {
-            let _ = fs::remove_file(entry(folder, key));
-        }
+    /// Takes an entry out that the driver did not take; true where there was one.
+    pub fn forget(&self, key: Key) -> bool {
+        self.folder.as_ref().is_some_and(|folder| fs::remove_file(entry(folder, key)).is_ok())
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Owned and used by that thread alone. It knows values and nodes, but not when or why a step runs.
 
+use super::background::Background;
 use super::doubt::Doubt;
 use super::handed::{Handed, Whereabouts};
 use super::lanes::{Lanes, Mark};
@@ -172,10 +173,12 @@ impl Gear {
         events: Arc<Events>,
         reached: Arc<[AtomicU64]>,
         timing: Timing,
+        bell: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Gear, String> {
         let context = Context::open(heap.ordinal, reached.len())?;
         let lanes = Lanes::new(&context.streams, reached, events);
-        let launcher = Launcher::new(context.gpu);
+        let background = Background::new(context.gpu.context, bell);
+        let launcher = Launcher::new(context.gpu, background);
         let lanes_count = 0..context.streams.len();
         heap.opened(Some(context.gpu.context));
         Ok(Gear {

@@ -6,6 +6,7 @@
 
 use crate::cuda::kernels::geometry::Geometry;
 use crate::cuda::kernels::matmul::Product;
+use crate::dtype::DType;
 use smallvec::SmallVec;
 
 /// More calls than this for one product are not worth it: then the operands are copied first.
@@ -40,6 +41,16 @@ pub(super) struct Calls {
     pub out: i64,
     pub batches: i32,
     pub at: SmallVec<[Offsets; 1]>,
+}
+
+/// A product that a library computes.
+#[derive(Clone, Debug)]
+pub(super) struct Multiplied<At> {
+    pub dtype: DType,
+    pub calls: Calls,
+    pub adds: bool,
+    /// Where both operands and the result are.
+    pub at: [At; 3],
 }
 
 /// What keeps a product from being calls.

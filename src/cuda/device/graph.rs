@@ -3,12 +3,13 @@
 //! A call that has run once is noted into a transcript (`transcript`) when it runs again, once its fused kernels
 //! are there: launches with the places at which addresses and random positions stand. Of that a
 //! graph is built, a node a launch, in a row; what a library computes is captured and becomes a
-//! child. The call's temporaries, scratch memory and index error records are places in one block
+//! child, captured anew where its operands have moved. The call's temporaries, scratch memory and index error records are places in one block
 //! of memory that the graph keeps: which of them share memory is settled once. At each replay the
 //! outputs get memory, the nodes that read inputs or write outputs get addresses where these have
 //! changed, and one call launches all of it.
 //!
-//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are;
+//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are, and
+//! by the workspace of the lane for which its products were captured;
 //! a launch that is under way keeps the arguments it was given. A call keeps up to [`GRAPHS_MAX`]
 //! graphs: for other strides, constants among the inputs, wanted outputs, and inputs that may or
 //! may not be written over. It goes on as launches in a row where ops from outside take part, where
@@ -21,11 +22,11 @@
 use super::call::GivenOperand;
 use super::doubt::{Doubt, Doubts, Known, doubt_too};
 use super::gear::{Gear, Place, device, here};
-use super::made::{Kernel, Node, Replay};
+use super::gemm::Multiplied;
+use super::made::{Kernel, Node, Product, Replay};
 use super::memory::{DeviceBuffer, Heap};
-use super::nvidia::Span;
 use super::step::{Operand, Target};
-use super::transcript::{Multiplied, Spot};
+use super::transcript::Spot;
 use super::{Trouble, pinned::PinnedBlock};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::graph::call::Call;
@@ -38,8 +39,6 @@ use std::sync::Arc;
 const GRAPHS_MAX: usize = 4;
 /// Graphs that are made for one call, all in all: what is never the same twice is not worth more.
 const MADE_MAX: u32 = 16;
-/// Most bytes that are copied at each replay because a library's operands have to lie still.
-pub(super) const STAGED_MAX: usize = 16 << 20;
 /// The run that is the first to be noted.
 const FIRST: u32 = 2;
 /// The outputs of a call that is queued, as far as they are wanted; `None` where it is to be run
@@ -77,13 +76,11 @@ pub(super) struct Input {
     /// It might have been written over, and was.
     pub spare: bool,
     pub taken: bool,
-    /// A library reads it where it is.
-    pub fixed: Option<u64>,
 }
 
 pub(super) enum Part {
     Kernel(Kernel),
-    Product(Multiplied),
+    Product(Product),
 }
 
 pub(super) enum Source {
@@ -105,6 +102,8 @@ pub(super) struct Made {
     heap: Arc<Heap>,
     /// Taken by the drop alone.
     replay: Option<Replay>,
+    /// The lane in whose workspace its products work.
+    home: usize,
     // Dropped last: its end tells the device's thread to look.
     arena: Arc<DeviceBuffer>,
 }
@@ -127,8 +126,6 @@ pub(super) struct Graph {
     pub records: Vec<(Arc<Doubt>, u64)>,
     pub constants: Vec<([u64; INLINE_BYTES / 8], u64)>,
     pub arena: usize,
-    /// Where a library's workspace begins, if it needs one.
-    pub workspace: Option<u64>,
     pub made: Option<Made>,
 }
 
@@ -293,10 +290,10 @@ impl Gear {
             None => {
                 let arena = self.heap.buffer(graph.arena.max(1), &self.lanes, lane)?;
                 let replay = Some(Replay::new(self.context.gpu.context));
-                graph.made.insert(Made { heap: self.heap.clone(), replay, arena })
+                graph.made.insert(Made { heap: self.heap.clone(), replay, home: lane, arena })
             }
         };
-        let Made { replay: Some(replay), arena, .. } = made else { unreachable!("it lives") };
+        let Made { replay: Some(replay), arena, home, .. } = made else { unreachable!("it lives") };
         let (arena, memory) = (arena.clone(), arena.span());
 
         // With no memory of its own there is nothing that a replay on another lane could still be
@@ -309,6 +306,10 @@ impl Gear {
             if let Some(here) = device(&**buffer) {
                 self.overwrites(lane, here);
             }
+        }
+        if graph.parts.iter().any(|part| matches!(part, Part::Product(_))) {
+            let (raw_home, next) = (self.lanes.raw(*home), self.lanes.next(lane));
+            self.after.extend(self.launcher.blas.works(*home, raw_home, next)?);
         }
         self.order(lane)?;
 
@@ -347,14 +348,11 @@ impl Gear {
                     // users the lane was put. Kernels are unloaded once no graph is left.
                     last = Some(unsafe { replay.put(kernel, &mut words, last) }?);
                 }
-                Part::Product(product) if is_new => {
-                    let workspace = memory.part(graph.workspace.unwrap_or(0), self.launcher.blas.workspace);
-                    let spots = [0, 1, 2].map(|i| locate(&product.spots[i]));
-                    let child = self.launcher.blas.captured(raw, product, spots, workspace)?;
-                    last = Some(replay.add_child(child, last)?);
+                Part::Product(product) => {
+                    let at = product.noted.at.map(|spot| locate(&spot));
+                    let captured = |product: &Multiplied<u64>| self.launcher.blas.captured(raw, product, *home);
+                    last = Some(replay.put_product(product, at, last, captured)?);
                 }
-                // Nothing of it ever changes.
-                Part::Product(_) => {}
             }
         }
         if is_new {
@@ -403,9 +401,7 @@ impl Graph {
                 // What may be written over now, and might have been then, was, if there was a use
                 // for it.
                 let over = (spare || !input.taken) && (!spare || input.spare);
-                lies && over
-                    && same(&input.placed, &value.placed)
-                    && (input.fixed.is_none() || input.fixed == here(value).map(Span::ptr))
+                lies && over && same(&input.placed, &value.placed)
             })
     }
 }

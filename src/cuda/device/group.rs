@@ -5,7 +5,7 @@
 //! memory that later ops use again. Both give the same bits: every instruction rounds to its own
 //! type.
 
-use super::launch::{Launcher, launch_plan};
+use super::launch::Launcher;
 use super::nvidia::Function;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::{Operand, Plan, align, elementwise, reduce};
@@ -98,7 +98,7 @@ impl Launcher {
             return self.run(site, &plan, &from, to);
         }
         match self.fused(&plan)? {
-            Some(functions) => launch_plan(site, &plan, &functions, &from, to),
+            Some(functions) => self.launch_plan(site, &plan, &functions, &from, to),
             None => {
                 let mut steps = OpByOp::new(program, shape, places);
                 for (k, &reg) in program.outputs.iter().enumerate() {
@@ -130,7 +130,7 @@ impl Launcher {
             Some(plan) => {
                 // The launch that joins the splits is no fused one, but it comes with it.
                 if let Some(functions) = self.fused(&plan)? {
-                    return launch_plan(site, &plan, &functions, &from, &to);
+                    return self.launch_plan(site, &plan, &functions, &from, &to);
                 }
             }
             None => {}

@@ -4,15 +4,16 @@
 //! thread with the context current. Plans come from `cuda/kernels` (which kernels, which arguments,
 //! which grid), functions from the module store, products of matrices from cuBLAS; here they meet
 //! addresses and a stream. Nothing waits: memory for intermediate results is asked of the step
-//! ([`Site`]) and goes back in stream order.
+//! ([`Site`]) and goes back in stream order. What a step launches is put into a batch, and sent
+//! when all of it is there.
 
-#![allow(unsafe_code)]
-
+use super::args::Words;
+use super::background::Background;
+use super::batch::Batch;
 use super::blas::Blas;
 use super::cache::Disk;
-use super::made::pointers;
 use super::module::{Fusion, Modules};
-use super::nvidia::{Function, Idle, Span};
+use super::nvidia::{Function, Idle};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
@@ -21,26 +22,29 @@ use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel};
 use crate::graph::node::Reduction;
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// Everything that launches of one device need.
 pub(crate) struct Launcher {
     pub(super) modules: Modules,
     pub(super) blas: Blas,
+    pub(super) batch: Batch,
+    background: Background,
     /// An op from outside has been here since somebody looked.
     pub(super) had_brought: bool,
 }
 
 impl Launcher {
     /// For a device; libraries are looked for when they are needed.
-    pub fn new(gpu: Gpu) -> Launcher {
-        Launcher::with(gpu, Fusion::from_environment(), Disk::from_environment())
+    pub fn new(gpu: Gpu, background: Background) -> Launcher {
+        Launcher::with(gpu, Fusion::from_environment(), Disk::from_environment(), background)
     }
 
-    pub fn with(gpu: Gpu, fusion: Fusion, disk: Disk) -> Launcher {
+    pub fn with(gpu: Gpu, fusion: Fusion, disk: Disk, background: Background) -> Launcher {
         Launcher {
-            modules: Modules::new(&gpu, fusion, Arc::new(disk)),
-            blas: Blas::new(&gpu),
+            modules: Modules::new(&gpu, fusion, disk, background.clone()),
+            blas: Blas::new(&gpu, background.clone()),
+            batch: Batch::default(),
+            background,
             had_brought: false,
         }
     }
@@ -59,12 +63,6 @@ impl Launcher {
         let to_operand = Operand::at(to.ptr, &strides);
         let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), to_operand, 0);
         self.run(site, &plan, &[from.ptr], &[to.ptr])
-    }
-
-    /// Zeroes memory of the step's own.
-    pub(super) fn zero(&mut self, site: &dyn Site, ptr: u64, bytes: usize) -> Result<(), Trouble> {
-        // SAFETY: the step's memory has so many bytes there.
-        site.stream().raw.zero(unsafe { Span::new(ptr, bytes) })
     }
 
     /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its
@@ -116,8 +114,9 @@ impl Launcher {
         self.modules.trim(idle);
     }
 
-    /// Unloads all modules and ends the cuBLAS handles, once no graph is left.
+    /// Ends the background, unloads all modules and ends the cuBLAS handles, once no graph is left.
     pub fn clear(&mut self, idle: &Idle<'_>) {
+        self.background.end();
         self.modules.clear(idle);
         self.blas.clear(idle);
     }
@@ -134,7 +133,61 @@ impl Launcher {
         for launch in &plan.launches {
             functions.push(self.modules.single(&launch.kernel)?);
         }
-        launch_plan(site, plan, &functions, inputs, outputs)
+        self.launch_plan(site, plan, &functions, inputs, outputs)
+    }
+
+    /// Queues launches whose functions are at hand.
+    pub(super) fn launch_plan(
+        &mut self,
+        site: &dyn Site,
+        plan: &Plan,
+        functions: &[Function],
+        inputs: &[u64],
+        outputs: &[u64],
+    ) -> Result<(), Trouble> {
+        let scratch = if plan.scratch > 0 { site.scratch(plan.scratch)? } else { 0 };
+        for (Launch { grid, block, shared, args, .. }, &function) in plan.launches.iter().zip(functions) {
+            let mut words = Words::default();
+            for arg in args {
+                match arg {
+                    Arg::In { index, bytes } => {
+                        words.address(inputs[*index as usize].wrapping_add_signed(*bytes as i64))
+                    }
+                    Arg::Out { index, bytes } => words.address(outputs[*index as usize] + *bytes as u64),
+                    Arg::Scratch(bytes) => words.address(scratch + *bytes as u64),
+                    Arg::IndexError => words.address(site.index_error()?),
+                    Arg::U32(x) => words.push(&[*x as u64]),
+                    Arg::U64(x) => words.push(&[*x]),
+                    Arg::F32(x) => words.push(&[x.to_bits() as u64]),
+                    Arg::F64(x) => words.push(&[x.to_bits()]),
+                    Arg::Struct(w) => words.push(w.as_words()),
+                }
+            }
+            self.launch(site, function, [*grid, *block], *shared, &words);
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, site: &dyn Site, function: Function, grid: [[u32; 3]; 2], shared: u32, words: &Words) {
+        match site.transcript() {
+            Some(transcript) => transcript.launch(function, grid, shared, words),
+            None => self.batch.launch(function, grid, shared, words),
+        }
+    }
+
+    /// The step is not to be launched, or not now.
+    pub fn forget(&mut self) {
+        self.batch.clear();
+        self.modules.asked.clear();
+    }
+
+    /// Makes all launches of the batch.
+    ///
+    /// # Errors
+    /// See [`Trouble`]; of what was launched before, all harm that can come is to the step's own results.
+    pub fn send(&mut self, site: &dyn Site) -> Result<(), Trouble> {
+        self.modules.were_seen();
+        self.batch.send(&site.stream(), &self.blas)
     }
 
     /// Queues one launch of a kernel from outside.
@@ -166,80 +219,9 @@ impl Launcher {
                 }
             }
         }
-        launch(site, function, grid.grid, grid.block, grid.shared, &mut words)
+        self.launch(site, function, [grid.grid, grid.block], grid.shared, &words);
+        Ok(())
     }
-}
-
-/// Queues launches whose functions are at hand.
-pub(super) fn launch_plan(
-    site: &dyn Site,
-    plan: &Plan,
-    functions: &[Function],
-    inputs: &[u64],
-    outputs: &[u64],
-) -> Result<(), Trouble> {
-    let scratch = if plan.scratch > 0 { site.scratch(plan.scratch)? } else { 0 };
-    for (Launch { grid, block, shared, args, .. }, &function) in plan.launches.iter().zip(functions) {
-        let mut words = Words::default();
-        for arg in args {
-            match arg {
-                Arg::In { index, bytes } => {
-                    words.address(inputs[*index as usize].wrapping_add_signed(*bytes as i64))
-                }
-                Arg::Out { index, bytes } => words.address(outputs[*index as usize] + *bytes as u64),
-                Arg::Scratch(bytes) => words.address(scratch + *bytes as u64),
-                Arg::IndexError => words.address(site.index_error()?),
-                Arg::U32(x) => words.push(&[*x as u64]),
-                Arg::U64(x) => words.push(&[*x]),
-                Arg::F32(x) => words.push(&[x.to_bits() as u64]),
-                Arg::F64(x) => words.push(&[x.to_bits()]),
-                Arg::Struct(w) => words.push(w.as_words()),
-            }
-        }
-        launch(site, function, *grid, *block, *shared, &mut words)?;
-    }
-    Ok(())
 }
 
 const _: () = assert!(INDEX_ERROR_BYTES == 32, "the driver of the device reads the record back in this size");
-
-/// The values of a launch's arguments, each from an eight-byte word on.
-#[derive(Default)]
-struct Words {
-    words: SmallVec<[u64; 128]>,
-    starts: SmallVec<[usize; 24]>,
-    /// Words that are device addresses.
-    addresses: SmallVec<[usize; 8]>,
-}
-
-impl Words {
-    fn push(&mut self, words: &[u64]) {
-        self.starts.push(self.words.len());
-        self.words.extend_from_slice(words);
-    }
-
-    fn address(&mut self, ptr: u64) {
-        self.addresses.push(self.words.len());
-        self.push(&[ptr]);
-    }
-}
-
-fn launch(
-    site: &dyn Site,
-    function: Function,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    args: &mut Words,
-) -> Result<(), Trouble> {
-    if let Some(transcript) = site.transcript() {
-        transcript.launch(function, grid, block, shared, &args.words, &args.starts, &args.addresses);
-        return Ok(());
-    }
-    let mut arguments = pointers(&mut args.words, &args.starts);
-    // SAFETY: the function was found for this launch, and modules are unloaded between launches.
-    // Plans are made for the kernel that they name; the views that their addresses come from are of
-    // memory whose other users the step's lane was put behind. Of kernels from outside, the caller
-    // of `CudaRun::launch` promises the same.
-    unsafe { site.stream().raw.launch(function, [grid, block], shared, &mut arguments) }
-}

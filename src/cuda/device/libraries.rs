@@ -6,21 +6,34 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use libloading::Library;
 use std::path::{Path, PathBuf};
 
 /// True where `is_there` is, be it that the library of this name had to be opened by its path.
 pub(super) fn find(name: &str, is_there: impl Fn() -> bool) -> bool {
-    is_there() || folders().iter().any(|folder| open(folder, name) && is_there())
+    let opened = || paths(name).filter_map(|path| open(&path)).map(std::mem::forget);
+    is_there() || opened().any(|()| is_there())
 }
 
-/// Where was looked, for messages.
-pub(super) fn looked() -> String {
+/// All libraries of this name: of the loader's path, then those beside it.
+pub(super) fn all(name: &str) -> Vec<Library> {
+    let names = cudarc::get_lib_name_candidates(name).into_iter().map(PathBuf::from);
+    names.chain(paths(name)).filter_map(|path| open(&path)).collect()
+}
+
+/// That a library was not found, and where was looked.
+pub(super) fn missing(name: &str) -> String {
+    let what = match name {
+        "cuda" => "NVIDIA's driver",
+        "nvrtc" => "NVRTC, the compiler of kernels",
+        _ => "cuBLAS, products of matrices",
+    };
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let folders: Vec<String> = folders().iter().map(|folder| folder.display().to_string()).collect();
     let others = if folders.is_empty() { "no folder".into() } else { folders.join(", ") };
     format!(
-        "in the loader's path (LD_LIBRARY_PATH is \"{path}\"), and in what there is of Python's wheels ($VIRTUAL_ENV, \
+        "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, and with the endings of CUDA 12 and 13, \
+         in the loader's path (LD_LIBRARY_PATH is \"{path}\"), and in what there is of Python's wheels ($VIRTUAL_ENV, \
          $CONDA_PREFIX, ~/.local, /usr/local, /usr) and of toolkits ($CUDA_HOME, $CUDA_PATH, /usr/local/cuda): {others}"
     )
 }
@@ -57,21 +70,15 @@ fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     list
 }
 
-/// Opens a library that lies in a folder; true where one did.
-fn open(folder: &Path, name: &str) -> bool {
-    let files = cudarc::get_lib_name_candidates(name).into_iter().map(|file| folder.join(file));
-    files.filter(|file| file.exists()).any(|file| open_file(&file))
+/// The files beside the loader's path.
+fn paths(name: &str) -> impl Iterator<Item = PathBuf> {
+    let files = cudarc::get_lib_name_candidates(name);
+    let all = move |folder: PathBuf| files.clone().into_iter().map(move |file| folder.join(file));
+    folders().into_iter().flat_map(all).filter(|file| file.exists())
 }
 
-#[cfg(unix)]
-fn open_file(file: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let Ok(path) = CString::new(file.as_os_str().as_bytes()) else { return false };
-    // SAFETY: a path that ends with 0; the initialisers are NVIDIA's own. It is never closed.
-    !unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) }.is_null()
-}
-
-#[cfg(not(unix))]
-fn open_file(_: &Path) -> bool {
-    false
+fn open(file: &Path) -> Option<Library> {
+    // SAFETY: what has these names is NVIDIA's, or a stand-in with the same entry points; so are
+    // the initialisers.
+    unsafe { Library::new(file) }.ok()
 }

@@ -6,11 +6,12 @@
 #![allow(unsafe_code)]
 
 use super::Trouble;
+use super::args::pointers;
+use super::gemm::Multiplied;
 use super::nvidia::{Opened, Raw};
-use super::transcript::Noted;
+use super::transcript::{Noted, Spot};
 use cudarc::driver::sys;
 use smallvec::SmallVec;
-use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
 /// A node of a graph.
@@ -29,6 +30,19 @@ pub(super) struct Kernel {
     made: Option<(Node, Vec<u64>)>,
 }
 
+/// A library's product, a graph of its own that is a node.
+pub(super) struct Product {
+    pub noted: Multiplied<Spot>,
+    /// With the addresses that the executable graph has.
+    made: Option<(Node, [u64; 3])>,
+}
+
+impl Product {
+    pub fn new(noted: Multiplied<Spot>) -> Product {
+        Product { noted, made: None }
+    }
+}
+
 /// What the driver captured of a library's calls, for the graph that it becomes a part of.
 pub(super) struct Captured(sys::CUgraph);
 
@@ -41,13 +55,6 @@ pub(super) struct Replay {
 
 // SAFETY: handles; one thread at a time has them.
 unsafe impl Send for Replay {}
-
-/// A pointer to each argument; they begin at these words.
-pub(super) fn pointers(words: &mut [u64], starts: &[usize]) -> SmallVec<[*mut c_void; 24]> {
-    let base = words.as_mut_ptr();
-    // Every start lies inside the words, or at their end: a struct without bytes.
-    starts.iter().map(|&at| base.wrapping_add(at).cast()).collect()
-}
 
 impl Kernel {
     pub fn new(noted: Noted, draws: SmallVec<[(usize, usize); 1]>) -> Kernel {
@@ -86,14 +93,15 @@ impl Replay {
             return Ok(*node);
         }
         let mut arguments = pointers(words, &noted.starts);
+        let [[x, y, z], [i, j, k]] = noted.grid;
         let told = sys::CUDA_KERNEL_NODE_PARAMS {
             func: noted.function.handle(),
-            gridDimX: noted.grid[0],
-            gridDimY: noted.grid[1],
-            gridDimZ: noted.grid[2],
-            blockDimX: noted.block[0],
-            blockDimY: noted.block[1],
-            blockDimZ: noted.block[2],
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: i,
+            blockDimY: j,
+            blockDimZ: k,
             sharedMemBytes: noted.shared,
             kernelParams: arguments.as_mut_ptr(),
             extra: null_mut(),
@@ -118,16 +126,45 @@ impl Replay {
         Ok(Node(node))
     }
 
-    /// Adds a graph as a node, behind what was added last.
-    pub fn add_child(&mut self, child: Captured, last: Option<Node>) -> Result<Node, Trouble> {
-        let (mut node, after) = (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
-        // SAFETY: the graphs are ours, and `last` is a node of the outer one.
-        let status = unsafe {
-            sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, last.is_some() as usize, child.0)
+    /// Has a product captured with these addresses for the launches to come, where it has others;
+    /// the first time it is added behind what was added last. Its node.
+    pub fn put_product(
+        &mut self,
+        product: &mut Product,
+        at: [u64; 3],
+        last: Option<Node>,
+        captured: impl Fn(&Multiplied<u64>) -> Result<Captured, Trouble>,
+    ) -> Result<Node, Trouble> {
+        if let Some((node, sent)) = &product.made
+            && *sent == at
+        {
+            return Ok(*node);
+        }
+        let Multiplied { dtype, ref calls, adds, .. } = product.noted;
+        let child = captured(&Multiplied { dtype, calls: calls.clone(), adds, at })?;
+        let node = match &product.made {
+            Some((node, _)) => {
+                // SAFETY: the graphs are ours, and the child is made as the first one was; launches
+                // that are under way keep what they were given.
+                let status =
+                    unsafe { sys::cuGraphExecChildGraphNodeSetParams(self.executable, node.0, child.0) };
+                child.destroy();
+                Trouble::of("cuGraphExecChildGraphNodeSetParams", status)?;
+                *node
+            }
+            None => {
+                let (mut node, after) = (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
+                let count = last.is_some() as usize;
+                // SAFETY: the graphs are ours, and `last` is a node of the outer one.
+                let status =
+                    unsafe { sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, count, child.0) };
+                child.destroy();
+                Trouble::of("cuGraphAddChildGraphNode", status)?;
+                Node(node)
+            }
         };
-        child.destroy();
-        Trouble::of("cuGraphAddChildGraphNode", status)?;
-        Ok(Node(node))
+        product.made = Some((node, at));
+        Ok(node)
     }
 
     pub fn instantiate(&mut self) -> Result<(), Trouble> {

@@ -25,13 +25,15 @@
 //! Everything here is called on the device's own thread, with the context current. Nothing waits
 //! for the device, nothing synchronises, and no destructor calls the driver.
 
-mod background;
+mod args;
+pub(crate) mod background;
+mod batch;
 mod blas;
 pub(crate) mod cache;
 pub(crate) mod call;
 mod compile;
 pub(crate) mod doubt;
-
+mod driver;
 pub(crate) mod gear;
 mod gemm;
 pub(crate) mod graph;

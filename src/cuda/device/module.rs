@@ -1,17 +1,17 @@
 //! The kernels of one device: found in memory, else on disk, else compiled.
 //!
-//! A kernel that one op needs is compiled when it is first asked for; the device's thread waits for
-//! that, some 50 ms once in a machine's life. Its relatives (`cuda/kernels/bundle`) follow in the
-//! background where the disk will keep them. A fused kernel is compiled in the background when its
-//! program is seen for the third time; until it is there the caller runs the program op by op.
+//! A kernel that one op needs is compiled and loaded in the background when it is first asked for:
+//! a step that needs it is tried again when it is there, and the device's thread goes on with
+//! others. Its relatives (`cuda/kernels/bundle`) follow where the disk will keep them. A fused
+//! kernel is compiled when its program is seen for the third time; until it is there the caller
+//! runs the program op by op.
 //!
-//! Used by the launcher, on the device's thread with the context current. Maps are bounded; what
-//! falls out is unloaded when the device is known to be idle, never while a launch may be under
-//! way.
+//! Used by the launcher, on the device's thread. Maps are bounded; what falls out is unloaded when
+//! the device is known to be idle, never while a launch may be under way.
 
-use super::background::{Background, Job};
+use super::background::{Background, Pending, Wanted};
 use super::cache::{Disk, Key};
-use super::compile::{self, Target};
+use super::compile::{self, Target, compile};
 use super::nvidia::{Function, Idle, Module};
 use super::shelf::Shelf;
 use super::{Gpu, Trouble};
@@ -20,7 +20,8 @@ use crate::cuda::kernels::bundle::bundle;
 use crate::cuda::kernels::source::{KernelSource, OPTIONS, module};
 use crate::graph::device_run::CudaKernel;
 use crate::graph::operation::Refusal;
-use std::collections::{HashMap, HashSet};
+use crate::sync::{Mutex, lock};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// When a fused program gets a kernel of its own.
@@ -28,7 +29,7 @@ use std::sync::Arc;
 pub(crate) enum Fusion {
     /// In the background, when it is seen for the third time.
     Background,
-    /// At once: the device waits for the compiler. For tests, and where every run is the same.
+    /// At once: the step waits for the compiler. For tests, and where every run is the same.
     AtOnce,
     /// Never: every op is a launch. For finding the culprit.
     Never,
@@ -72,191 +73,305 @@ const SEEN_BEFORE_COMPILED: u32 = 3;
 /// Most kernels of each kind that are remembered.
 const KERNELS_MAX: usize = 4096;
 
-/// Number of a loaded module in the store's list.
-type ModuleId = usize;
+/// Modules that no kernel on a shelf is of any more, to be unloaded when nothing runs.
+type Retired = Arc<Mutex<Vec<Module>>>;
 
+/// A loaded module. When its last kernel is forgotten it is retired.
 struct Loaded {
-    raw: Module,
-    /// Kernels of it that are on a shelf.
-    kernels: usize,
+    module: Option<Module>,
+    retired: Retired,
 }
 
-/// A kernel on a shelf.
-#[derive(Clone)]
-enum Found {
-    Ready(Function, ModuleId),
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        lock(&self.retired).extend(self.module.take());
+    }
+}
+
+/// Kernels that were made together.
+type Made = Vec<Result<(Function, Arc<Loaded>), Refusal>>;
+
+/// Where a kernel on a shelf stands.
+enum Kept {
+    /// It was seen so often; of fused ones.
+    Seen(u32),
+    /// It is the nth of those that are being made.
+    Coming(Pending<Made>, usize),
+    Ready(Function, #[allow(dead_code)] Arc<Loaded>), // Kept for its drop.
     /// It does not compile or load, and would not the next time either.
     Refused(Refusal),
 }
 
-/// A fused kernel on its way.
-enum Fused {
-    Seen(u32),
-    Compiling,
-    Done(Found),
+impl Kept {
+    /// The kernel.
+    ///
+    /// # Errors
+    /// [`Trouble::Later`] where it is on its way; a refusal; what ends the device.
+    fn settle(&mut self) -> Result<Function, Trouble> {
+        if let Kept::Coming(made, at) = self {
+            *self = match made.get()?[*at].clone() {
+                Ok((function, loaded)) => Kept::Ready(function, loaded),
+                Err(refusal) => Kept::Refused(refusal),
+            };
+        }
+        match self {
+            Kept::Ready(function, _) => Ok(*function),
+            Kept::Refused(refusal) => Err(Trouble::Refused(refusal.clone())),
+            Kept::Seen(_) | Kept::Coming(..) => Err(Trouble::Later),
+        }
+    }
+
+    fn is_coming(&self) -> bool {
+        matches!(self, Kept::Coming(made, _) if !made.is_there())
+    }
+}
+
+/// A translation unit.
+struct Unit {
+    name: String,
+    text: String,
+    entries: Vec<String>,
+}
+
+impl Unit {
+    fn of(all: &[KernelSource]) -> Unit {
+        let entries: Vec<String> = all.iter().map(|source| source.entry.clone()).collect();
+        Unit { name: entries[0].clone(), text: module(all), entries }
+    }
+
+    fn key(&self, target: Target) -> Result<Key, String> {
+        let (major, minor) = compile::compiler()?.version;
+        let about = format!("{} {} NVRTC {major}.{minor}", OPTIONS.join(" "), target.option());
+        Ok(Key::of(&[about.as_bytes(), self.text.as_bytes()]))
+    }
+}
+
+/// Makes kernels, on the background's threads.
+#[derive(Clone)]
+struct Maker {
+    sm: u32,
+    disk: Arc<Disk>,
+    retired: Retired,
+}
+
+impl Maker {
+    /// Kernels of one unit; where that does not work out, each alone: a relative's trouble is not
+    /// another kernel's.
+    fn all(&self, sources: &[KernelSource]) -> Result<Made, Trouble> {
+        match self.unit(&Unit::of(sources)) {
+            Err(Trouble::Refused(refusal)) if sources.len() == 1 => Ok(vec![Err(refusal)]),
+            Err(Trouble::Refused(_)) => {
+                let alone: Result<Vec<Made>, Trouble> = sources.chunks(1).map(|one| self.all(one)).collect();
+                Ok(alone?.into_iter().flatten().collect())
+            }
+            made => made,
+        }
+    }
+
+    /// Finds a unit on the disk or compiles it, and loads it.
+    fn unit(&self, unit: &Unit) -> Result<Made, Trouble> {
+        let known = &compile::compiler().map_err(Refusal::kernel)?.known;
+        let target = Target::choose(self.sm, known).ok_or_else(|| {
+            Refusal::kernel(format!(
+                "NVRTC does not know this device's architecture, sm_{}: it knows {known:?}",
+                self.sm
+            ))
+        })?;
+        let key = unit.key(target).map_err(Refusal::kernel)?;
+        let refused = match self.load(unit, target)? {
+            Ok(made) => return Ok(made),
+            Err(refused) => refused,
+        };
+        // What the disk kept may be no image for this driver: once more from the source.
+        let again = if self.disk.forget(key) { self.load(unit, target)? } else { Err(refused) };
+        let refused = match (again, compile::newer_than_the_driver()) {
+            (Ok(made), _) => return Ok(made),
+            (Err(refused), None) => refused,
+            // The driver may know the assembly of what it does not know the binaries of.
+            (Err(refused), Some(why)) => match self.load(unit, target.portable())? {
+                Ok(made) => return Ok(made),
+                Err(_) => Refusal::kernel(format!("{}; {why}", refused.message)),
+            },
+        };
+        self.disk.forget(key);
+        Err(refused.into())
+    }
+
+    /// Loads a unit's image; or what the driver says where it does not take it.
+    fn load(&self, unit: &Unit, target: Target) -> Result<Result<Made, Refusal>, Trouble> {
+        let key = unit.key(target).map_err(Refusal::kernel)?;
+        let image = match self.disk.get(key) {
+            Some(image) => image,
+            None => {
+                let image = compile(&unit.name, &unit.text, OPTIONS, target).map_err(Refusal::kernel)?;
+                self.disk.put(key, &image);
+                image
+            }
+        };
+        let module = match Module::load(&image) {
+            Err(Trouble::Refused(refusal)) => return Ok(Err(refusal)),
+            loaded => loaded?,
+        };
+        let found: Vec<Result<Function, Trouble>> =
+            unit.entries.iter().map(|entry| module.function(entry)).collect();
+        let loaded = Arc::new(Loaded { module: Some(module), retired: self.retired.clone() });
+        let kernel = |(entry, found): (&String, Result<Function, Trouble>)| match found {
+            Ok(function) => Ok(Ok((function, loaded.clone()))),
+            Err(Trouble::Refused(_)) => {
+                let text = format!("the source has no kernel named {entry} (is it extern \"C\"?)");
+                Ok(Err(Refusal::kernel(text)))
+            }
+            Err(fault) => Err(fault),
+        };
+        unit.entries.iter().zip(found).map(kernel).collect::<Result<Made, Trouble>>().map(Ok)
+    }
 }
 
 /// A kernel from outside: its function and its text.
 type Brought = (String, String);
 
-/// What the background was asked for.
-enum Ticket {
-    Fused(Box<Kernel>),
-    Relatives(Vec<(Kernel, KernelSource)>),
-}
-
 /// All kernels of a device.
 pub(crate) struct Modules {
-    sm: u32,
+    maker: Maker,
     fusion: Fusion,
-    disk: Arc<Disk>,
-    single: Shelf<Kernel, Found>,
-    fused: Shelf<Kernel, Fused>,
-    brought: Shelf<Brought, Found>,
-    background: Background<Ticket>,
     relatives: Relatives,
-    /// Translation units of relatives that were sent to the background.
-    sent: HashSet<Key>,
-    loaded: HashMap<ModuleId, Loaded>,
-    next: ModuleId,
-    /// Out of every shelf; unloaded when nothing runs.
-    retired: Vec<Module>,
-    /// Somebody was told that a fused kernel is not there yet.
+    background: Background,
+    single: Shelf<Kernel, Kept>,
+    fused: Shelf<Kernel, Kept>,
+    brought: Shelf<Brought, Kept>,
+    /// Families that were asked for in the background, by their first kernels.
+    sent: HashSet<Kernel>,
+    /// Those of them that are not on the shelf yet.
+    families: Vec<(Vec<Kernel>, Pending<Made>)>,
+    /// Fused kernels that the step being prepared would have.
+    pub asked: Vec<Kernel>,
+    /// Something was launched without a fused kernel that may come.
     pub unsettled: bool,
 }
 
 impl Modules {
-    pub fn new(gpu: &Gpu, fusion: Fusion, disk: Arc<Disk>) -> Modules {
+    pub fn new(gpu: &Gpu, fusion: Fusion, disk: Disk, background: Background) -> Modules {
+        let sm = gpu.capability.0 * 10 + gpu.capability.1;
         Modules {
-            sm: gpu.capability.0 * 10 + gpu.capability.1,
+            maker: Maker { sm, disk: Arc::new(disk), retired: Retired::default() },
             fusion,
-            background: Background::new(disk.clone(), OPTIONS),
             relatives: Relatives::from_environment(),
-            sent: HashSet::new(),
-            disk,
+            background,
             single: Shelf::new(KERNELS_MAX),
             fused: Shelf::new(KERNELS_MAX),
             brought: Shelf::new(KERNELS_MAX / 8),
-            loaded: HashMap::new(),
-            next: 0,
-            retired: Vec::new(),
+            sent: HashSet::new(),
+            families: Vec::new(),
+            asked: Vec::new(),
             unsettled: false,
         }
     }
 
-    /// The kernel; compiled now where it was never seen.
+    /// The kernel that an op needs.
     ///
     /// # Errors
-    /// Where it does not compile or load.
+    /// [`Trouble::Later`] where it was never seen: it is being made. A refusal, where it does not
+    /// compile or load.
     pub fn single(&mut self, kernel: &Kernel) -> Result<Function, Trouble> {
-        if let Some(found) = self.single.get(kernel) {
-            return found.result();
+        if let Some(kept) = self.single.get(kernel) {
+            return kept.settle();
         }
-        self.collect()?;
+        self.shelve_families();
+        if let Some(kept) = self.single.get(kernel) {
+            return kept.settle();
+        }
         if self.relatives == Relatives::Now {
-            let all = with_sources(kernel);
-            if let Ok(image) = self.job(all.iter().map(|(_, s)| s)).and_then(|job| self.image(&job)) {
-                self.shelve(all, &image)?;
-            }
+            let all = bundle(kernel);
+            let made = self.make(Wanted::Now, &all);
+            self.shelve(all, &made);
+        } else {
+            let made = self.make(Wanted::Now, std::slice::from_ref(kernel));
+            self.single.put(kernel.clone(), Kept::Coming(made, 0));
+            self.send_relatives(kernel);
         }
-        if let Some(found) = self.single.get(kernel) {
-            return found.result();
-        }
-        // Alone: a relative's trouble is not this kernel's.
-        let source = kernel.source();
-        let found = self.found(&source.entry, |own| own.job([&source]))?;
-        let out = self.single.put(kernel.clone(), found.clone());
-        self.release(out);
-        self.send_relatives(kernel);
-        found.result()
+        Err(Trouble::Later)
+    }
+
+    fn make(&self, wanted: Wanted, kernels: &[Kernel]) -> Pending<Made> {
+        let (maker, kernels) = (self.maker.clone(), kernels.to_vec());
+        self.background.make(wanted, move || {
+            let sources: Vec<KernelSource> = kernels.iter().map(Kernel::source).collect();
+            maker.all(&sources)
+        })
     }
 
     /// Has the relatives of an elementwise kernel compiled in the background, each family once.
     fn send_relatives(&mut self, kernel: &Kernel) {
         let cheap = matches!(kernel, Kernel::Elementwise(_) | Kernel::Copy(_) | Kernel::Index(_));
-        if self.relatives != Relatives::Later || !cheap || !self.disk.is_there() {
+        if self.relatives != Relatives::Later || !cheap || !self.maker.disk.is_there() {
             return;
         }
-        let all = with_sources(kernel);
-        if all.len() > 1
-            && let Ok(job) = self.job(all.iter().map(|(_, s)| s))
-            && self.sent.insert(job.key)
-        {
-            self.background.start(Ticket::Relatives(all), job);
+        let all = bundle(kernel);
+        if all.len() > 1 && self.sent.insert(all[0].clone()) {
+            let made = self.make(Wanted::Sometime, &all);
+            self.families.push((all, made));
         }
     }
 
-    /// Puts the kernels of a module on their shelf, but for those that are there already: functions
-    /// of them may be in use.
-    fn shelve(&mut self, all: Vec<(Kernel, KernelSource)>, image: &[u8]) -> Result<(), Trouble> {
-        let id = match self.load(image) {
-            Ok(id) => id,
-            Err(Trouble::Refused(_)) => return Ok(()),
-            Err(trouble) => return Err(trouble),
-        };
-        for (kernel, source) in all {
+    /// Puts kernels that were made together on their shelf, but for those that are there already.
+    fn shelve(&mut self, all: Vec<Kernel>, made: &Pending<Made>) {
+        for (k, kernel) in all.into_iter().enumerate() {
             if self.single.get(&kernel).is_none() {
-                let found = self.function(id, &source.entry)?;
-                let out = self.single.put(kernel, found);
-                self.release(out);
+                self.single.put(kernel, Kept::Coming(made.clone(), k));
             }
         }
-        self.drop_if_unused(id);
-        Ok(())
     }
 
-    /// The kernel of a fused program, where it is there; asking is being seen.
+    /// The same for families that are there by now; of one that is not, each kernel comes by itself.
+    fn shelve_families(&mut self) {
+        let (there, coming) = self.families.drain(..).partition(|(_, made)| made.is_there());
+        self.families = coming;
+        let there: Vec<(Vec<Kernel>, Pending<Made>)> = there;
+        there.into_iter().for_each(|(all, made)| self.shelve(all, &made));
+    }
+
+    /// The kernel of a fused program, where it is there.
     ///
     /// # Errors
-    /// Only of the device: a program whose kernel cannot be had runs op by op.
+    /// Of the device; [`Trouble::Later`] where steps wait for fused kernels. A program whose kernel
+    /// cannot be had runs op by op.
     pub fn fused(&mut self, kernel: &Kernel) -> Result<Option<Function>, Trouble> {
-        self.collect()?;
-        let seen = match self.fused.get(kernel) {
-            Some(Fused::Done(Found::Ready(function, _))) => return Ok(Some(*function)),
-            Some(Fused::Done(Found::Refused(_))) => return Ok(None),
-            Some(Fused::Compiling) => {
-                self.unsettled = true;
-                return Ok(None);
-            }
-            Some(Fused::Seen(times)) => {
-                *times = times.saturating_add(1);
-                *times
+        if self.fusion == Fusion::Never {
+            return Ok(None);
+        }
+        let at_once = self.fusion == Fusion::AtOnce;
+        let found = match self.fused.get(kernel) {
+            Some(kept) => kept.settle(),
+            None if at_once => {
+                let made = self.make(Wanted::Now, std::slice::from_ref(kernel));
+                self.fused.put(kernel.clone(), Kept::Coming(made, 0));
+                Err(Trouble::Later)
             }
             None => {
-                let out = self.fused.put(kernel.clone(), Fused::Seen(1));
-                self.release_fused(out);
-                1
+                self.fused.put(kernel.clone(), Kept::Seen(0));
+                Err(Trouble::Later)
             }
         };
-        match self.fusion {
-            Fusion::Never => Ok(None),
-            Fusion::Background if seen < SEEN_BEFORE_COMPILED => {
-                self.unsettled = true;
+        match found {
+            Err(Trouble::Refused(_)) => Ok(None),
+            Err(Trouble::Later) if !at_once => {
+                self.asked.push(kernel.clone());
                 Ok(None)
             }
-            Fusion::Background => {
-                self.unsettled = true;
-                let source = kernel.source();
-                let started = match self.job([&source]) {
-                    Ok(job) => self.background.start(Ticket::Fused(Box::new(kernel.clone())), job),
-                    Err(_) => false,
-                };
-                if started {
-                    let out = self.fused.put(kernel.clone(), Fused::Compiling);
-                    self.release_fused(out);
-                }
-                Ok(None)
-            }
-            Fusion::AtOnce => {
-                let source = kernel.source();
-                let found = self.found(&source.entry, |own| own.job([&source]))?;
-                let function = match found {
-                    Found::Ready(function, _) => Some(function),
-                    Found::Refused(_) => None,
-                };
-                let out = self.fused.put(kernel.clone(), Fused::Done(found));
-                self.release_fused(out);
-                Ok(function)
+            found => found.map(Some),
+        }
+    }
+
+    /// What was asked for since the last call was launched without, op by op: it was seen once more,
+    /// and is compiled where that is often enough.
+    pub fn were_seen(&mut self) {
+        for kernel in std::mem::take(&mut self.asked) {
+            self.unsettled = true;
+            let Some(Kept::Seen(times)) = self.fused.get(&kernel) else { continue };
+            *times += 1;
+            if *times >= SEEN_BEFORE_COMPILED {
+                let made = self.make(Wanted::Sometime, std::slice::from_ref(&kernel));
+                self.fused.put(kernel, Kept::Coming(made, 0));
             }
         }
     }
@@ -264,187 +379,43 @@ impl Modules {
     /// A kernel that an op from outside brings.
     ///
     /// # Errors
-    /// Where it does not compile or load, or has no such function.
+    /// As [`single`](Self::single), and where the source has no such function.
     pub fn brought(&mut self, kernel: CudaKernel<'_>) -> Result<Function, Trouble> {
         let key: Brought = (kernel.entry().to_owned(), kernel.source().to_owned());
-        if let Some(found) = self.brought.get(&key) {
-            return found.result();
+        if let Some(kept) = self.brought.get(&key) {
+            return kept.settle();
         }
-        let found = self.found(kernel.entry(), |own| own.job_of(kernel.entry(), kernel.source().to_owned()))?;
-        let out = self.brought.put(key, found.clone());
-        self.release(out);
-        found.result()
+        let (maker, (entry, text)) = (self.maker.clone(), key.clone());
+        let made = self.background.make(Wanted::Now, move || {
+            let unit = Unit { name: entry.clone(), text, entries: vec![entry] };
+            match maker.unit(&unit) {
+                Err(Trouble::Refused(refusal)) => Ok(vec![Err(refusal)]),
+                made => made,
+            }
+        });
+        self.brought.put(key, Kept::Coming(made, 0));
+        Err(Trouble::Later)
     }
 
     /// Takes kernels from their shelves that were not used since the last call;
     /// [`trim`](Self::trim) unloads them.
     pub fn forget_unused(&mut self) {
-        let out = self.single.sweep(|_| false).into_iter().chain(self.brought.sweep(|_| false)).collect();
-        self.release(out);
-        let out = self.fused.sweep(|f| matches!(f, Fused::Compiling));
-        self.release_fused(out);
+        self.single.sweep(Kept::is_coming);
+        self.brought.sweep(Kept::is_coming);
+        self.fused.sweep(Kept::is_coming);
     }
 
     /// Unloads what no shelf holds any more.
     pub fn trim(&mut self, idle: &Idle<'_>) {
-        self.retired.drain(..).for_each(|module| module.unload(idle));
+        std::mem::take(&mut *lock(&self.maker.retired)).into_iter().for_each(|module| module.unload(idle));
     }
 
-    /// Forgets and unloads everything.
+    /// Forgets and unloads everything; the background has ended.
     pub fn clear(&mut self, idle: &Idle<'_>) {
         self.single.clear();
         self.fused.clear();
         self.brought.clear();
-        self.retired.extend(self.loaded.drain().map(|(_, loaded)| loaded.raw));
+        self.families.clear();
         self.trim(idle);
-    }
-
-    fn target(&self) -> Result<Target, String> {
-        let known = &compile::compiler()?.known;
-        Target::choose(self.sm, known).ok_or_else(|| {
-            format!("NVRTC does not know this device's architecture, sm_{}: it knows {known:?}", self.sm)
-        })
-    }
-
-    fn job<'a>(&self, sources: impl IntoIterator<Item = &'a KernelSource> + Clone) -> Result<Job, String> {
-        let name = sources.clone().into_iter().next().map_or("nothing", |s| &s.entry);
-        self.job_of(name, module(sources))
-    }
-
-    fn job_of(&self, name: &str, text: String) -> Result<Job, String> {
-        let target = self.target()?;
-        let (major, minor) = compile::compiler()?.version;
-        let about = format!("{} {} NVRTC {major}.{minor}", OPTIONS.join(" "), target.option());
-        let key = Key::of(&[about.as_bytes(), text.as_bytes()]);
-        Ok(Job { name: name.to_owned(), text, target, key })
-    }
-
-    fn image(&self, job: &Job) -> Result<Vec<u8>, String> {
-        job.run(&self.disk, OPTIONS)
-    }
-
-    /// Compiles and loads one kernel. An error is the device's; what is the kernel's own fault is
-    /// found.
-    fn found(
-        &mut self,
-        entry: &str,
-        job: impl FnOnce(&Modules) -> Result<Job, String>,
-    ) -> Result<Found, Trouble> {
-        let job = match job(self) {
-            Ok(job) => job,
-            Err(why) => return Ok(Found::Refused(Refusal::kernel(why))),
-        };
-        let loaded = match self.image(&job) {
-            Ok(image) => self.load(&image),
-            Err(why) => return Ok(Found::Refused(Refusal::kernel(why))),
-        };
-        let loaded = match loaded {
-            // What the disk kept may be no image for this driver: once more from the source.
-            Err(Trouble::Refused(_)) => {
-                self.disk.forget(job.key);
-                match self.image(&job) {
-                    Ok(image) => self.load(&image),
-                    Err(why) => return Ok(Found::Refused(Refusal::kernel(why))),
-                }
-            }
-            loaded => loaded,
-        };
-        match loaded {
-            Ok(id) => {
-                let found = self.function(id, entry);
-                self.drop_if_unused(id);
-                found
-            }
-            Err(Trouble::Refused(refusal)) => Ok(Found::Refused(refusal)),
-            Err(trouble) => Err(trouble),
-        }
-    }
-
-    fn load(&mut self, image: &[u8]) -> Result<ModuleId, Trouble> {
-        let raw = Module::load(image)?;
-        let id = self.next;
-        self.next += 1;
-        self.loaded.insert(id, Loaded { raw, kernels: 0 });
-        Ok(id)
-    }
-
-    fn function(&mut self, id: ModuleId, entry: &str) -> Result<Found, Trouble> {
-        let Some(loaded) = self.loaded.get_mut(&id) else {
-            return Ok(Found::Refused(Refusal::kernel("its module is gone")));
-        };
-        match loaded.raw.function(entry) {
-            Ok(function) => {
-                loaded.kernels += 1;
-                Ok(Found::Ready(function, id))
-            }
-            Err(Trouble::Refused(_)) => {
-                let text = format!("the source has no kernel named {entry} (is it extern \"C\"?)");
-                Ok(Found::Refused(Refusal::kernel(text)))
-            }
-            Err(trouble) => Err(trouble),
-        }
-    }
-
-    /// Takes in what the background has made.
-    fn collect(&mut self) -> Result<(), Trouble> {
-        for (ticket, image) in self.background.finished() {
-            let kernel = match ticket {
-                Ticket::Fused(kernel) => *kernel,
-                Ticket::Relatives(all) => {
-                    if let Ok(image) = image {
-                        self.shelve(all, &image)?;
-                    }
-                    continue;
-                }
-            };
-            let entry = kernel.source().entry;
-            let found = match image.map(|image| self.load(&image)) {
-                Ok(Ok(id)) => self.function(id, &entry)?,
-                Ok(Err(Trouble::Refused(refusal))) => Found::Refused(refusal),
-                Ok(Err(trouble)) => return Err(trouble),
-                Err(why) => Found::Refused(Refusal::kernel(why)),
-            };
-            let out = self.fused.put(kernel, Fused::Done(found));
-            self.release_fused(out);
-        }
-        Ok(())
-    }
-
-    fn release_fused(&mut self, out: Vec<Fused>) {
-        let found = out.into_iter().filter_map(|f| if let Fused::Done(found) = f { Some(found) } else { None });
-        self.release(found.collect());
-    }
-
-    /// Lets go of kernels that fell out; a module without any is retired.
-    fn release(&mut self, out: Vec<Found>) {
-        for found in out {
-            let Found::Ready(_, id) = found else { continue };
-            if let Some(loaded) = self.loaded.get_mut(&id) {
-                loaded.kernels -= 1;
-            }
-            self.drop_if_unused(id);
-        }
-    }
-
-    fn drop_if_unused(&mut self, id: ModuleId) {
-        if self.loaded.get(&id).is_some_and(|loaded| loaded.kernels == 0)
-            && let Some(loaded) = self.loaded.remove(&id)
-        {
-            self.retired.push(loaded.raw);
-        }
-    }
-}
-
-/// A kernel with its relatives, and the source of each.
-fn with_sources(kernel: &Kernel) -> Vec<(Kernel, KernelSource)> {
-    bundle(kernel).into_iter().map(|k| (k.clone(), k.source())).collect()
-}
-
-impl Found {
-    fn result(&self) -> Result<Function, Trouble> {
-        match self {
-            Found::Ready(function, _) => Ok(*function),
-            Found::Refused(refusal) => Err(Trouble::Refused(refusal.clone())),
-        }
     }
 }

@@ -6,9 +6,9 @@
 use super::Trouble;
 use super::call::{GivenOperand, UnderWay};
 use super::doubt::{Doubt, Doubts, Known};
-use super::gear::{Gear, here};
-use super::graph::{Graph, Input, Output, Part, STAGED_MAX, Source, Verdict, Where};
-use super::made::Kernel;
+use super::gear::Gear;
+use super::graph::{Graph, Input, Output, Part, Source, Verdict, Where};
+use super::made::{Kernel, Product};
 use super::step::Operand;
 use super::transcript::{self, Item, Kind, Life, Played, Spot, Transcript, spoken_of};
 use crate::graph::call::Call;
@@ -43,9 +43,7 @@ impl Gear {
             let Ok(value) = &operand.operand.value else { return Ok(Verdict::NotYet) };
             let storage = match &value.storage {
                 Storage::Inline(words) => Storage::Inline(*words),
-                Storage::Shared(buffer) => {
-                    Storage::Shared(transcript.given(k, k >= call.plan.inputs, buffer.bytes()))
-                }
+                Storage::Shared(buffer) => Storage::Shared(transcript.given(k, buffer.bytes())),
             };
             let value = Ok(Value { storage, placed: value.placed.clone() });
             let stand_in = Doubt::stand_in("", Location::caller());
@@ -56,7 +54,7 @@ impl Gear {
         let call = call.again(draws(call.draws.len()).collect(), wanted);
         self.launcher.modules.unsettled = false;
         self.transcript = Some(transcript.clone());
-        let noted = self.note_steps(lane, &call, &operands, &transcript);
+        let noted = self.note_steps(lane, &call, &operands);
         self.transcript = None;
         drop(operands);
         let results = match noted {
@@ -74,47 +72,18 @@ impl Gear {
         Ok(made.map_or(Verdict::Never, |graph| Verdict::Graph(Box::new(graph))))
     }
 
-    /// The steps of a call, and copies of outputs that a library computes, which have to lie
-    /// still.
+    /// The steps of a call.
     fn note_steps(
         &mut self,
         lane: usize,
         call: &Call,
         given: &[GivenOperand],
-        transcript: &Arc<Transcript>,
     ) -> Result<Vec<Option<Known>>, Trouble> {
         let mut under_way = UnderWay::new(call);
         while let Some(step) = under_way.progress.step(call) {
             self.call_step(lane, call, step, given, &mut under_way, false)?;
         }
-        let mut results = under_way.progress.outputs(call);
-        let mut moved: Vec<(transcript::Base, Storage)> = Vec::new();
-        for known in results.iter_mut().flatten() {
-            let Ok(value) = &mut known.result else { continue };
-            let Storage::Shared(buffer) = &value.storage else { continue };
-            let Some(from) = spoken_of(&**buffer) else { continue };
-            let bytes = buffer.bytes();
-            if !transcript.is_multiplied(from.base)
-                || !transcript.is_fixed(from.ptr())
-                || transcript.is_given(from.base)
-            {
-                continue;
-            }
-            let to = match moved.iter().find(|(base, _)| *base == from.base) {
-                Some((_, to)) => to.clone(),
-                None => {
-                    let to = transcript.buffer(bytes);
-                    let berth = self.berth(lane);
-                    transcript.staged(from.ptr());
-                    self.launcher.bytes(&berth, from.ptr(), to.ptr(), bytes)?;
-                    berth.give_up()?;
-                    moved.push((from.base, Storage::Shared(to)));
-                    moved[moved.len() - 1].1.clone()
-                }
-            };
-            *value = Value { storage: to, placed: value.placed.take() };
-        }
-        Ok(results)
+        Ok(under_way.progress.outputs(call))
     }
 
     /// A graph of what is into a transcript; `None` where it cannot be one, or not usefully.
@@ -127,8 +96,8 @@ impl Gear {
         spare: &[bool],
         call: &Call,
     ) -> Option<Graph> {
-        let Played { bases, items, constants, doubts, taken, staged } = played;
-        if items.len() < 2 || staged > STAGED_MAX {
+        let Played { bases, items, constants, doubts, taken } = played;
+        if items.len() < 2 {
             return None;
         }
         // Outputs: what they are made of, and which bases they are.
@@ -145,7 +114,7 @@ impl Gear {
                 Storage::Shared(buffer) => {
                     let base = spoken_of(&**buffer)?.base;
                     match bases.get(base)?.0 {
-                        Kind::Given(k, _) => Source::Given(k, value.placed.clone()),
+                        Kind::Given(k) => Source::Given(k, value.placed.clone()),
                         Kind::Kept => return None,
                         Kind::Own => {
                             let at = outputs.iter().position(|o| o.0 == base).unwrap_or_else(|| {
@@ -173,11 +142,11 @@ impl Gear {
             .filter(|&b| !matches!(bases[b].0, Kind::Given(..)) && is_output(b).is_none())
             .collect();
         let lives: Vec<Life> = inside.iter().map(|&b| bases[b].1).collect();
-        let (starts, mut arena) = transcript::pack(&lives);
+        let (starts, arena) = transcript::pack(&lives);
         let mut places: Vec<Where> = Vec::with_capacity(bases.len());
         for (base, (kind, _)) in bases.iter().enumerate() {
             places.push(match (kind, is_output(base), inside.binary_search(&base)) {
-                (Kind::Given(k, _), ..) => Where::Given(*k),
+                (Kind::Given(k), ..) => Where::Given(*k),
                 (_, Some(j), _) => Where::Output(j),
                 (_, None, Ok(at)) => Where::Arena(starts[at] as u64),
                 _ => return None,
@@ -187,11 +156,6 @@ impl Gear {
             Some(Where::Arena(at)) => Some(*at),
             _ => None,
         };
-        let mut workspace = None;
-        if items.iter().any(|item| matches!(item, Item::Product(_))) {
-            workspace = Some(arena as u64);
-            arena += self.launcher.blas.workspace;
-        }
 
         // Where draws stand, and which inputs are looked at.
         let wanted_draws: Vec<usize> = {
@@ -201,22 +165,17 @@ impl Gear {
         let stand_in_draws: Vec<(u64, u64)> = draws(call.draws.len()).collect();
         let mut drawn = vec![false; call.draws.len()];
         let mut used = vec![false; given.len()];
-        let mut fixed = vec![false; given.len()];
         let mut parts: Vec<Part> = Vec::with_capacity(items.len());
         for item in items {
-            let mut look = |spot: &Spot, still: bool| match places.get(spot.base) {
-                Some(Where::Given(k)) => {
+            let mut is_there = |spot: &Spot| {
+                if let Some(Where::Given(k)) = places.get(spot.base) {
                     used[*k] = true;
-                    fixed[*k] |= still;
-                    true
                 }
-                Some(Where::Output(_)) => !still,
-                Some(Where::Arena(_)) => true,
-                None => false,
+                spot.base < places.len()
             };
             parts.push(match item {
                 Item::Launch(noted) => {
-                    if !noted.addresses.iter().all(|(_, spot)| look(spot, false)) {
+                    if !noted.addresses.iter().all(|(_, spot)| is_there(spot)) {
                         return None;
                     }
                     let mut found = SmallVec::new();
@@ -229,10 +188,10 @@ impl Gear {
                     Part::Kernel(Kernel::new(noted, found))
                 }
                 Item::Product(product) => {
-                    if !product.spots.iter().all(|spot| look(spot, true)) {
+                    if !product.at.iter().all(is_there) {
                         return None;
                     }
-                    Part::Product(product)
+                    Part::Product(Product::new(product))
                 }
             });
         }
@@ -248,7 +207,6 @@ impl Gear {
                 used: used[k],
                 spare: spare[k],
                 taken: taken.contains(&k),
-                fixed: if fixed[k] { Some(here(value)?.ptr()) } else { None },
             });
         }
         let records: Option<Vec<(Arc<Doubt>, u64)>> =
@@ -264,7 +222,6 @@ impl Gear {
             records: records?,
             constants: constants?,
             arena,
-            workspace,
             places,
             made: None,
         })

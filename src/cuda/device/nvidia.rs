@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Gpu, Trouble, compile, describe, libraries};
+use super::{Gpu, Trouble, compile, describe, driver, libraries};
 use crate::sync::{Mutex, lock};
 use cudarc::driver::sys;
 use std::ffi::{CString, c_int, c_void};
@@ -44,7 +44,7 @@ impl Event {
     pub fn since(self, earlier: Event) -> Option<Duration> {
         let mut milliseconds = 0.0;
         // SAFETY: as above, and the place can be written.
-        let status = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.0, self.0) };
+        let status = unsafe { driver::elapsed()?(&mut milliseconds, earlier.0, self.0) };
         (status == sys::CUresult::CUDA_SUCCESS)
             .then(|| Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
@@ -134,6 +134,12 @@ impl Span {
 /// ever.
 #[derive(Debug)]
 pub(crate) struct Allocation(Span);
+
+impl Default for Allocation {
+    fn default() -> Allocation {
+        Allocation::NOWHERE
+    }
+}
 
 impl Allocation {
     /// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A
@@ -298,6 +304,8 @@ pub(crate) struct Function(sys::CUfunction);
 
 // SAFETY: a handle; the driver's calls on functions may be made from any thread.
 unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
 
 impl Function {
     /// For graphs.
@@ -308,6 +316,11 @@ impl Function {
 
 /// A loaded image, for who unloads it.
 pub(super) struct Module(sys::CUmodule);
+
+// SAFETY: a handle; the driver's calls on modules may be made from any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
 
 impl Module {
     /// Loads what the compiler made: a binary, which says its own length, or text.
@@ -484,23 +497,11 @@ pub(super) fn has_cublas() -> bool {
 /// Which of the libraries that a device needs is missing, and where it was looked for.
 fn libraries() -> Result<(), String> {
     static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
-    let missing = |name: &str, what: &str| {
-        Err(format!(
-            "{name} ({what}) was not found: looked for it as {name}, and with the endings of CUDA 12 and 13, {}",
-            libraries::looked()
-        ))
-    };
     let look = || {
-        // SAFETY: opens the library and closes it again; what is behind this name is NVIDIA's
-        // driver, or a stand-in with the same entry points.
-        if !libraries::find("cuda", || unsafe { sys::is_culib_present() }) {
-            return missing("libcuda.so", "NVIDIA's driver");
-        }
-        if !compile::is_present() {
-            return missing("libnvrtc.so", "the compiler of kernels");
-        }
+        driver::is_new_enough()?;
+        compile::compiler()?;
         if !has_cublas() {
-            return missing("libcublas.so", "products of matrices");
+            return Err(libraries::missing("cublas"));
         }
         Ok(())
     };
@@ -508,7 +509,7 @@ fn libraries() -> Result<(), String> {
 }
 
 /// The driver, ready for calls.
-fn driver() -> Result<(), String> {
+fn start() -> Result<(), String> {
     libraries()?;
     // SAFETY: the library is there; the flags must be 0.
     match unsafe { sys::cuInit(0) } {
@@ -520,7 +521,7 @@ fn driver() -> Result<(), String> {
 
 /// How many GPUs there are, or why there is none.
 pub(crate) fn count() -> Result<usize, String> {
-    driver()?;
+    start()?;
     let mut n: c_int = 0;
     // SAFETY: `n` can be written.
     match unsafe { sys::cuDeviceGetCount(&mut n) } {

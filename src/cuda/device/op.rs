@@ -9,7 +9,6 @@ use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::Plan;
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::ops;
-use crate::error::ErrorKind;
 use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
@@ -34,15 +33,10 @@ impl Launcher {
             Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
             Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
             Op::Custom(op) => {
-                let mut queue = Queue { launcher: self, site, trouble: None, launched: false };
+                let mut queue = Queue { launcher: self, site, trouble: None };
                 let mut run = CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue };
                 let done = ops::queue(&**op, &mut run);
                 match (queue.trouble, done) {
-                    // Its operand is not what it was: it cannot be tried again.
-                    (Some(Trouble::OutOfMemory { bytes }), _) if in_place && queue.launched => {
-                        let message = format!("out of memory: {bytes} bytes, after a launch in place");
-                        Err(Trouble::Refused(Refusal { kind: ErrorKind::OutOfMemory, message }))
-                    }
                     (Some(trouble), _) => Err(trouble),
                     (None, done) => done.map_err(Trouble::Refused),
                 }
@@ -58,8 +52,6 @@ pub(super) struct Queue<'a> {
     pub site: &'a dyn Site,
     /// The first thing that went wrong.
     pub trouble: Option<Trouble>,
-    /// A kernel from outside was launched.
-    pub launched: bool,
 }
 
 impl Queue<'_> {
@@ -69,7 +61,7 @@ impl Queue<'_> {
                 Trouble::Refused(refusal) => refusal.clone(),
                 Trouble::OutOfMemory { bytes } => Refusal::kernel(format!("out of memory: {bytes} bytes")),
                 Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
-                Trouble::Later => Refusal::kernel("an operand is on its way"),
+                Trouble::Later => Refusal::kernel("a kernel is being compiled"),
             };
             self.trouble.get_or_insert(trouble);
             refusal
@@ -85,7 +77,6 @@ impl CudaQueue for Queue<'_> {
             return Err(Refusal::kernel("not while launches are noted"));
         }
         let done = self.launcher.launch_brought(self.site, kernel, grid, args);
-        self.launched |= done.is_ok();
         self.keep(done)
     }
 
@@ -95,14 +86,10 @@ impl CudaQueue for Queue<'_> {
     }
 
     fn zero(&mut self, ptr: u64, bytes: usize) {
-        let done = match self.site.transcript() {
-            Some(transcript) => {
-                transcript.refuse("an op from outside");
-                Err(Refusal::kernel("not while launches are noted").into())
-            }
-            None => self.launcher.zero(self.site, ptr, bytes),
-        };
-        let _ = self.keep(done);
+        match self.site.transcript() {
+            Some(transcript) => transcript.refuse("an op from outside"),
+            None => self.launcher.batch.zero(ptr, bytes),
+        }
     }
 
     fn copy(&mut self, from: DeviceView<'_>, to: DeviceViewMut<'_>) -> Result<(), Refusal> {

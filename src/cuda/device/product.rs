@@ -1,7 +1,7 @@
 //! Products of matrices: through cuBLAS where it takes the operands, else by a kernel of our own.
 //!
 //! Operands that the library cannot read as they lie are copied first, where the product is worth
-//! it. While launches are noted for a graph, the library works on memory that lies still.
+//! it.
 //!
 //! **What follows a product is a step of its own**, where on the CPU it belongs to the product's.
 //! In one step it would still be two launches and as many passes: the epilogue is the product's
@@ -10,13 +10,12 @@
 //! would save a pass, but know a bias, ReLU and GELU alone, and round a half once where the ops
 //! apart round twice: a value would depend on what was fused.
 
-use super::gemm::{Misfit, calls};
+use super::gemm::{Misfit, Multiplied, calls};
 use super::launch::Launcher;
 use super::nvidia::has_cublas;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::{Operand, align, elementwise};
-use crate::dtype::DType;
 use crate::graph::program::{Arg, Code, Program};
 use crate::op::BinaryOp;
 use crate::shape::{Shape, Strides, contiguous_strides};
@@ -60,14 +59,16 @@ impl Launcher {
                 }
             };
             if let Some((calls, a, b)) = ready {
-                let Some(transcript) = site.transcript() else {
-                    return self.blas.multiply(&stream, product.dtype, &calls, product.adds, [a, b, out]);
-                };
-                // A library's own launches cannot be given other addresses later: it works on what
-                // lies still.
-                let (a, b, to) = (self.still(site, a)?, self.still(site, b)?, self.still(site, out)?);
-                transcript.product(product.dtype, &calls, product.adds, [a, b, to]);
-                return if to == out { Ok(()) } else { self.brought_back(site, to, out) };
+                let (dtype, adds) = (product.dtype, product.adds);
+                let multiplied = Multiplied { dtype, calls, adds, at: [a, b, out] };
+                if let Some(transcript) = site.transcript() {
+                    self.blas.ready_to_capture()?;
+                    transcript.product(multiplied);
+                } else {
+                    self.blas.ready(stream.number)?;
+                    self.batch.product(multiplied);
+                }
+                return Ok(());
             }
         }
         let numel = product.batch.numel() * product.m * product.n;
@@ -89,34 +90,6 @@ impl Launcher {
             self.run(site, &plan, &[out, to], &[out])?;
         }
         Ok(())
-    }
-
-    /// For a transcript: the same address, or one in a copy of all the memory around it that is the same
-    /// at each replay.
-    fn still(&mut self, site: &dyn Site, ptr: u64) -> Result<u64, Trouble> {
-        match site.transcript() {
-            Some(transcript) if !transcript.is_fixed(ptr) => {
-                let (from, bytes, at) = transcript.staged(ptr);
-                let to = site.scratch(bytes)?;
-                self.bytes(site, from, to, bytes)?;
-                Ok(to.wrapping_add_signed(at))
-            }
-            _ => Ok(ptr),
-        }
-    }
-
-    /// For a transcript: copies what `still` has copied back.
-    fn brought_back(&mut self, site: &dyn Site, from: u64, to: u64) -> Result<(), Trouble> {
-        let Some(transcript) = site.transcript() else { return Ok(()) };
-        let (to, bytes, at) = transcript.staged(to);
-        self.bytes(site, from.wrapping_add_signed(-at), to, bytes)
-    }
-
-    /// Copies bytes.
-    pub(super) fn bytes(&mut self, site: &dyn Site, from: u64, to: u64, bytes: usize) -> Result<(), Trouble> {
-        let shape = [bytes];
-        let view = DeviceView { ptr: from, dtype: DType::U8, shape: &shape, strides: &[1] };
-        self.copy(site, view, DeviceViewMut { ptr: to, dtype: DType::U8, shape: &shape })
     }
 
     /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes

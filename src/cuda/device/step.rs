@@ -214,6 +214,7 @@ impl Backend for Launch<'_> {
                 let copy = self.berth.room(bytes)?;
                 let to = DeviceViewMut { ptr: copy.ptr(), dtype: of.dtype, shape: &of.shape };
                 self.gear.launcher.copy(&self.berth, view, to)?;
+                self.gear.launcher.send(&self.berth)?;
                 copy
             };
             self.gear.read_back(from, self.lane)?
@@ -243,6 +244,24 @@ impl Gear {
         }
         let buffer: Arc<DeviceBuffer> = self.heap.buffer(bytes, &self.lanes, lane)?;
         Ok(Target { ptr: buffer.ptr(), buffer })
+    }
+
+    /// Makes a step's launches, all that it takes being there.
+    fn send(&mut self, lane: usize, berth: &Berth) -> Result<(), Trouble> {
+        if self.launcher.batch.has_products() {
+            let (raw, next) = (self.lanes.raw(lane), self.lanes.next(lane));
+            match self.launcher.blas.works(lane, raw, next) {
+                Ok(before) => {
+                    self.after.extend(before);
+                    self.order(lane)?;
+                }
+                Err(trouble) => {
+                    self.launcher.forget();
+                    return Err(trouble);
+                }
+            }
+        }
+        self.launcher.send(berth)
     }
 
     /// What is a step's own; a fault, and what may yet come, go up.
@@ -289,10 +308,23 @@ impl Gear {
         let mut results = match run(&mut launch) {
             Ok(results) => results,
             Err(trouble) => {
+                launch.gear.launcher.forget();
                 launch.berth.give_up()?;
                 return Err(trouble);
             }
         };
+        if let Err(trouble) = launch.gear.send(lane, &launch.berth) {
+            let written = work.nodes().enumerate().filter(|(k, _)| work.writes(*k));
+            for ((_, node), result) in written.zip(&mut results).filter(|(_, result)| result.is_ok()) {
+                match launch.gear.blame(trouble.clone(), node, last_try) {
+                    Ok(error) => *result = Err(error),
+                    Err(trouble) => {
+                        launch.berth.give_up()?;
+                        return Err(trouble);
+                    }
+                }
+            }
+        }
         let mut doubt = None;
         match (work, &mut results[..]) {
             (Work::Node(node), [result @ Ok(_)]) => match launch.berth.leave(launch.gear, node) {

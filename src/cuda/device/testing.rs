@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use super::background::Background;
 use super::cache::Disk;
+use super::lanes::Mark;
 use super::launch::Launcher;
 use super::module::Fusion;
 use super::nvidia::{Allocation, Context, Idle, Span};
@@ -62,7 +64,37 @@ impl Rig {
     }
 
     pub fn launcher(&self, fusion: Fusion) -> Launcher {
-        Launcher::with(self.gpu, fusion, Disk::from_environment())
+        let me = std::thread::current();
+        let background = Background::new(self.gpu.context, Arc::new(move || me.unpark()));
+        Launcher::with(self.gpu, fusion, Disk::from_environment(), background)
+    }
+
+    /// Does what a step does: again until all is there, then its launches.
+    pub fn run<T>(
+        &self,
+        launcher: &mut Launcher,
+        mut step: impl FnMut(&mut Launcher) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        loop {
+            let scratched = self.scratched.get();
+            match step(launcher) {
+                Err(Trouble::Later) => {
+                    launcher.forget();
+                    self.scratched.set(scratched);
+                    std::thread::park_timeout(std::time::Duration::from_secs(1));
+                }
+                Err(trouble) => {
+                    launcher.forget();
+                    return Err(trouble);
+                }
+                Ok(done) => {
+                    let mark = Mark { lane: 0, at: 1 };
+                    launcher.blas.works(0, self.stream.raw, mark).unwrap();
+                    launcher.send(self)?;
+                    return Ok(done);
+                }
+            }
+        }
     }
 
     fn room(&self, bytes: usize) -> Span {
@@ -259,8 +291,8 @@ pub(super) fn both(
     let ptr = rig.alloc(out.bytes());
     let to = DeviceViewMut { ptr, dtype: out.dtype, shape: &out.shape };
     let name = op.name().to_owned();
-    launcher
-        .node(rig, &Op::Custom(Arc::new(op)), &views, to, false)
+    let op = Op::Custom(Arc::new(op));
+    rig.run(launcher, |launcher| launcher.node(rig, &op, &views, to, false))
         .unwrap_or_else(|trouble| panic!("{name} {:?}: {trouble:?}", metas));
     assert_eq!(rig.bad_index(), None, "{name}");
     let cpu = bytes_of(&cpu.iter().map(|&w| w as i64).collect::<Vec<_>>())[..out.bytes()].to_vec();

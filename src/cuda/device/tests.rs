@@ -188,7 +188,8 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
         let out = op.infer(&metas.iter().collect::<Vec<_>>()).unwrap();
         let views: Vec<DeviceView<'_>> = inputs.iter().map(|v| v.on(rig)).collect();
         let to = DeviceViewMut { ptr: rig.alloc(out.bytes()), dtype: out.dtype, shape: &out.shape };
-        launcher.node(rig, &Op::Custom(Arc::new(op)), &views, to, false).unwrap();
+        let op = Op::Custom(Arc::new(op));
+        rig.run(launcher, |launcher| launcher.node(rig, &op, &views, to, false)).unwrap();
         rig.bad_index()
     }
     let index = Value::of(&[3], &[0i64, -1, 9]);
@@ -396,7 +397,7 @@ fn a_program_has_the_cpus_bits_fused_and_op_by_op() {
                 .collect();
             let output = DeviceViewMut { ptr: rig.alloc(15 * 8), dtype, shape: &kept };
             let end = End { op: ReduceOp::Max, dims: &dims, reg, output };
-            launcher.group(&rig, &p, &shape, &inputs, &outputs, Some(end)).unwrap();
+            rig.run(launcher, |l| l.group(&rig, &p, &shape, &inputs, &outputs, Some(end))).unwrap();
             for (k, (out, want)) in outputs.iter().zip(&wanted).enumerate() {
                 let got = rig.download(out.ptr, want.len());
                 same(&format!("seed {seed} output {k} of {p:?}"), (out.dtype, want.clone(), got));
@@ -433,7 +434,7 @@ fn a_group_runs_op_by_op_until_its_kernel_is_there_and_takes_no_scratch_from_the
     let run = |launcher: &mut Launcher| {
         let before = rig.scratched.get();
         let out = DeviceViewMut { ptr: rig.alloc(24), dtype: DType::F32, shape: &[6] };
-        launcher.group(&rig, &chain(), &[6], &views, &[out], None).unwrap();
+        rig.run(launcher, |l| l.group(&rig, &chain(), &[6], &views, &[out], None)).unwrap();
         let want = [9.0, 36.0, 81.0, 144.0, 225.0, 324.0];
         assert_eq!(numbers(DType::F32, &rig.download(out.ptr, 24)), want);
         rig.scratched.get() - before
@@ -464,7 +465,8 @@ fn intermediate_values_of_a_long_chain_share_two_blocks() {
     p.outputs.push(x);
     let zeros = Value::of(&[8], &[0f32; 8]);
     let out = DeviceViewMut { ptr: rig.alloc(32), dtype: DType::F32, shape: &[8] };
-    launcher.group(&rig, &p, &[8], &[zeros.on(&rig)], &[out], None).unwrap();
+    let zeros = zeros.on(&rig);
+    rig.run(launcher, |l| l.group(&rig, &p, &[8], &[zeros], &[out], None)).unwrap();
     assert_eq!(numbers(DType::F32, &rig.download(out.ptr, 32)), [20.0; 8]);
     assert_eq!(rig.scratched.get(), 2);
     launcher.clear(&rig.idle());
@@ -494,7 +496,8 @@ fn reductions_agree_with_the_cpu() {
                 let cpu = bytes_of(&cpu.iter().map(|&w| w as i64).collect::<Vec<_>>())[..meta.bytes()].to_vec();
                 let out = DeviceViewMut { ptr: rig.alloc(meta.bytes()), dtype: meta.dtype, shape: &kept };
                 let reduction = Reduction { op, dims: dims.into_iter().collect() };
-                launcher.node(&rig, &Op::Reduce(Box::new(reduction)), &[x.on(&rig)], out, false).unwrap();
+                let (reduce, x) = (Op::Reduce(Box::new(reduction)), x.on(&rig));
+                rig.run(launcher, |l| l.node(&rig, &reduce, &[x], out, false)).unwrap();
                 let got = rig.download(out.ptr, meta.bytes());
                 near(&format!("{op:?} {dtype} {dims:?}"), (meta.dtype, cpu, got), 1e-3);
             }
@@ -548,7 +551,8 @@ fn an_op_from_outside_brings_its_source_and_a_wrong_one_says_why() {
     let mut run = |source| {
         let out = DeviceViewMut { ptr: rig.alloc(400), dtype: DType::F32, shape: &[100] };
         let op = Op::Custom(Arc::new(Axpy(2.0, source)));
-        launcher.node(&rig, &op, &[x.on(&rig), y.on(&rig)], out, false).map(|()| out.ptr)
+        let views = [x.on(&rig), y.on(&rig)];
+        rig.run(launcher, |l| l.node(&rig, &op, &views, out, false)).map(|()| out.ptr)
     };
     let refusal = |got| match got {
         Err(Trouble::Refused(refusal)) => refusal.to_string(),

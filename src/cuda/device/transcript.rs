@@ -6,10 +6,10 @@
 //! addresses stand. So what a graph does is what the launches would do. Knows nothing of graphs,
 //! and of the driver only what a launch is.
 
+use super::args::Words;
 use super::doubt::Doubt;
-use super::gemm::Calls;
+use super::gemm::Multiplied;
 use super::nvidia::Function;
-use crate::dtype::DType;
 use crate::graph::value::{Buffer, INLINE_BYTES};
 use crate::sync::{Mutex, lock};
 use std::any::Any;
@@ -35,8 +35,8 @@ pub(super) struct Spot {
 #[derive(Clone, Debug)]
 pub(super) struct Noted {
     pub function: Function,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
+    /// In blocks, and a block in threads.
+    pub grid: [[u32; 3]; 2],
     pub shared: u32,
     pub words: Vec<u64>,
     /// The word at which each argument begins.
@@ -44,20 +44,10 @@ pub(super) struct Noted {
     pub addresses: Vec<(usize, Spot)>,
 }
 
-/// A product that a library computes.
-#[derive(Clone, Debug)]
-pub(super) struct Multiplied {
-    pub dtype: DType,
-    pub calls: Calls,
-    pub adds: bool,
-    /// Both operands and the result.
-    pub spots: [Spot; 3],
-}
-
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Launch(Noted),
-    Product(Multiplied),
+    Product(Multiplied<Spot>),
 }
 
 /// How long a base lives, in items.
@@ -72,8 +62,8 @@ pub(super) struct Life {
 /// What a base is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// A value from outside, by number; whether it always lies at the same place.
-    Given(usize, bool),
+    /// A value from outside, by number.
+    Given(usize),
     /// Memory of the call's own.
     Own,
     /// The same, with something in it that has to stay.
@@ -90,8 +80,6 @@ struct Notes {
     doubts: Vec<(Arc<Doubt>, Base)>,
     /// Values from outside that were written over.
     taken: Vec<usize>,
-    /// Bytes that are copied only because a library's operands have to lie still.
-    staged: usize,
     refused: Option<&'static str>,
 }
 
@@ -106,7 +94,6 @@ pub(super) struct Played {
     pub constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
     pub doubts: Vec<(Arc<Doubt>, Base)>,
     pub taken: Vec<usize>,
-    pub staged: usize,
 }
 
 impl fmt::Debug for Transcript {
@@ -156,8 +143,8 @@ impl Transcript {
     }
 
     /// The memory of a value from outside.
-    pub(super) fn given(self: &Arc<Transcript>, number: usize, fixed: bool, bytes: usize) -> Arc<Virtual> {
-        let base = self.base(Kind::Given(number, fixed), bytes);
+    pub(super) fn given(self: &Arc<Transcript>, number: usize, bytes: usize) -> Arc<Virtual> {
+        let base = self.base(Kind::Given(number), bytes);
         Arc::new(Virtual { base, bytes, transcript: self.clone() })
     }
 
@@ -194,64 +181,17 @@ impl Transcript {
         lock(&self.0).refused.get_or_insert(why);
     }
 
-    /// A library can be given this address: it is the same each time.
-    pub(super) fn is_fixed(&self, ptr: u64) -> bool {
-        let kind = lock(&self.0).bases.get(spot(ptr).base).map(|b| b.0);
-        !matches!(kind, Some(Kind::Given(_, false)) | None)
-    }
-
-    /// All of the base that an address is in is going to be copied for a library's sake: where it
-    /// begins, its bytes, and how far in the address is.
-    pub(super) fn staged(&self, ptr: u64) -> (u64, usize, i64) {
-        let Spot { base, bytes } = spot(ptr);
-        let mut notes = lock(&self.0);
-        let whole = notes.bases.get(base).map_or(0, |b| b.1.bytes);
-        notes.staged += whole;
-        (address(base), whole, bytes)
-    }
-
-    /// Notes a launch; `addresses` are the words that are some.
-    #[allow(clippy::too_many_arguments)] // A launch has so many.
-    pub(super) fn launch(
-        &self,
-        function: Function,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared: u32,
-        words: &[u64],
-        starts: &[usize],
-        addresses: &[usize],
-    ) {
-        let noted = Noted {
-            function,
-            grid,
-            block,
-            shared,
-            words: words.to_vec(),
-            starts: starts.to_vec(),
-            addresses: addresses.iter().map(|&at| (at, spot(words[at]))).collect(),
-        };
-        lock(&self.0).items.push(Item::Launch(noted));
+    /// Notes a launch.
+    pub(super) fn launch(&self, function: Function, grid: [[u32; 3]; 2], shared: u32, of: &Words) {
+        let addresses = of.addresses.iter().map(|&at| (at, spot(of.words[at]))).collect();
+        let (words, starts) = (of.words.to_vec(), of.starts.to_vec());
+        lock(&self.0).items.push(Item::Launch(Noted { function, grid, shared, words, starts, addresses }));
     }
 
     /// Notes a library's product.
-    pub(super) fn product(&self, dtype: DType, calls: &Calls, adds: bool, ptrs: [u64; 3]) {
-        let product = Multiplied { dtype, calls: calls.clone(), adds, spots: ptrs.map(spot) };
-        lock(&self.0).items.push(Item::Product(product));
-    }
-
-    /// True of a value from outside.
-    pub(super) fn is_given(&self, base: Base) -> bool {
-        matches!(lock(&self.0).bases.get(base), Some((Kind::Given(..), _)))
-    }
-
-    /// True where a library computes something in a base.
-    pub(super) fn is_multiplied(&self, base: Base) -> bool {
-        let of = |item: &Item| match item {
-            Item::Product(product) => product.spots.iter().any(|s| s.base == base),
-            Item::Launch(_) => false,
-        };
-        lock(&self.0).items.iter().any(of)
+    pub(super) fn product(&self, product: Multiplied<u64>) {
+        let Multiplied { dtype, calls, adds, at } = product;
+        lock(&self.0).items.push(Item::Product(Multiplied { dtype, calls, adds, at: at.map(spot) }));
     }
 
     /// What was noted, or why it cannot be.
@@ -265,7 +205,6 @@ impl Transcript {
                 constants: notes.constants,
                 doubts: notes.doubts,
                 taken: notes.taken,
-                staged: notes.staged,
             }),
         }
     }
@@ -291,7 +230,7 @@ impl Virtual {
     /// A result is written over it.
     pub fn taken_over(&self) {
         let mut notes = lock(&self.transcript.0);
-        if let Some(&(Kind::Given(number, _), _)) = notes.bases.get(self.base) {
+        if let Some(&(Kind::Given(number), _)) = notes.bases.get(self.base) {
             notes.taken.push(number);
         }
     }

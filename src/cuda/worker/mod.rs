@@ -159,6 +159,12 @@ impl Shared {
         self.port.attend();
     }
 
+    /// Something has come further that the device's thread may wait for.
+    fn look_again(&self) {
+        self.progress.fetch_add(1, SeqCst);
+        self.port.attend();
+    }
+
     fn ring_all(&self) {
         self.lanes.iter().for_each(Lane::ring);
     }
@@ -232,8 +238,7 @@ impl Runner for CudaRunner {
         // The device's thread does it; how many bytes that will be, only the driver knows.
         self.trim.store(true, SeqCst);
         if let Some(shared) = &*lock(&self.shared) {
-            shared.progress.fetch_add(1, SeqCst);
-            shared.port.attend();
+            shared.look_again();
         }
         0
     }

@@ -62,7 +62,6 @@ fn live(shared: &Shared, number: usize) {
         for flight in through {
             shared.publish(number, flight);
         }
-        shared.progress.fetch_add(1, SeqCst);
-        shared.port.attend();
+        shared.look_again();
     }
 }

@@ -71,7 +71,11 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
     let port = shared.port;
     let timing = Timing::new(shared.manner.timed, shared.timed.clone());
     let (heap, pinned) = (shared.heap.clone(), shared.pinned.clone());
-    let opened = Gear::open(heap, pinned, shared.events.clone(), shared.reached.clone(), timing);
+    let bell = {
+        let shared = shared.clone();
+        Arc::new(move || shared.look_again())
+    };
+    let opened = Gear::open(heap, pinned, shared.events.clone(), shared.reached.clone(), timing, bell);
     let lanes = shared.lanes.len();
     let worker = match opened {
         Ok(gear) => Some(Worker {

@@ -175,10 +175,11 @@ impl Program {
         run(compile).map(drop)
     }
 
-    /// The program as the bytes of a module image. Nothing is lost, so that an image kept on disk
+    /// The program as the bytes of a module image, by a compiler of this version. Nothing is lost, so that an image kept on disk
     /// by a client can be compiled again.
-    pub fn image(&self) -> Vec<u8> {
-        let mut image = format!("{MAGIC}\n{}\n{}\n{}\n", self.arch, self.name, self.defines.len());
+    pub fn image(&self, (major, minor): (i32, i32)) -> Vec<u8> {
+        let (arch, name, count) = (self.arch, &self.name, self.defines.len());
+        let mut image = format!("{MAGIC}\n{major}.{minor}\n{arch}\n{name}\n{count}\n");
         for define in &self.defines {
             image += define;
             image.push('\n');
@@ -199,7 +200,8 @@ impl Program {
                 arch: 900,
             });
         };
-        let mut lines = rest.strip_prefix('\n')?.splitn(4, '\n');
+        let mut lines = rest.strip_prefix('\n')?.splitn(5, '\n');
+        lines.next()?;
         let arch = lines.next()?.parse().ok()?;
         let name = lines.next()?.to_owned();
         let count: usize = lines.next()?.parse().ok()?;
@@ -214,7 +216,13 @@ impl Program {
     }
 }
 
-const MAGIC: &str = "futensor simulated image 1";
+/// The version of the compiler that made an image.
+pub fn version_of(image: &str) -> Option<(i32, i32)> {
+    let (major, minor) = image.strip_prefix(MAGIC)?.lines().nth(1)?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+const MAGIC: &str = "futensor simulated image 2";
 
 fn run(mut command: Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", compiler()))?;

@@ -39,10 +39,25 @@ pub extern "C" fn cuInit(_flags: u32) -> Status {
     })
 }
 
-/// `cuDriverGetVersion`: 13.0.
+/// A version of CUDA that the environment names, as "12.8".
+pub fn version(variable: &str, otherwise: (i32, i32)) -> (i32, i32) {
+    let parse = |text: String| {
+        let (major, minor) = text.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    std::env::var(variable).ok().and_then(parse).unwrap_or(otherwise)
+}
+
+/// The version of CUDA that the driver knows.
+pub fn driver() -> (i32, i32) {
+    version("FUTENSOR_SIM_DRIVER", (13, 0))
+}
+
+/// `cuDriverGetVersion`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDriverGetVersion(version: Out<i32>) -> Status {
-    call_any(|_| version.set(13000))
+    let (major, minor) = driver();
+    call_any(|_| version.set(major * 1000 + minor * 10))
 }
 
 /// `cuDeviceGetCount`.

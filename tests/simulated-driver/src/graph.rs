@@ -11,8 +11,8 @@ use crate::launch::Grid;
 use crate::memory::Touch;
 use crate::sim::{Sim, call, current_handle};
 use crate::status::{
-    CAPTURED_EVENT, INVALID_HANDLE, INVALID_VALUE, Outcome, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_UNJOINED,
-    STREAM_CAPTURE_UNMATCHED, Status,
+    CAPTURED_EVENT, GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, Outcome,
+    STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED, Status,
 };
 use crate::work::{GraphItem, Work};
 use std::collections::{BTreeMap, BTreeSet};
@@ -436,12 +436,50 @@ pub extern "C" fn cuGraphAddChildGraphNode(
 ) -> Status {
     call(|sim| {
         sim.healthy_current()?;
-        let child = id(Kind::Graph, child)?;
-        let nodes = sim.graphs.graphs.get(&child).ok_or(INVALID_HANDLE)?.clone();
-        let touches = merged(nodes.iter().flat_map(|node| &node.touches));
-        let label = nodes.first().map_or("nothing".into(), |first| format!("graph of {}", first.label));
-        let work = Work::Graph(Arc::new(nodes));
+        let (work, touches) = child_of(sim, child)?;
+        let label = match &work {
+            Work::Graph(nodes) if !nodes.is_empty() => format!("graph of {}", nodes[0].label),
+            _ => "nothing".into(),
+        };
         node.set(sim.add_by_hand(graph, dependencies, count, label, work, touches)?)
+    })
+}
+
+/// What a child that was captured does, as one node.
+fn child_of(sim: &Sim, child: Handle) -> Outcome<(Work, Vec<Touch>)> {
+    let nodes = sim.graphs.graphs.get(&id(Kind::Graph, child)?).ok_or(INVALID_HANDLE)?.clone();
+    let touches = merged(nodes.iter().flat_map(|node| &node.touches));
+    Ok((Work::Graph(Arc::new(nodes)), touches))
+}
+
+/// `cuGraphExecChildGraphNodeSetParams`: the child has as many nodes, of the same kinds, as the one
+/// before.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphExecChildGraphNodeSetParams(
+    executable: Handle,
+    node: Handle,
+    child: Handle,
+) -> Status {
+    call(|sim| {
+        let (graph, place) = sim.node(node)?;
+        let id = id(Kind::GraphExec, executable)?;
+        let (work, touches) = child_of(sim, child)?;
+        let (of, nodes) = sim.graphs.executables.get_mut(&id).ok_or(INVALID_HANDLE)?;
+        let kinds = |work: &Work| match work {
+            Work::Graph(nodes) => nodes.iter().map(|n| std::mem::discriminant(&n.work)).collect::<Vec<_>>(),
+            _ => Vec::new(),
+        };
+        if *of != graph || !matches!(nodes[place].work, Work::Graph(_)) {
+            return Err(INVALID_VALUE);
+        }
+        if kinds(&nodes[place].work) != kinds(&work) {
+            return Err(GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        let nodes = Arc::make_mut(nodes);
+        (nodes[place].work, nodes[place].touches) = (work, touches);
+        let nodes = nodes.clone();
+        sim.check_graph(&nodes);
+        Ok(())
     })
 }
 

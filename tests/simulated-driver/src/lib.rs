@@ -25,7 +25,8 @@
 //! device memory is not caught).
 //!
 //! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a
-//! device, 8 GiB), `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE`
+//! device, 8 GiB), `FUTENSOR_SIM_DRIVER` and `FUTENSOR_SIM_NVRTC` (versions of CUDA: 13.0, and 0.1,
+//! which no NVRTC of NVIDIA's has), `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE`
 //! (compiled kernels), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
 
 // The names and argument lists of the entry points are NVIDIA's.

@@ -1,11 +1,14 @@
 //! Modules: images loaded, their functions and variables.
 
-use crate::compile::Program;
+use crate::compile::{self, Program};
 use crate::devices::SHARED_MAX;
 use crate::ffi::{Handle, Kind, Out, Text, handle, id};
 use crate::image::{self, Image};
 use crate::sim::{Sim, call};
-use crate::status::{FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, Outcome, Status};
+use crate::status::{
+    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome, Status,
+    UNSUPPORTED_PTX_VERSION,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -37,6 +40,9 @@ impl Sim {
 }
 
 fn load_text(module: Out<Handle>, text: &str) -> Status {
+    if compile::version_of(text).is_some_and(|made| made > crate::devices::driver()) {
+        return UNSUPPORTED_PTX_VERSION;
+    }
     // Compiled before the lock is taken: g++ takes its time.
     let loaded = match Program::from_image(text) {
         None => Err("an image that no simulated NVRTC made".to_owned()),
@@ -46,7 +52,8 @@ fn load_text(module: Out<Handle>, text: &str) -> Status {
         Ok(image) => sim.load(module, image),
         Err(message) => {
             sim.report("misuse", format!("cuModuleLoadData: {message}"));
-            Err(INVALID_IMAGE)
+            // What is no binary is taken for PTX.
+            Err(if text.starts_with("\x7fELF") { INVALID_IMAGE } else { INVALID_PTX })
         }
     })
 }
