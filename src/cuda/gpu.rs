@@ -1,6 +1,6 @@
 //! One GPU as a device: its options, and how it is opened.
 
-use crate::cuda::device::nvidia;
+use crate::cuda::device::context;
 use crate::cuda::worker::{CudaRunner, Manner};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
@@ -35,6 +35,8 @@ pub struct CudaOptions {
     timed: u32,
     graphs: bool,
     nvtx: bool,
+    kept_bytes: usize,
+    pinned_bytes: usize,
     bytes_max: usize,
     in_flight_ops: usize,
     in_flight_bytes: usize,
@@ -58,6 +60,8 @@ impl Default for CudaOptions {
             timed: 0,
             graphs: std::env::var_os("FUTENSOR_GRAPHS").is_none_or(|v| v != "never"),
             nvtx: std::env::var_os("FUTENSOR_NVTX").is_some_and(|v| v != "0" && !v.is_empty()),
+            kept_bytes: 512 << 20,
+            pinned_bytes: 64 << 20,
             bytes_max: usize::MAX,
             in_flight_ops: 256,
             in_flight_bytes: 4 << 30,
@@ -104,6 +108,13 @@ options! { CudaOptions;
     /// profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is done, and
     /// nothing has to be installed.
     nvtx: bool;
+    /// Bytes of freed memory that streams keep for their next steps, at most, instead of giving them
+    /// back to the driver: two calls an op are saved. Pieces above 16 MiB are not kept, and where
+    /// memory is short nothing is. 512 MiB by default; 0 for none.
+    kept_bytes: usize;
+    /// Bytes of page-locked host memory, through which elements go to the GPU and come from it, in
+    /// pieces where they are many. It is had when the device opens. 64 MiB by default, 4 at least.
+    pinned_bytes: usize;
     /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
     /// by default but the device's.
     bytes_max: usize;
@@ -130,7 +141,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The process's device for a GPU.
 pub(crate) fn shared(index: usize) -> Result<Device, String> {
-    nvidia::device(index)?;
+    context::device(index)?;
     let mut gpus = GPUS.lock().unwrap_or_else(|p| p.into_inner());
     if let Some((_, device)) = gpus.iter().find(|(i, _)| *i == index) {
         return Ok(device.clone());
@@ -141,7 +152,7 @@ pub(crate) fn shared(index: usize) -> Result<Device, String> {
 }
 
 pub(crate) fn count() -> usize {
-    nvidia::count().unwrap_or(0)
+    context::count().unwrap_or(0)
 }
 
 fn open(index: usize, name: String, options: CudaOptions) -> Device {
@@ -155,6 +166,8 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         timed: options.timed,
         graphs: options.graphs && !options.sync,
         nvtx: options.nvtx,
+        kept_bytes: options.kept_bytes,
+        pinned_bytes: options.pinned_bytes,
     };
     Device::of(Port::open(Opening {
         name,
@@ -190,7 +203,7 @@ impl Device {
     #[track_caller]
     pub fn cuda_with(index: usize, options: CudaOptions) -> Result<Device> {
         let at = Location::caller();
-        nvidia::device(index).map_err(|why| {
+        context::device(index).map_err(|why| {
             let text = format!("cuda:{index} is not there: {why}");
             Error::new(ErrorKind::Device, "cuda", text, at)
         })?;
@@ -200,7 +213,7 @@ impl Device {
     /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
         let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
-        let found = driver.and_then(|driver| nvidia::name(driver.ordinal()));
+        let found = driver.and_then(|driver| context::name(driver.ordinal()));
         found.unwrap_or_else(|| self.name().to_owned())
     }
 }

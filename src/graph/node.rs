@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::cost::{BYTE_PS, instr_ps};
-use super::operation::{Meta, Operation};
+use super::operation::{Meta, Operation, Refusal};
 use super::program::{Arg, Code};
 use super::value::{INLINE_BYTES, Storage, Value};
 use crate::completion::{Completion, LOOKED_AT, Phase, QUEUED};
@@ -17,7 +17,7 @@ use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::{Layout, Shape};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 use smallvec::SmallVec;
-use std::{any::Any, cell::Cell, panic::Location, sync::Arc};
+use std::{any::Any, cell::Cell, mem::MaybeUninit, panic::Location, sync::Arc};
 
 /// The device that a node lives on, as far as the graph needs to know.
 pub(crate) trait Home: Sync {
@@ -45,6 +45,39 @@ pub(crate) trait Sink: Send + Sync {
     /// Called with the operand in host memory, by whoever runs or publishes the step.
     fn take(&self, view: crate::view::View<'_>, parallel: &dyn crate::view::Parallel) -> Result<(), Error>;
     fn name(&self) -> &'static str;
+    /// Memory for all elements in row-major order, where the sink takes them as they are: then it
+    /// may be filled in pieces, and the sink is not called.
+    fn room(&self) -> Option<Result<Room, Refusal>> {
+        None
+    }
+}
+
+/// Host memory that somebody else fills.
+pub(crate) struct Room {
+    pub ptr: *mut u8,
+    /// To be called when all of it is written; the memory is kept until then.
+    pub full: Box<dyn FnOnce() + Send>,
+}
+
+// SAFETY: memory of its own.
+unsafe impl Send for Room {}
+
+impl Room {
+    /// Memory for so many bytes, which the second has as well.
+    pub fn plain(bytes: usize) -> Result<(Room, Arc<Vec<MaybeUninit<u64>>>), Refusal> {
+        let mut words: Vec<MaybeUninit<u64>> = Vec::new();
+        let n = bytes.div_ceil(8);
+        words.try_reserve_exact(n).map_err(|_| Refusal {
+            kind: ErrorKind::OutOfMemory,
+            message: format!("out of memory: {bytes} bytes on the host"),
+        })?;
+        // SAFETY: so much is reserved, and need not be anything.
+        unsafe { words.set_len(n) };
+        let ptr = words.as_mut_ptr().cast();
+        let all = Arc::new(words);
+        let kept = all.clone();
+        Ok((Room { ptr, full: Box::new(move || drop(kept)) }, all))
+    }
 }
 
 /// A call of a region, run as one op. What is in it, only `call` knows.

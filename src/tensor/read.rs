@@ -9,7 +9,7 @@ use super::future::{Tensor, TensorFuture};
 use crate::dtype::{DType, Element};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::node::{Op, Sink};
+use crate::graph::node::{Op, Room, Sink};
 use crate::graph::operation::{Meta, Refusal};
 use crate::graph::value::{Buffer, Storage, Value};
 use crate::host::kernels::copy;
@@ -32,13 +32,29 @@ struct Slot<R, F> {
     at: build::At,
     taken: Arc<Mutex<Option<R>>>,
     take: F,
+    room: Option<MakeRoom<R>>,
 }
+
+/// Memory for all elements as they are, and what it is when somebody has filled it.
+type Unfilled<R> = (*mut u8, Box<dyn FnOnce() -> R + Send>);
+type MakeRoom<R> = Box<dyn Fn() -> Result<Unfilled<R>, Refusal> + Send + Sync>;
 
 impl<R, F> Sink for Slot<R, F>
 where
-    R: Send,
+    R: Send + 'static,
     F: Fn(View<'_>, &dyn Parallel) -> Result<R, Refusal> + Send + Sync,
 {
+    fn room(&self) -> Option<Result<Room, Refusal>> {
+        let make = self.room.as_ref()?;
+        let taken = self.taken.clone();
+        Some(make().map(|(ptr, full)| {
+            let full = move || {
+                let filled = full();
+                *lock(&taken) = Some(filled);
+            };
+            Room { ptr, full: Box::new(full) }
+        }))
+    }
     fn take(&self, view: View<'_>, parallel: &dyn Parallel) -> Result<(), Error> {
         match (self.take)(view, parallel) {
             Ok(taken) => {
@@ -67,9 +83,10 @@ impl<R: Send + 'static> Reading<R> {
         x: &TensorFuture,
         at: build::At,
         take: impl Fn(View<'_>, &dyn Parallel) -> Result<R, Refusal> + Send + Sync + 'static,
+        room: Option<MakeRoom<R>>,
     ) -> Reading<R> {
         let taken = Arc::new(Mutex::new(None));
-        let sink = Slot { name, at, taken: taken.clone(), take };
+        let sink = Slot { name, at, taken: taken.clone(), take, room };
         let rule = || Ok(Meta { shape: ().into(), dtype: DType::Bool });
         Reading { name, step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
     }
@@ -94,14 +111,20 @@ impl<R: Send + 'static> Reading<R> {
     }
 }
 
-/// All elements of a view, in row-major order.
-fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T>, Refusal> {
-    let n = view.numel();
+/// Host memory for so many elements.
+fn reserve<T: Element>(n: usize) -> Result<Vec<T>, Refusal> {
     let mut out: Vec<T> = Vec::new();
     out.try_reserve_exact(n).map_err(|_| Refusal {
         kind: ErrorKind::OutOfMemory,
         message: format!("out of memory: {} bytes on the host", n * size_of::<T>()),
     })?;
+    Ok(out)
+}
+
+/// All elements of a view, in row-major order.
+fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T>, Refusal> {
+    let n = view.numel();
+    let mut out = reserve::<T>(n)?;
     let to =
         ViewMut { ptr: out.as_mut_ptr() as *mut u8, dtype: T::DTYPE, shape: view.shape, life: PhantomData };
     copy::copy(view, &to, parallel);
@@ -113,20 +136,43 @@ fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T
     Ok(out)
 }
 
+/// The same for elements that somebody else writes.
+fn unfilled<T: Element>(n: usize) -> Result<Unfilled<Vec<T>>, Refusal> {
+    let mut out = reserve::<T>(n)?;
+    let ptr = out.as_mut_ptr().cast();
+    #[allow(unsafe_code)]
+    let full = move || {
+        // SAFETY: who was given the memory says that all n elements are written.
+        unsafe { out.set_len(n) };
+        out
+    };
+    Ok((ptr, Box::new(full)))
+}
+
+/// Host memory of a device's, for so many bytes.
+fn memory_of(port: &'static Port, bytes: usize) -> Result<(*mut u8, Value), Refusal> {
+    let block = port.memory.alloc(bytes).ok_or_else(|| Refusal {
+        kind: ErrorKind::OutOfMemory,
+        message: format!("out of memory: {bytes} bytes on {}", port.name),
+    })?;
+    let ptr = block.host().unwrap_or(std::ptr::null_mut());
+    Ok((ptr, Value::contiguous(Storage::Shared(block))))
+}
+
 /// Queues a copy of a value to host memory of another device.
 pub(crate) fn to_memory(x: &TensorFuture, to: &'static Port, at: build::At) -> Reading<Value> {
-    let dtype = x.dtype();
-    Reading::queue("to_device", x, at, move |view, parallel| {
-        let bytes = view.numel() * dtype.size();
-        let block = to.memory.alloc(bytes).ok_or_else(|| Refusal {
-            kind: ErrorKind::OutOfMemory,
-            message: format!("out of memory: {bytes} bytes on {}", to.name),
-        })?;
-        let ptr = block.host().unwrap_or(std::ptr::null_mut());
-        let place = ViewMut { ptr, dtype, shape: view.shape, life: PhantomData };
-        copy::copy(view, &place, parallel);
-        Ok(Value::contiguous(Storage::Shared(block)))
-    })
+    let (dtype, bytes) = (x.dtype(), x.node.bytes());
+    let take = move |view: View<'_>, parallel: &dyn Parallel| {
+        let (ptr, value) = memory_of(to, bytes)?;
+        copy::copy(view, &ViewMut { ptr, dtype, shape: view.shape, life: PhantomData }, parallel);
+        Ok(value)
+    };
+    let room = move || {
+        let (ptr, value) = memory_of(to, bytes)?;
+        let full: Box<dyn FnOnce() -> Value + Send> = Box::new(move || value);
+        Ok((ptr, full))
+    };
+    Reading::queue("to_device", x, at, take, Some(Box::new(room)))
 }
 
 /// The view of a complete value in host memory, lent to a closure.
@@ -183,7 +229,8 @@ impl<T: Element> How<Vec<T>> {
         if x.node.bytes() <= COPIED_BY_POLL && x.port().in_memory {
             return How::Few(x.clone(), name, at);
         }
-        How::Step(Reading::queue(name, x, at, elements::<T>))
+        let n = x.numel();
+        How::Step(Reading::queue(name, x, at, elements::<T>, Some(Box::new(move || unfilled::<T>(n)))))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<T>>> {
@@ -293,7 +340,7 @@ impl TensorFuture {
         let at = Location::caller();
         let (device, shape) = (self.port().name.clone(), self.shape().clone());
         let sink = move |view: View<'_>, _: &dyn Parallel| Ok(show(&shape, &device, view));
-        Shown(Reading::queue("display", self, at, sink))
+        Shown(Reading::queue("display", self, at, sink, None))
     }
 
     /// Indices of the elements that are not zero, one row each, in row-major order: int64 `[n,
@@ -310,7 +357,7 @@ impl TensorFuture {
     pub fn nonzero(&self) -> NonZero {
         let at = Location::caller();
         let sink = |view: View<'_>, parallel: &dyn Parallel| Ok(crate::ops::nonzero::nonzero(view, parallel));
-        NonZero { reading: Reading::queue("nonzero", self, at, sink), rank: self.rank(), at }
+        NonZero { reading: Reading::queue("nonzero", self, at, sink, None), rank: self.rank(), at }
     }
 
     /// All elements as an `ndarray` array.

@@ -77,7 +77,8 @@ fn body(x: &TensorFuture, y: &TensorFuture) -> [TensorFuture; 3] {
 }
 
 fn a_region_that_runs_again_is_launched_as_one_graph(simulator: &Simulator, _: u64) {
-    let device = device(0);
+    // Each value is asked of the driver.
+    let device = Device::cuda_with(0, CudaOptions::default().kept_bytes(0)).unwrap();
     let region = device.region(|(x, y): (TensorFuture, TensorFuture)| body(&x, &y));
     let (x, y) = (ramp(&device, 24, 1.0) * 1.0, ramp(&device, 24, -9.0) * 1.0);
     let want: Vec<_> = body(&x, &y).iter().map(bits).collect();
@@ -206,7 +207,8 @@ fn an_index_out_of_range_fails_its_call_alone(_: &Simulator, _: u64) {
 }
 
 fn an_input_that_nobody_else_holds_is_written_over_by_a_graph(simulator: &Simulator, _: u64) {
-    let device = device(0);
+    // Each value is asked of the driver.
+    let device = Device::cuda_with(0, CudaOptions::default().kept_bytes(0)).unwrap();
     let step = device.region(|(cache, x): (TensorFuture, TensorFuture)| {
         let x = (x.tanh() + 1.0).cumsum(0);
         (cache.slice_assign(3..4, x.reshape([1, 64])), x.sum_all())

@@ -142,7 +142,7 @@ fn nothing_is_timed_while_nobody_records(simulator: &Simulator, _: u64) {
     let untimed = simulator.stats().events - before;
     made(1);
     // One for each lane, from which times would be counted; the rest depends on when the host
-    // looks.
+    // looks. (Timing each would take 18 more.)
     let timed = simulator.stats().events - before - untimed;
-    assert!(timed <= untimed + 2 + 4, "{timed} events, {untimed} without times");
+    assert!(timed <= untimed + 2 + 10, "{timed} events, {untimed} without times");
 }

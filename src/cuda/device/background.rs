@@ -132,11 +132,13 @@ pub(crate) enum Wanted {
     Now,
     /// Nobody: it will be of use.
     Sometime,
+    /// Somebody who waits for elements: it is copied.
+    Copy,
 }
 
 /// Such threads of one device.
 #[derive(Clone)]
-pub(crate) struct Background([Arc<Crew>; 2]);
+pub(crate) struct Background([Arc<Crew>; 3]);
 
 impl Background {
     pub fn new(context: Opened, bell: Arc<dyn Fn() + Send + Sync>) -> Background {
@@ -145,7 +147,8 @@ impl Background {
             let (queue, more, bell) = (Mutex::default(), Condvar::new(), bell.clone());
             Arc::new(Crew { queue, more, context, bell, most, lowered })
         };
-        Background([crew((cores / 2).clamp(1, 4), false), crew(1, true)])
+        let some = (cores / 2).clamp(1, 4);
+        Background([crew(some, false), crew(1, true), crew(some, false)])
     }
 
     /// Has something made, with the context current.

@@ -14,6 +14,7 @@ use super::gemm::Multiplied;
 use super::lanes::Mark;
 use super::made::Captured;
 use super::nvidia::{self, Allocation, Idle};
+use super::pool::Pool;
 use super::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -131,14 +132,14 @@ impl Blas {
     ///
     /// # Errors
     /// Where there is no memory for it.
-    pub fn works(&mut self, lane: usize, raw: nvidia::Raw, next: Mark) -> Result<Option<Mark>, Trouble> {
-        if self.workspaces.len() <= lane {
-            self.workspaces.resize_with(lane + 1, Workspace::default);
+    pub fn works(&mut self, lane: Stream, pool: &Pool, next: Mark) -> Result<Option<Mark>, Trouble> {
+        if self.workspaces.len() <= lane.number {
+            self.workspaces.resize_with(lane.number + 1, Workspace::default);
         }
-        let Workspace { memory, last } = &mut self.workspaces[lane];
+        let Workspace { memory, last } = &mut self.workspaces[lane.number];
         if memory.span().bytes() == 0 {
             // In this lane's order: whoever else uses it comes after the mark.
-            *memory = raw.allocate(self.workspace_bytes)?;
+            *memory = pool.allocate(lane, self.workspace_bytes)?;
         }
         Ok(last.replace(next))
     }

@@ -2,14 +2,18 @@
 //!
 //! Owned and used by that thread alone. It knows values and nodes, but not when or why a step runs.
 
-use super::background::Background;
+use super::arrival::Downloads;
+use super::background::{Background, Wanted};
+use super::context::Context;
 use super::doubt::Doubt;
 use super::handed::{Handed, Whereabouts};
 use super::lanes::{Lanes, Mark};
 use super::launch::Launcher;
 use super::memory::{DeviceBuffer, Heap, Returned};
-use super::nvidia::{Allocation, Context, Event, Events, Span};
+use super::nvidia::{Allocation, Event, Events, Span};
+use super::peers::Open;
 use super::pinned::{Cargo, Pinned, PinnedBlock};
+use super::pool::Pool;
 use super::timing::Timing;
 use super::transcript::{Transcript, spoken_of};
 use super::{Site, Stream, Trouble};
@@ -43,10 +47,12 @@ pub(crate) struct Gear {
     pub lanes: Lanes,
     pub launcher: Launcher,
     pub heap: Arc<Heap>,
+    pub pool: Arc<Pool>,
     pub pinned: Arc<Pinned>,
     returned: Vec<Returned>,
     /// Copies to the device that are made a piece at a time.
     pub(super) uploads: VecDeque<Upload>,
+    pub(super) downloads: Downloads,
     pub timing: Timing,
     /// Events that the reapers have to hear of.
     pub to_reap: Vec<ToReap>,
@@ -64,11 +70,15 @@ pub(crate) struct Gear {
 /// A step's memory beside its results, and its index error record.
 pub(super) struct Berth {
     stream: Stream,
+    pool: Arc<Pool>,
     scratch: RefCell<SmallVec<[Allocation; 4]>>,
     /// The same, where it is only spoken of.
     noted: RefCell<SmallVec<[u64; 4]>>,
     /// On a transcript it is an address alone.
     index_error: Cell<Option<Result<Span, u64>>>,
+    /// Where the record is copied.
+    block: Cell<Option<PinnedBlock>>,
+    pinned: Arc<Pinned>,
     transcript: Option<Arc<Transcript>>,
 }
 
@@ -90,6 +100,8 @@ impl Site for Berth {
             // Whoever replays this zeroes it.
             (None, Some(transcript)) => Err(transcript.keep(INDEX_ERROR_BYTES)),
             (None, None) => {
+                // Before anything is launched: there may be none now.
+                self.block.set(Some(self.pinned.take(INDEX_ERROR_BYTES)?));
                 let record = self.room(INDEX_ERROR_BYTES)?;
                 self.stream.raw.zero(record)?;
                 Ok(record)
@@ -107,7 +119,7 @@ impl Site for Berth {
 impl Berth {
     /// Scratch memory, which is not spoken of but there.
     pub fn room(&self, bytes: usize) -> Result<Span, Trouble> {
-        let memory = self.stream.raw.allocate(bytes)?;
+        let memory = self.pool.allocate(self.stream, bytes)?;
         let span = memory.span();
         self.scratch.borrow_mut().push(memory);
         Ok(span)
@@ -122,9 +134,13 @@ impl Berth {
                 transcript.doubts(doubt.clone(), ptr);
                 Ok(Some(doubt))
             }
-            (_, Some(Ok(record))) => {
-                gear.read_back(record, self.stream.number).map(|block| Some(Doubt::new(block, node)))
-            }
+            (_, Some(Ok(record))) => match self.block.take() {
+                Some(block) => {
+                    let (lane, raw) = (self.stream.number, self.stream.raw);
+                    gear.cargo[lane].download(block, record, raw).map(|block| Some(Doubt::new(block, node)))
+                }
+                None => Ok(None),
+            },
             _ => Ok(None),
         };
         self.give_up()?;
@@ -136,7 +152,8 @@ impl Berth {
         if let Some(transcript) = &self.transcript {
             self.noted.take().into_iter().for_each(|ptr| transcript.release(ptr));
         }
-        self.scratch.take().into_iter().try_for_each(|memory| self.stream.raw.free(memory))
+        let mut scratch = self.scratch.take().into_iter();
+        scratch.try_for_each(|memory| self.pool.free(self.stream, memory).map(drop))
     }
 }
 
@@ -174,22 +191,36 @@ impl Gear {
         reached: Arc<[AtomicU64]>,
         timing: Timing,
         bell: Arc<dyn Fn() + Send + Sync>,
+        kept_max: usize,
     ) -> Result<Gear, String> {
         let context = Context::open(heap.ordinal, reached.len())?;
         let lanes = Lanes::new(&context.streams, reached, events);
         let background = Background::new(context.gpu.context, bell);
+        // Nothing runs yet.
+        let _ = pinned.reserve();
+        let pool = Pool::new(context.pool, kept_max);
+        let open = Open {
+            ordinal: heap.ordinal,
+            context: context.gpu.context,
+            pool: context.pool,
+            background: background.clone(),
+            pinned: pinned.clone(),
+            closed: Arc::default(),
+        };
         let launcher = Launcher::new(context.gpu, background);
         let lanes_count = 0..context.streams.len();
-        heap.opened(Some(context.gpu.context));
+        heap.opened(Some(open));
         Ok(Gear {
             context,
             lanes,
             launcher,
             heap,
+            pool,
             pinned,
             timing,
             returned: Vec::new(),
             uploads: VecDeque::new(),
+            downloads: Downloads::default(),
             to_reap: Vec::new(),
             after: SmallVec::new(),
             cargo: lanes_count.map(|_| Cargo::default()).collect(),
@@ -205,10 +236,13 @@ impl Gear {
 
     pub(super) fn berth(&self, lane: usize) -> Berth {
         Berth {
-            stream: Stream { raw: self.lanes.raw(lane), number: lane },
+            stream: self.lanes.stream(lane),
+            pool: self.pool.clone(),
             scratch: RefCell::default(),
             noted: RefCell::default(),
             index_error: Cell::new(None),
+            block: Cell::new(None),
+            pinned: self.pinned.clone(),
             transcript: self.transcript.clone(),
         }
     }
@@ -220,7 +254,7 @@ impl Gear {
     }
 
     /// The lane's next flight reads a buffer.
-    fn reads(&mut self, lane: usize, buffer: &DeviceBuffer) {
+    pub(super) fn reads(&mut self, lane: usize, buffer: &DeviceBuffer) {
         self.after.extend(buffer.read_by(self.lanes.next(lane)));
     }
 
@@ -258,12 +292,6 @@ impl Gear {
         Ok(Place::Device(brought.ptr()))
     }
 
-    /// Copies to the host, as part of the lane's next flight.
-    pub(super) fn read_back(&mut self, from: Span, lane: usize) -> Result<Arc<PinnedBlock>, Trouble> {
-        let block = self.pinned.take(from.bytes())?;
-        self.cargo[lane].download(block, from, self.lanes.raw(lane))
-    }
-
     /// The lane's next flight is queued: where it stands, and what it keeps.
     pub fn depart(&mut self, lane: usize) -> (Mark, Cargo) {
         (self.lanes.advance(lane), std::mem::take(&mut self.cargo[lane]))
@@ -273,16 +301,16 @@ impl Gear {
     pub fn free_returned(&mut self) -> Result<bool, Trouble> {
         self.heap.end_graphs();
         self.returned.extend(self.heap.take_returned());
-        self.heap.free(&mut self.returned, &self.lanes)?;
+        self.heap.free(&mut self.returned, &self.pool, &self.lanes)?;
         Ok(self.returned.is_empty())
     }
 
     /// Gives back what can be given back at once; true, as there is more once nothing runs.
-    pub fn begin_trim(&mut self) -> bool {
+    pub fn begin_trim(&mut self) -> Result<bool, Trouble> {
         self.drop_graphs();
         self.launcher.forget_unused();
-        self.context.trim();
-        true
+        self.pool.give_back(&self.lanes)?;
+        Ok(true)
     }
 
     /// The rest, when no launch is under way: kernels, once no graph has them either. False: there
@@ -292,7 +320,13 @@ impl Gear {
         self.free_returned()?;
         let Some(idle) = self.lanes.idle() else { return Ok(true) };
         self.launcher.trim(&idle);
-        self.context.trim();
+        self.pool.give_back(&self.lanes)?;
+        // Behind the frees, and it may take long.
+        let pool = self.context.pool;
+        self.launcher.background.make(Wanted::Sometime, move || {
+            pool.trim();
+            Ok(())
+        });
         Ok(false)
     }
 
@@ -305,6 +339,7 @@ impl Gear {
     /// to the end of the process. The context is the caller's to close.
     pub fn close(mut self) -> Context {
         let _ = self.free_returned();
+        let _ = self.pool.give_back(&self.lanes);
         if let Some(idle) = self.lanes.idle() {
             self.launcher.clear(&idle);
             self.pinned.close(&idle);

@@ -244,6 +244,10 @@ impl Gear {
                 shelf.next = shelf.runs + 1 + shelf.runs / 2;
                 Ok(None)
             }
+            Err(Trouble::Later) if !shelf.graphs[at].is_whole() => {
+                shelf.graphs.remove(at);
+                Err(Trouble::Later)
+            }
             done => done,
         }
     }
@@ -288,7 +292,7 @@ impl Gear {
         let made = match &mut graph.made {
             Some(made) => made,
             None => {
-                let arena = self.heap.buffer(graph.arena.max(1), &self.lanes, lane)?;
+                let arena = self.heap.buffer(&self.pool, graph.arena.max(1), &self.lanes, lane)?;
                 let replay = Some(Replay::new(self.context.gpu.context));
                 graph.made.insert(Made { heap: self.heap.clone(), replay, home: lane, arena })
             }
@@ -308,8 +312,8 @@ impl Gear {
             }
         }
         if graph.parts.iter().any(|part| matches!(part, Part::Product(_))) {
-            let (raw_home, next) = (self.lanes.raw(*home), self.lanes.next(lane));
-            self.after.extend(self.launcher.blas.works(*home, raw_home, next)?);
+            let (home, next) = (self.lanes.stream(*home), self.lanes.next(lane));
+            self.after.extend(self.launcher.blas.works(home, &self.pool, next)?);
         }
         self.order(lane)?;
 
@@ -388,6 +392,11 @@ impl Gear {
 }
 
 impl Graph {
+    /// True where nothing was begun, or all is made.
+    fn is_whole(&self) -> bool {
+        self.made.as_ref().and_then(|made| made.replay.as_ref()).is_none_or(Replay::is_whole)
+    }
+
     /// True where a run with these inputs is what the graph was made for.
     fn fits(&self, given: &[GivenOperand], spare: &[bool], wanted: u64) -> bool {
         self.wanted == wanted

@@ -8,8 +8,8 @@
 
 #![allow(unsafe_code)]
 
-use super::Trouble;
 use super::nvidia::{Event, Events, Idle, Raw};
+use super::{Stream, Trouble};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -76,6 +76,10 @@ impl Lanes {
 
     pub fn raw(&self, lane: usize) -> Raw {
         self.lanes[lane].raw
+    }
+
+    pub fn stream(&self, lane: usize) -> Stream {
+        Stream { raw: self.lanes[lane].raw, number: lane }
     }
 
     /// The mark of the flight that is being queued on a lane.

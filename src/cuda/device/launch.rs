@@ -28,7 +28,7 @@ pub(crate) struct Launcher {
     pub(super) modules: Modules,
     pub(super) blas: Blas,
     pub(super) batch: Batch,
-    background: Background,
+    pub(super) background: Background,
     /// An op from outside has been here since somebody looked.
     pub(super) had_brought: bool,
 }

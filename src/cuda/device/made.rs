@@ -173,6 +173,11 @@ impl Replay {
         Trouble::of("cuGraphInstantiate", status)
     }
 
+    /// It can be launched.
+    pub fn is_whole(&self) -> bool {
+        !self.executable.is_null()
+    }
+
     pub fn launch(&self, raw: Raw) -> Result<(), Trouble> {
         // SAFETY: instantiated; of what the nodes read and write, who added them has spoken.
         Trouble::of("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.executable, raw.handle()) })

@@ -14,6 +14,8 @@ use super::Trouble;
 use super::lanes::{Lanes, Mark};
 use super::made::Replay;
 use super::nvidia::{Allocation, Opened, Span};
+use super::peers::{Open, Peers};
+use super::pool::Pool;
 use crate::graph::value::Buffer;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
@@ -60,8 +62,10 @@ pub(crate) struct Heap {
     ended: Mutex<Vec<Replay>>,
     /// Allocations that are not freed.
     live: AtomicUsize,
-    /// The open context, if there is one.
-    context: Mutex<Option<Opened>>,
+    /// The open device, if it is.
+    opened: Mutex<Option<Open>>,
+    /// Which GPUs can copy from here.
+    pub peers: Peers,
     /// Says that something was returned.
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -80,25 +84,33 @@ impl Heap {
             returned: Mutex::new(Vec::new()),
             ended: Mutex::new(Vec::new()),
             live: AtomicUsize::new(0),
-            context: Mutex::new(None),
+            opened: Mutex::new(None),
+            peers: Peers::default(),
             bell: OnceLock::new(),
         })
     }
 
     /// The device's thread has opened its context, or is about to close it.
-    pub fn opened(&self, context: Option<Opened>) {
-        *lock(&self.context) = context;
+    pub fn opened(&self, open: Option<Open>) {
+        if let Some(before) = std::mem::replace(&mut *lock(&self.opened), open) {
+            *lock(&before.closed) = true;
+        }
     }
 
-    /// The open context. For who knows that it stays open.
+    /// The open device. For who knows that it stays open.
+    pub fn open(&self) -> Option<Open> {
+        lock(&self.opened).clone()
+    }
+
+    /// The open context, likewise.
     pub fn context(&self) -> Option<Opened> {
-        *lock(&self.context)
+        lock(&self.opened).as_ref().map(|open| open.context)
     }
 
     /// Free and total bytes of the GPU, while the context is open.
     pub fn free_memory(&self) -> Option<(usize, usize)> {
         // Under the lock: it is not closed meanwhile.
-        lock(&self.context).and_then(Opened::free_memory)
+        lock(&self.opened).as_ref().and_then(|open| open.context.free_memory())
     }
 
     /// Who is told when memory was returned.
@@ -109,6 +121,7 @@ impl Heap {
     /// A buffer that the lane's next flight writes.
     pub fn buffer(
         self: &Arc<Heap>,
+        pool: &Pool,
         bytes: usize,
         lanes: &Lanes,
         lane: usize,
@@ -116,7 +129,7 @@ impl Heap {
         if !self.account.count(bytes) {
             return Err(Trouble::OutOfMemory { bytes });
         }
-        let memory = match lanes.raw(lane).allocate(bytes) {
+        let memory = match pool.allocate(lanes.stream(lane), bytes) {
             Ok(memory) => memory,
             Err(trouble) => {
                 self.account.uncount(bytes);
@@ -154,7 +167,7 @@ impl Heap {
 
     /// Frees what was returned, as far as at most one lane still has something to do with it: in
     /// that lane's order. The rest stays in the list.
-    pub fn free(&self, list: &mut Vec<Returned>, lanes: &Lanes) -> Result<(), Trouble> {
+    pub fn free(&self, list: &mut Vec<Returned>, pool: &Pool, lanes: &Lanes) -> Result<(), Trouble> {
         let mut result = Ok(());
         list.retain_mut(|returned| {
             let open: SmallVec<[Mark; 4]> = returned.uses.all().filter(|&m| !lanes.is_reached(m)).collect();
@@ -168,9 +181,11 @@ impl Heap {
                     }
                 }
             };
-            match lanes.raw(on).free(returned.memory.take()) {
-                Ok(()) => {
-                    lanes.freed(on);
+            match pool.free(lanes.stream(on), returned.memory.take()) {
+                Ok(by_driver) => {
+                    if by_driver {
+                        lanes.freed(on);
+                    }
                     self.live.fetch_sub(1, SeqCst);
                     false
                 }

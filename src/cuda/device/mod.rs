@@ -26,13 +26,16 @@
 //! for the device, nothing synchronises, and no destructor calls the driver.
 
 mod args;
+pub(crate) mod arrival;
 pub(crate) mod background;
 mod batch;
 mod blas;
 pub(crate) mod cache;
 pub(crate) mod call;
 mod compile;
+pub(crate) mod context;
 pub(crate) mod doubt;
+pub(crate) mod download;
 mod driver;
 pub(crate) mod gear;
 mod gemm;
@@ -49,7 +52,9 @@ mod note;
 pub(crate) mod nvidia;
 pub(crate) mod nvtx;
 pub(crate) mod op;
+pub(crate) mod peers;
 pub(crate) mod pinned;
+mod pool;
 mod product;
 mod shelf;
 pub(crate) mod step;

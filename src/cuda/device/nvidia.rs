@@ -1,20 +1,17 @@
-//! NVIDIA's driver, as this crate calls it: what is there, a device's context, streams, events,
-//! memory and modules. Graphs have `made`, page-locked memory `pinned`.
+//! NVIDIA's driver, as this crate calls it: streams, events, memory and modules. Contexts and what
+//! GPUs there are have `context`, graphs have `made`, page-locked memory `pinned`.
 //!
-//! A handle here is good until [`Context::close`], whose caller says that nobody uses one any more.
-//! What a call needs beside its handle is in its types ([`Span`]), or the call is unsafe. Questions
-//! about GPUs need no context, and may be asked on any thread: a library that is missing would be a
-//! panic inside cudarc, so each is looked for before the first call into it.
+//! A handle here is good until `Context::close`, whose caller says that nobody uses one any more.
+//! What a call needs beside its handle is in its types ([`Span`]), or the call is unsafe.
 
 #![allow(unsafe_code)]
 
-use super::{Gpu, Trouble, compile, describe, driver, libraries};
+use super::{Trouble, driver};
 use crate::sync::{Mutex, lock};
 use cudarc::driver::sys;
 use std::ffi::{CString, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// An event that a waiting thread sleeps on, timed where its pool says so.
@@ -82,6 +79,17 @@ impl Events {
         Ok(Event(event))
     }
 
+    /// Destroys those that are not in use.
+    ///
+    /// # Safety
+    /// Nobody uses one of them any more.
+    pub unsafe fn destroy(&self) {
+        for event in std::mem::take(&mut *lock(&self.free)) {
+            // SAFETY: the caller's promise.
+            unsafe { sys::cuEventDestroy_v2(event.0) };
+        }
+    }
+
     /// An event that nobody waits for any more.
     pub fn give_back(&self, event: Event) {
         lock(&self.free).push(event);
@@ -133,7 +141,11 @@ impl Span {
 /// Device memory in stream order, for who gives it back: [`Raw::free`]. Dropping it keeps it for
 /// ever.
 #[derive(Debug)]
-pub(crate) struct Allocation(Span);
+pub(crate) struct Allocation {
+    span: Span,
+    /// Bytes that the driver gave: the span's, or more.
+    room: usize,
+}
 
 impl Default for Allocation {
     fn default() -> Allocation {
@@ -145,17 +157,27 @@ impl Allocation {
     /// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A
     /// step that launches nothing leaves nothing on its lane to wait for, so an allocation of its
     /// own would be in no order with its readers.
-    pub const NOWHERE: Allocation = Allocation(Span { ptr: 0, bytes: 0 });
+    pub const NOWHERE: Allocation = Allocation { span: Span { ptr: 0, bytes: 0 }, room: 0 };
 
     pub fn span(&self) -> Span {
-        self.0
+        self.span
+    }
+
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// So many bytes of its room.
+    pub fn of(self, bytes: usize) -> Allocation {
+        assert!(bytes <= self.room, "outside of its memory");
+        Allocation { span: Span { bytes, ..self.span }, ..self }
     }
 
     /// Gives it back where nothing runs; the driver waits for what does.
     pub fn free_now(self) {
-        if self.0.bytes > 0 {
+        if self.room > 0 {
             // SAFETY: the driver gave it, and its one owner gives it back.
-            let _ = unsafe { sys::cuMemFree_v2(self.0.ptr) };
+            let _ = unsafe { sys::cuMemFree_v2(self.span.ptr) };
         }
     }
 
@@ -171,6 +193,66 @@ pub(crate) struct Raw(sys::CUstream);
 
 // SAFETY: a handle; the driver's calls on streams may be made from any thread.
 unsafe impl Send for Raw {}
+
+/// A pool of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pool(sys::CUmemoryPool);
+
+// SAFETY: a handle; the driver's calls on pools may be made from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// A pool of a GPU's memory that keeps what is freed, and in which no stream waits for another
+    /// unless it is told to. The process's own pool is everybody's.
+    pub fn new(device: sys::CUdevice) -> Result<Pool, Trouble> {
+        // SAFETY: all of it may be zero, which means nothing special.
+        let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
+        properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        properties.location.id = device;
+        let mut pool = null_mut();
+        // SAFETY: the place can be written.
+        Trouble::of("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &properties) })?;
+        use sys::CUmemPool_attribute::*;
+        let (mut keep, mut no) = (u64::MAX, 0 as c_int);
+        let ties = CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+        // SAFETY: the pool is alive; a threshold is a u64, a switch an int.
+        unsafe {
+            let call = "cuMemPoolSetAttribute";
+            let threshold = CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            Trouble::of(call, sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep).cast()))?;
+            Trouble::of(call, sys::cuMemPoolSetAttribute(pool, ties, (&raw mut no).cast()))?;
+        }
+        Ok(Pool(pool))
+    }
+
+    /// Gives what it keeps back to the GPU, as far as its frees have run. It may take long.
+    pub fn trim(self) {
+        // SAFETY: pools are destroyed by `close` alone.
+        unsafe { sys::cuMemPoolTrimTo(self.0, 0) };
+    }
+
+    /// Lets a GPU reach what lies in it; false where it cannot.
+    pub fn open_to(self, reader: sys::CUdevice) -> bool {
+        let location =
+            sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: reader };
+        let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = sys::CUmemAccessDesc { location, flags };
+        // SAFETY: as above; one description, which the call reads.
+        unsafe { sys::cuMemPoolSetAccess(self.0, &access, 1) == sys::CUresult::CUDA_SUCCESS }
+    }
+
+    /// The end of it.
+    ///
+    /// # Safety
+    /// All of its memory is freed, and nobody uses it any more.
+    pub unsafe fn destroy(self) {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { sys::cuMemPoolDestroy(self.0) };
+    }
+}
 
 impl Raw {
     /// For libraries.
@@ -201,29 +283,52 @@ impl Raw {
         has_come(unsafe { sys::cuStreamQuery(self.0) })
     }
 
-    pub fn allocate(self, bytes: usize) -> Result<Allocation, Trouble> {
+    /// Memory of so many bytes, with room for more.
+    pub fn allocate(self, pool: Pool, bytes: usize, room: usize) -> Result<Allocation, Trouble> {
         if bytes == 0 {
             return Ok(Allocation::NOWHERE);
         }
         let mut ptr = 0;
-        // SAFETY: as above, and `ptr` can be written.
-        let status = unsafe { sys::cuMemAllocAsync(&mut ptr, bytes, self.0) };
-        Trouble::of("cuMemAllocAsync", status).map_err(|t| t.of_size(bytes))?;
-        Ok(Allocation(Span { ptr, bytes }))
+        // SAFETY: as above, `ptr` can be written, and pools are destroyed by `close` alone.
+        let status = unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, room, pool.0, self.0) };
+        Trouble::of("cuMemAllocFromPoolAsync", status).map_err(|t| t.of_size(bytes))?;
+        Ok(Allocation { span: Span { ptr, bytes }, room }.of(bytes))
     }
 
     /// Gives memory back, behind what is queued here: all that uses it, says the caller.
     pub fn free(self, memory: Allocation) -> Result<(), Trouble> {
-        if memory.0.bytes == 0 {
+        if memory.room == 0 {
             return Ok(());
         }
         // SAFETY: as above; the driver gave it, and its one owner gives it back.
-        Trouble::of("cuMemFreeAsync", unsafe { sys::cuMemFreeAsync(memory.0.ptr, self.0) })
+        Trouble::of("cuMemFreeAsync", unsafe { sys::cuMemFreeAsync(memory.span.ptr, self.0) })
+    }
+
+    /// A stream of the current context.
+    pub fn new() -> Result<Raw, Trouble> {
+        let mut stream = null_mut();
+        // SAFETY: the place can be written.
+        Trouble::of("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, STREAM_FLAGS) })?;
+        Ok(Raw(stream))
+    }
+
+    /// The end of it.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub unsafe fn destroy(self) {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.0) };
     }
 
     pub fn zero(self, to: Span) -> Result<(), Trouble> {
+        self.fill(to, 0)
+    }
+
+    /// Sets each byte.
+    pub fn fill(self, to: Span, byte: u8) -> Result<(), Trouble> {
         // SAFETY: as above; it is device memory.
-        let status = unsafe { sys::cuMemsetD8Async(to.ptr, 0, to.bytes, self.0) };
+        let status = unsafe { sys::cuMemsetD8Async(to.ptr, byte, to.bytes, self.0) };
         Trouble::of("cuMemsetD8Async", status)
     }
 
@@ -372,7 +477,7 @@ impl Idle<'_> {
 
 /// A context that is open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened(sys::CUcontext);
+pub(crate) struct Opened(pub(super) sys::CUcontext);
 
 // SAFETY: a handle; the driver's calls on contexts may be made from any thread.
 unsafe impl Send for Opened {}
@@ -404,188 +509,5 @@ impl Opened {
             status
         };
         (status == sys::CUresult::CUDA_SUCCESS).then_some((free, total))
-    }
-}
-
-/// The open context of a device.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub gpu: Gpu,
-    device: sys::CUdevice,
-    pool: sys::CUmemoryPool,
-    pub streams: Vec<Raw>,
-}
-
-impl Context {
-    /// Retains the GPU's primary context, makes it current on this thread, and makes streams.
-    pub fn open(ordinal: usize, streams: usize) -> Result<Context, String> {
-        let device = device(ordinal)?;
-        let said = |call: &str, status: sys::CUresult| match status {
-            sys::CUresult::CUDA_SUCCESS => Ok(()),
-            other => Err(format!("{call} says {}", describe(other))),
-        };
-        let (mut context, mut pool) = (null_mut(), null_mut());
-        // SAFETY: the places can be written, here and below; the context is current from the second
-        // call on.
-        unsafe {
-            said("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
-            said("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
-        }
-        use sys::CUdevice_attribute::*;
-        let gpu = Gpu {
-            ordinal: ordinal as i32,
-            context: Opened(context),
-            capability: (
-                attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-                attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-            ),
-            multiprocessors: attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
-        };
-        let mut keep = u64::MAX;
-        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: as above; the threshold is a u64.
-        unsafe {
-            said("cuDeviceGetDefaultMemPool", sys::cuDeviceGetDefaultMemPool(&mut pool, device))?;
-            let keep = (&raw mut keep).cast();
-            said("cuMemPoolSetAttribute", sys::cuMemPoolSetAttribute(pool, threshold, keep))?;
-        }
-        let mut made = Context { gpu, device, pool, streams: Vec::new() };
-        for _ in 0..streams {
-            let mut stream = null_mut();
-            // SAFETY: as above.
-            said("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, STREAM_FLAGS) })?;
-            made.streams.push(Raw(stream));
-        }
-        Ok(made)
-    }
-
-    /// Gives what the pool keeps back to the device, as far as its frees have run.
-    pub fn trim(&self) {
-        // SAFETY: the pool is the device's own.
-        unsafe { sys::cuMemPoolTrimTo(self.pool, 0) };
-    }
-
-    /// The end.
-    ///
-    /// # Safety
-    /// Nothing runs any more, and nobody uses anything that was made in this context: its memory,
-    /// its streams, events of these lists. What the lists hold is nobody's.
-    pub unsafe fn close(self, events: &[&Events]) {
-        self.trim();
-        // SAFETY: the caller's promise; all was made here, and the context was retained once.
-        unsafe {
-            for event in events.iter().flat_map(|list| std::mem::take(&mut *lock(&list.free))) {
-                sys::cuEventDestroy_v2(event.0);
-            }
-            for stream in &self.streams {
-                sys::cuStreamDestroy_v2(stream.0);
-            }
-            sys::cuCtxSetCurrent(null_mut());
-            sys::cuDevicePrimaryCtxRelease_v2(self.device);
-        }
-    }
-}
-
-/// Whether cuBLAS is there, looked for once.
-pub(super) fn has_cublas() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
-    // NVIDIA's own.
-    *PRESENT.get_or_init(|| libraries::find("cublas", || unsafe { cudarc::cublas::sys::is_culib_present() }))
-}
-
-/// Which of the libraries that a device needs is missing, and where it was looked for.
-fn libraries() -> Result<(), String> {
-    static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
-    let look = || {
-        driver::is_new_enough()?;
-        compile::compiler()?;
-        if !has_cublas() {
-            return Err(libraries::missing("cublas"));
-        }
-        Ok(())
-    };
-    FOUND.get_or_init(look).clone()
-}
-
-/// The driver, ready for calls.
-fn start() -> Result<(), String> {
-    libraries()?;
-    // SAFETY: the library is there; the flags must be 0.
-    match unsafe { sys::cuInit(0) } {
-        sys::CUresult::CUDA_SUCCESS => Ok(()),
-        sys::CUresult::CUDA_ERROR_NO_DEVICE => Err("NVIDIA's driver is there, but it has no GPU".into()),
-        other => Err(format!("NVIDIA's driver does not start: cuInit says {}", describe(other))),
-    }
-}
-
-/// How many GPUs there are, or why there is none.
-pub(crate) fn count() -> Result<usize, String> {
-    start()?;
-    let mut n: c_int = 0;
-    // SAFETY: `n` can be written.
-    match unsafe { sys::cuDeviceGetCount(&mut n) } {
-        sys::CUresult::CUDA_SUCCESS => Ok(n.max(0) as usize),
-        other => Err(format!("cuDeviceGetCount says {}", describe(other))),
-    }
-}
-
-/// The driver's handle on a GPU that is there, or why it is not.
-pub(crate) fn device(ordinal: usize) -> Result<sys::CUdevice, String> {
-    let n = count()?;
-    if ordinal >= n {
-        return Err(format!("there is no GPU {ordinal}: NVIDIA's driver has {n}, numbered from 0"));
-    }
-    let mut device: sys::CUdevice = 0;
-    // SAFETY: `device` can be written.
-    match unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) } {
-        sys::CUresult::CUDA_SUCCESS => Ok(device),
-        other => Err(format!("cuDeviceGet says {}", describe(other))),
-    }
-}
-
-/// What the GPU is called.
-pub(crate) fn name(ordinal: usize) -> Option<String> {
-    let device = device(ordinal).ok()?;
-    let mut text = [0u8; 256];
-    // SAFETY: the name is written with its end mark into at most so many bytes.
-    let status = unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), text.len() as c_int, device) };
-    let end = text.iter().position(|&b| b == 0)?;
-    (status == sys::CUresult::CUDA_SUCCESS).then(|| String::from_utf8_lossy(&text[..end]).into_owned())
-}
-
-/// Bytes of memory that the GPU has.
-pub(crate) fn memory(ordinal: usize) -> Option<usize> {
-    let device = device(ordinal).ok()?;
-    let mut bytes = 0;
-    // SAFETY: `bytes` can be written.
-    let status = unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, device) };
-    (status == sys::CUresult::CUDA_SUCCESS).then_some(bytes)
-}
-
-/// A number that the driver has about a GPU; 0 where it has none.
-pub(crate) fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> u32 {
-    let mut value: c_int = 0;
-    // SAFETY: `value` can be written.
-    unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
-    value.max(0) as u32
-}
-
-/// Lets the second GPU read what the first one's pool holds; false where it cannot.
-pub(crate) fn open_to(from: usize, to: usize) -> bool {
-    let (Ok(owner), Ok(reader)) = (device(from), device(to)) else { return false };
-    let mut can: c_int = 0;
-    let mut pool = null_mut();
-    let access = sys::CUmemAccessDesc {
-        location: sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: reader },
-        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
-    use sys::CUresult::CUDA_SUCCESS;
-    // SAFETY: the places can be written; one description, which the last call reads.
-    unsafe {
-        sys::cuDeviceCanAccessPeer(&mut can, reader, owner) == CUDA_SUCCESS
-            && can != 0
-            && sys::cuDeviceGetDefaultMemPool(&mut pool, owner) == CUDA_SUCCESS
-            && sys::cuMemPoolSetAccess(pool, &access, 1) == CUDA_SUCCESS
     }
 }

@@ -1,8 +1,9 @@
 //! Page-locked host memory for copies, in both directions.
 //!
-//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in blocks of
-//! powers of two that are kept and used again, since getting and freeing them may block. Small
-//! blocks are cut from slabs.
+//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in one piece when
+//! the device opens: getting more may wait for all that runs. Blocks are cut from it in powers of
+//! two and joined again (Knowlton 1965, the buddy system); who finds none tries again when some
+//! have come back. What is larger than a block goes in pieces.
 
 #![allow(unsafe_code)]
 
@@ -11,24 +12,52 @@ use super::nvidia::{Idle, Raw, Span, lock_pages, unlock_pages};
 use crate::graph::value::Value;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-const SMALLEST: usize = 256;
-const SLAB: usize = 64 << 10;
+/// Sizes of blocks, as powers of two: 256 bytes to 1 MiB.
+const SMALLEST: usize = 8;
+const LARGEST: usize = 20;
 
 #[derive(Default, Debug)]
-struct Shelves {
-    /// Free blocks by the power of two of their size.
-    free: Vec<Vec<usize>>,
-    /// What the driver gave.
-    slabs: Vec<usize>,
+struct Arena {
+    /// Where it begins; 0 before there is one.
+    base: usize,
+    bytes: usize,
+    /// Offsets of free blocks, by the power of two of their size.
+    free: [BTreeSet<usize>; LARGEST + 1],
     /// Blocks in use.
     lent: usize,
 }
 
+impl Arena {
+    fn take(&mut self, class: usize) -> Option<usize> {
+        let from = (class..=LARGEST).find(|&from| !self.free[from].is_empty())?;
+        let at = self.free[from].pop_first()?;
+        // The upper halves stay.
+        for half in class..from {
+            self.free[half].insert(at + (1 << half));
+        }
+        self.lent += 1;
+        Some(at)
+    }
+
+    fn put(&mut self, mut at: usize, mut class: usize) {
+        self.lent -= 1;
+        while class < LARGEST && self.free[class].remove(&(at ^ (1 << class))) {
+            at &= !(1 << class);
+            class += 1;
+        }
+        self.free[class].insert(at);
+    }
+}
+
 /// The page-locked memory of a device.
-#[derive(Default, Debug)]
-pub(crate) struct Pinned(Mutex<Shelves>);
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    arena: Mutex<Arena>,
+    bytes: usize,
+}
 
 /// A block of it; dropping it puts it back.
 #[derive(Debug)]
@@ -106,48 +135,86 @@ impl Cargo {
 
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        let mut shelves = lock(&self.owner.0);
-        shelves.lent -= 1;
-        shelves.free[self.class].push(self.ptr as usize);
+        let mut arena = lock(&self.owner.arena);
+        let at = self.ptr as usize - arena.base;
+        arena.put(at, self.class);
     }
 }
 
 impl Pinned {
-    /// A block of at least so many bytes.
-    pub fn take(self: &Arc<Pinned>, bytes: usize) -> Result<PinnedBlock, Trouble> {
-        let size = bytes.max(SMALLEST).checked_next_power_of_two().ok_or(Trouble::OutOfMemory { bytes })?;
-        let class = size.trailing_zeros() as usize;
-        let mut shelves = lock(&self.0);
-        if shelves.free.is_empty() {
-            shelves.free.resize(usize::BITS as usize, Vec::new());
+    /// For so many bytes, and at least for a few of the largest blocks.
+    pub fn of(bytes: usize) -> Pinned {
+        Pinned { arena: Mutex::default(), bytes: bytes.next_multiple_of(1 << LARGEST).max(4 << LARGEST) }
+    }
+
+    /// Gets the memory; at a time when nothing runs. Where it cannot be had, the first block asks again.
+    pub fn reserve(&self) -> Result<(), Trouble> {
+        let mut arena = lock(&self.arena);
+        if arena.base == 0 {
+            arena.base = lock_pages(self.bytes)? as usize;
+            arena.bytes = self.bytes;
+            let all = (0..self.bytes).step_by(1 << LARGEST);
+            arena.free[LARGEST].extend(all);
         }
-        let address = match shelves.free[class].pop() {
-            Some(address) => address,
-            None => {
-                let slab = size.max(SLAB);
-                let ptr = lock_pages(slab)?;
-                shelves.slabs.push(ptr as usize);
-                for at in (size..slab).step_by(size) {
-                    shelves.free[class].push(ptr as usize + at);
-                }
-                ptr as usize
-            }
-        };
-        shelves.lent += 1;
-        Ok(PinnedBlock { ptr: address as *mut u8, class, owner: self.clone() })
+        Ok(())
+    }
+
+    /// A block of at least so many bytes, and at most 1 MiB.
+    ///
+    /// # Errors
+    /// [`Trouble::Later`] where all are lent.
+    pub fn take(self: &Arc<Pinned>, bytes: usize) -> Result<PinnedBlock, Trouble> {
+        let class = (bytes.next_power_of_two().trailing_zeros() as usize).max(SMALLEST);
+        assert!(class <= LARGEST, "what is larger goes in pieces");
+        self.reserve()?;
+        let mut arena = lock(&self.arena);
+        let at = arena.take(class).ok_or(Trouble::Later)?;
+        Ok(PinnedBlock { ptr: (arena.base + at) as *mut u8, class, owner: self.clone() })
     }
 
     /// Frees everything, if nothing is in use; says whether it did.
     pub fn close(&self, _: &Idle<'_>) -> bool {
-        let mut shelves = lock(&self.0);
-        if shelves.lent > 0 {
+        let mut arena = lock(&self.arena);
+        if arena.lent > 0 {
             return false;
         }
-        shelves.free.clear();
-        for slab in shelves.slabs.drain(..) {
+        let base = std::mem::take(&mut *arena).base;
+        if base != 0 {
             // SAFETY: the driver gave it, no block of it is in use, and no copy is under way.
-            unsafe { unlock_pages(slab as *mut u8) };
+            unsafe { unlock_pages(base as *mut u8) };
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_never_overlap_and_join_again() {
+        let mut arena = Arena { bytes: 4 << LARGEST, ..Arena::default() };
+        arena.free[LARGEST].extend((0..4).map(|k| k << LARGEST));
+        let mut state = 7u64;
+        let mut lent: Vec<(usize, usize)> = Vec::new();
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let draw = (state >> 33) as usize;
+            if !draw.is_multiple_of(3) {
+                let class = SMALLEST + draw / 3 % (LARGEST - SMALLEST + 1);
+                if let Some(at) = arena.take(class) {
+                    let end = at + (1 << class);
+                    assert!(at.is_multiple_of(1 << class) && end <= arena.bytes);
+                    assert!(lent.iter().all(|&(a, c)| end <= a || a + (1 << c) <= at));
+                    lent.push((at, class));
+                }
+            } else if !lent.is_empty() {
+                let (at, class) = lent.swap_remove(draw / 3 % lent.len());
+                arena.put(at, class);
+            }
+        }
+        lent.drain(..).for_each(|(at, class)| arena.put(at, class));
+        assert_eq!(arena.free[LARGEST].len(), 4);
+        assert_eq!(arena.lent, 0);
     }
 }

@@ -10,9 +10,9 @@
 //! would save a pass, but know a bias, ReLU and GELU alone, and round a half once where the ops
 //! apart round twice: a value would depend on what was fused.
 
+use super::context::has_cublas;
 use super::gemm::{Misfit, Multiplied, calls};
 use super::launch::Launcher;
-use super::nvidia::has_cublas;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::{Operand, align, elementwise};

@@ -4,7 +4,9 @@
 //! Called on the device's thread. What is returned are promises: the elements are there when the
 //! lane has reached the flight.
 
+use super::arrival::{Arrival, Piece};
 use super::doubt::{Doubt, Known};
+use super::download::PIECE;
 use super::gear::{Berth, Gear, Place, device, here};
 use super::group;
 use super::handed::{Handed, Whereabouts};
@@ -16,7 +18,7 @@ use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::engine::run;
 use crate::error::{Error, ErrorKind};
-use crate::graph::node::{Node, NodeLink, Sink};
+use crate::graph::node::{Node, NodeLink, Room, Sink};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::graph::work::Work;
 use crate::guard::caught;
@@ -24,6 +26,7 @@ use crate::shape::{Layout, Shape, contiguous_strides};
 use crate::view::{Serial, View};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// An operand of a step.
@@ -42,25 +45,30 @@ pub(crate) struct Queued {
     pub landing: Option<Landing>,
 }
 
-/// Host memory that a sink is given: staging that the flight fills, or a value that lay on the host
-/// all along.
-pub(crate) struct Landing {
-    staging: Option<Arc<PinnedBlock>>,
-    value: Option<Value>,
-    layout: Layout,
-    dtype: DType,
+/// What is on its way to the host when a flight is reached.
+pub(crate) enum Landing {
+    /// Host memory for a sink: staging that the flight fills.
+    Staged(Arc<PinnedBlock>, Layout, DType),
+    /// The same: a value that lay on the host all along.
+    OnHost(Value, Layout, DType),
+    /// A value that comes in pieces, to where its sink wants it; or to here, to be looked at.
+    Arrival(Arc<Arrival>, Option<(Arc<Vec<MaybeUninit<u64>>>, Layout, DType)>),
+    /// One of these pieces; of no step.
+    Piece(Piece),
 }
 
 impl Landing {
-    /// Hands the elements to the sink. To be called when the flight is reached.
+    /// Hands the elements to the sink, where it is to be given any. To be called when the flight is
+    /// reached.
     pub fn give(&self, sink: &dyn Sink, node: &Node) -> Result<(), Error> {
-        let base = match (&self.staging, &self.value) {
-            (Some(block), _) => block.ptr() as *const u8,
-            (None, Some(value)) => value.host().unwrap_or(std::ptr::null()),
-            (None, None) => std::ptr::null(),
+        let (base, layout, dtype) = match self {
+            Landing::Staged(block, layout, dtype) => (block.ptr() as *const u8, layout, *dtype),
+            Landing::OnHost(value, layout, dtype) => (value.host().unwrap_or(std::ptr::null()), layout, *dtype),
+            Landing::Arrival(_, Some((all, layout, dtype))) => (all.as_ptr().cast(), layout, *dtype),
+            Landing::Arrival(_, None) | Landing::Piece(_) => return Ok(()),
         };
-        let ptr = base.wrapping_add(self.layout.offset * self.dtype.size());
-        let view = View { ptr, dtype: self.dtype, shape: &self.layout.shape, strides: &self.layout.strides };
+        let ptr = base.wrapping_add(layout.offset * dtype.size());
+        let view = View { ptr, dtype, shape: &layout.shape, strides: &layout.strides };
         let taken = caught(|| sink.take(view, &Serial));
         taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words)))
     }
@@ -195,35 +203,51 @@ impl Backend for Launch<'_> {
     }
 
     /// Copies a value to where its sink will read it.
-    fn give(&mut self, _: &dyn Sink, _: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
+    fn give(&mut self, sink: &dyn Sink, _: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
         let layout = value.layout(&of.shape);
         if let Some(value) = on_host(value) {
-            self.landing = Some(Landing { staging: None, value: Some(value), layout, dtype: of.dtype });
+            self.landing = Some(Landing::OnHost(value, layout, of.dtype));
             return Ok(());
         }
         let bytes = of.bytes();
+        if bytes > PIECE {
+            let ptr = self.find(value, of)?;
+            self.gear.order(self.lane)?;
+            let (from, offset) = match buffer_here(value).filter(|_| layout.is_contiguous()) {
+                Some(from) => (from, layout.offset * of.dtype.size()),
+                None => {
+                    let to = self.gear.target(bytes, self.lane)?;
+                    self.row_by_row(ptr, &layout, of, to.ptr)?;
+                    (to.buffer, 0)
+                }
+            };
+            let (room, looked_at) = match sink.room() {
+                Some(room) => (room?, None),
+                None => {
+                    let (room, all) = Room::plain(bytes)?;
+                    (room, Some((all, contiguous(&of.shape), of.dtype)))
+                }
+            };
+            self.landing = Some(Landing::Arrival(self.gear.download(from, offset, bytes, room), looked_at));
+            return Ok(());
+        }
         let staging = if bytes > 0 {
+            let block = self.gear.pinned.take(bytes)?;
             let ptr = self.find(value, of)?;
             self.gear.order(self.lane)?;
             let from = if layout.is_contiguous() {
                 let all = here(value).unwrap_or_else(|| unreachable!("it was just found here"));
                 all.part((layout.offset * of.dtype.size()) as u64, bytes)
             } else {
-                let strides = &layout.strides;
-                let view = DeviceView { ptr, dtype: of.dtype, shape: &of.shape, strides };
                 let copy = self.berth.room(bytes)?;
-                let to = DeviceViewMut { ptr: copy.ptr(), dtype: of.dtype, shape: &of.shape };
-                self.gear.launcher.copy(&self.berth, view, to)?;
-                self.gear.launcher.send(&self.berth)?;
+                self.row_by_row(ptr, &layout, of, copy.ptr())?;
                 copy
             };
-            self.gear.read_back(from, self.lane)?
+            self.gear.cargo[self.lane].download(block, from, self.gear.lanes.raw(self.lane))?
         } else {
             Arc::new(self.gear.pinned.take(0)?)
         };
-        let strides = contiguous_strides(&of.shape);
-        let layout = Layout { shape: of.shape.clone(), strides, offset: 0 };
-        self.landing = Some(Landing { staging: Some(staging), value: None, layout, dtype: of.dtype });
+        self.landing = Some(Landing::Staged(staging, contiguous(&of.shape), of.dtype));
         Ok(())
     }
 
@@ -236,21 +260,48 @@ impl Backend for Launch<'_> {
     }
 }
 
+impl Launch<'_> {
+    /// Copies a value's elements to memory without gaps.
+    fn row_by_row(&mut self, ptr: u64, layout: &Layout, of: &Node, to: u64) -> Result<(), Trouble> {
+        let view = DeviceView { ptr, dtype: of.dtype, shape: &of.shape, strides: &layout.strides };
+        let to = DeviceViewMut { ptr: to, dtype: of.dtype, shape: &of.shape };
+        self.gear.launcher.copy(&self.berth, view, to)?;
+        self.gear.launcher.send(&self.berth)
+    }
+}
+
+fn contiguous(shape: &Shape) -> Layout {
+    Layout { shape: shape.clone(), strides: contiguous_strides(shape), offset: 0 }
+}
+
+/// The buffer in which a value's elements lie on the device.
+fn buffer_here(value: &Value) -> Option<Arc<dyn Buffer>> {
+    let Storage::Shared(buffer) = &value.storage else { return None };
+    if device(&**buffer).is_some() {
+        return Some(buffer.clone());
+    }
+    let handed: &Handed = buffer.as_any().downcast_ref()?;
+    match &*handed.whereabouts() {
+        Whereabouts::Here(here) => Some(here.clone()),
+        _ => None,
+    }
+}
+
 impl Gear {
     pub(super) fn target(&mut self, bytes: usize, lane: usize) -> Result<Target, Trouble> {
         if let Some(transcript) = &self.transcript {
             let buffer = transcript.buffer(bytes);
             return Ok(Target { ptr: buffer.ptr(), buffer });
         }
-        let buffer: Arc<DeviceBuffer> = self.heap.buffer(bytes, &self.lanes, lane)?;
+        let buffer: Arc<DeviceBuffer> = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
         Ok(Target { ptr: buffer.ptr(), buffer })
     }
 
     /// Makes a step's launches, all that it takes being there.
     fn send(&mut self, lane: usize, berth: &Berth) -> Result<(), Trouble> {
         if self.launcher.batch.has_products() {
-            let (raw, next) = (self.lanes.raw(lane), self.lanes.next(lane));
-            match self.launcher.blas.works(lane, raw, next) {
+            let next = self.lanes.next(lane);
+            match self.launcher.blas.works(self.lanes.stream(lane), &self.pool, next) {
                 Ok(before) => {
                     self.after.extend(before);
                     self.order(lane)?;

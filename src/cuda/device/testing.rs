@@ -4,11 +4,14 @@
 
 use super::background::Background;
 use super::cache::Disk;
+use super::context::Context;
+use super::download::PIECE;
 use super::lanes::Mark;
 use super::launch::Launcher;
 use super::module::Fusion;
-use super::nvidia::{Allocation, Context, Idle, Span};
-use super::pinned::{Cargo, Pinned};
+use super::nvidia::{Allocation, Idle, Span};
+use super::pinned::{Cargo, Pinned, PinnedBlock};
+use super::pool::Pool;
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::dtype::{DType, Element, with_dtype};
@@ -30,6 +33,7 @@ pub(super) struct Rig {
     context: Option<Context>,
     gpu: Gpu,
     pub stream: Stream,
+    pool: Arc<Pool>,
     pinned: Arc<Pinned>,
     cargo: RefCell<Cargo>,
     owned: RefCell<Vec<Allocation>>,
@@ -45,9 +49,10 @@ impl Rig {
         let stream = Stream { raw: context.streams[0], number: 0 };
         Rig {
             gpu: context.gpu,
+            pool: Pool::new(context.pool, 0),
             context: Some(context),
             stream,
-            pinned: Arc::default(),
+            pinned: Arc::new(Pinned::of(0)),
             cargo: RefCell::default(),
             owned: RefCell::default(),
             error: Cell::new(0),
@@ -89,7 +94,7 @@ impl Rig {
                 }
                 Ok(done) => {
                     let mark = Mark { lane: 0, at: 1 };
-                    launcher.blas.works(0, self.stream.raw, mark).unwrap();
+                    launcher.blas.works(self.stream, &self.pool, mark).unwrap();
                     launcher.send(self)?;
                     return Ok(done);
                 }
@@ -98,7 +103,7 @@ impl Rig {
     }
 
     fn room(&self, bytes: usize) -> Span {
-        let memory = self.stream.raw.allocate(bytes.max(1)).unwrap();
+        let memory = self.pool.allocate(self.stream, bytes.max(1)).unwrap();
         let span = memory.span().part(0, bytes);
         self.owned.borrow_mut().push(memory);
         span
@@ -108,33 +113,46 @@ impl Rig {
         self.room(bytes).ptr()
     }
 
+    /// Page-locked memory; what was sent before has arrived where there is none.
+    fn block(&self, bytes: usize) -> PinnedBlock {
+        self.pinned.take(bytes).unwrap_or_else(|_| {
+            self.idle();
+            self.cargo.take();
+            self.pinned.take(bytes).unwrap()
+        })
+    }
+
     pub fn upload(&self, bytes: &[u8]) -> u64 {
         let to = self.room(bytes.len());
-        let block = self.pinned.take(bytes.len()).unwrap();
-        let shape = [bytes.len()];
-        let from = View { ptr: bytes.as_ptr(), dtype: DType::U8, shape: &shape, strides: &[1] };
-        copy::copy(
-            from,
-            &ViewMut { ptr: block.ptr(), dtype: DType::U8, shape: &shape, life: PhantomData },
-            &Serial,
-        );
-        if !bytes.is_empty() {
-            self.cargo.borrow_mut().upload(to, block, self.stream.raw).unwrap();
+        for (k, piece) in bytes.chunks(PIECE).enumerate() {
+            let block = self.block(piece.len());
+            let shape = [piece.len()];
+            let from = View { ptr: piece.as_ptr(), dtype: DType::U8, shape: &shape, strides: &[1] };
+            copy::copy(
+                from,
+                &ViewMut { ptr: block.ptr(), dtype: DType::U8, shape: &shape, life: PhantomData },
+                &Serial,
+            );
+            let part = to.part((k * PIECE) as u64, piece.len());
+            self.cargo.borrow_mut().upload(part, block, self.stream.raw).unwrap();
         }
         to.ptr()
     }
 
     pub fn download(&self, ptr: u64, bytes: usize) -> Vec<u8> {
-        if bytes == 0 {
-            return Vec::new();
-        }
         // SAFETY: tests ask for what they were given.
         let from = unsafe { Span::new(ptr, bytes) };
-        let block = self.pinned.take(bytes).unwrap();
-        let block = self.cargo.borrow_mut().download(block, from, self.stream.raw).unwrap();
-        self.idle();
-        let view = View { ptr: block.ptr(), dtype: DType::U8, shape: &[bytes], strides: &[1] };
-        view.to_vec().unwrap()
+        let mut all = Vec::new();
+        for at in (0..bytes).step_by(PIECE) {
+            let n = PIECE.min(bytes - at);
+            let block = self.block(n);
+            let part = from.part(at as u64, n);
+            let block = self.cargo.borrow_mut().download(block, part, self.stream.raw).unwrap();
+            self.idle();
+            let view = View { ptr: block.ptr(), dtype: DType::U8, shape: &[n], strides: &[1] };
+            all.extend(view.to_vec::<u8>().unwrap());
+        }
+        all
     }
 
     /// The record of a bad index: position, index, size.

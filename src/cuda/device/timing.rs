@@ -28,11 +28,13 @@ pub(crate) struct Timing {
     events: Arc<Events>,
     /// Of the launch that is being prepared: its first event, and when that was recorded.
     open: Option<(Event, Option<Instant>)>,
+    /// Somebody records.
+    recording: bool,
 }
 
 impl Timing {
     pub fn new(every: u32, events: Arc<Events>) -> Timing {
-        Timing { every, since: 0, events, open: None }
+        Timing { every, since: 0, events, open: None, recording: false }
     }
 
     /// A launch is about to be prepared: it is timed if somebody records and it is its turn.
@@ -42,12 +44,8 @@ impl Timing {
             *begun = None;
             return Ok(());
         }
-        if self.every == 0 || !recording {
-            return Ok(());
-        }
-        self.since += 1;
-        if self.since >= self.every {
-            self.since = 0;
+        self.recording = recording && self.every > 0;
+        if self.recording && self.since + 1 >= self.every {
             self.open = Some((self.events.take()?, None));
         }
         Ok(())
@@ -67,6 +65,7 @@ impl Timing {
 
     /// The launch is queued.
     pub fn end(&mut self, raw: Raw) -> Result<Option<Timed>, Trouble> {
+        self.since = if self.open.is_some() { 0 } else { self.since + u32::from(self.recording) };
         let Some((begin, begun)) = self.open.take() else { return Ok(None) };
         let Some(launched) = begun else {
             self.events.give_back(begin);

@@ -55,7 +55,7 @@ impl Gear {
         if let Storage::Shared(source) = &value.storage
             && let Some(source) = device(&**source)
         {
-            let here = self.heap.buffer(bytes, &self.lanes, lane)?;
+            let here = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
             let offset = value.placed.as_ref().map_or(0, |p| p.offset) * handed.dtype.size();
             let (Some(ours), Some(theirs)) = (self.heap.context(), source.heap.context()) else {
                 unreachable!("a device closes only once nothing lies on it");
@@ -68,12 +68,12 @@ impl Gear {
         }
         if bytes > AT_ONCE && value.placed.is_none() {
             let copy_lane = self.copy_lane();
-            let here = self.heap.buffer(bytes, &self.lanes, copy_lane)?;
+            let here = self.heap.buffer(&self.pool, bytes, &self.lanes, copy_lane)?;
             *handed.whereabouts() = Whereabouts::OnTheWay;
             self.uploads.push_back(Upload { handed: buffer.clone(), value, buffer: here, done: 0 });
             return Err(Trouble::Later);
         }
-        let here = self.heap.buffer(bytes, &self.lanes, lane)?;
+        let here = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
         if bytes > 0 {
             let block = self.pinned.take(bytes)?;
             let Handed { shape, dtype, .. } = handed;
@@ -109,7 +109,7 @@ impl Gear {
     /// Copies the next piece, as part of the next flight of the lane for copies.
     ///
     /// # Errors
-    /// After an error the elements are where they came from, and the next step that needs them begins anew.
+    /// [`Trouble::Later`] where there is no page-locked memory for it now. After another error the elements are where they came from, and the next step that needs them begins anew.
     pub fn upload_piece(&mut self) -> Result<(), Trouble> {
         let lane = self.copy_lane();
         let Some(mut upload) = self.uploads.pop_front() else { return Ok(()) };
@@ -135,6 +135,10 @@ impl Gear {
                     self.uploads.push_front(upload);
                 }
                 Ok(())
+            }
+            Err(Trouble::Later) => {
+                self.uploads.push_front(upload);
+                Err(Trouble::Later)
             }
             Err(trouble) => {
                 *handed.whereabouts() = Whereabouts::Elsewhere(upload.value);

@@ -6,6 +6,7 @@
 
 use super::Shared;
 use crate::completion::AWAITED;
+use crate::cuda::device::background::Wanted;
 use crate::cuda::device::doubt::Known;
 use crate::cuda::device::nvidia::Event;
 use crate::cuda::device::pinned::Cargo;
@@ -17,8 +18,9 @@ use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::Condvar;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// One step, or one piece of a copy, on its way.
@@ -114,15 +116,45 @@ impl Shared {
     }
 
     /// Publishes a flight that is through: values and errors become known, and those who await them
-    /// wake.
-    pub(super) fn publish(&self, lane: usize, flight: Flight) {
+    /// wake. What is copied from there on is copied by others, and published then.
+    pub(super) fn publish(self: &Arc<Self>, lane: usize, flight: Flight) {
         let Flight { step, cargo, landing, timed, launched, .. } = flight;
         // Staging is of no more use; a landing's is read below.
         drop(cargo);
         let times = timed.and_then(|timed| {
             lock(&self.lanes[lane].anchor).as_mut().and_then(|anchor| anchor.read(timed, &self.timed))
         });
-        let Some(mut step) = step else { return };
+        let landing = match landing {
+            Some(Landing::Piece(piece)) => {
+                let Some(open) = self.heap.open() else { return };
+                open.background.make(Wanted::Copy, move || {
+                    piece.land();
+                    Ok(())
+                });
+                return;
+            }
+            landing => landing,
+        };
+        let Some(step) = step else { return };
+        if let Some(Landing::Arrival(arrival, _)) = &landing {
+            let (shared, arrival) = (self.clone(), arrival.clone());
+            arrival.then(Box::new(move || {
+                if !shared.over.load(SeqCst) {
+                    shared.conclude(step, landing, launched, times);
+                }
+            }));
+            return;
+        }
+        self.conclude(step, landing, launched, times);
+    }
+
+    fn conclude(
+        &self,
+        mut step: Step,
+        landing: Option<Landing>,
+        launched: Instant,
+        times: Option<(Instant, Instant)>,
+    ) {
         if self.port.recordings.is_on() {
             self.port.recordings.landed(step.at, launched, times);
         }

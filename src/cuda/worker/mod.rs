@@ -13,10 +13,11 @@ mod reaper;
 mod region;
 mod thread;
 
+use crate::cuda::device::context;
 use crate::cuda::device::doubt::Known;
 use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
-use crate::cuda::device::nvidia::{self, Events};
+use crate::cuda::device::nvidia::Events;
 use crate::cuda::device::pinned::Pinned;
 use crate::cuda::ops;
 use crate::dtype::DType;
@@ -56,6 +57,10 @@ pub(crate) struct Manner {
     pub graphs: bool,
     /// A profiler is told of each step.
     pub nvtx: bool,
+    /// Bytes of page-locked memory.
+    pub pinned_bytes: usize,
+    /// Bytes of freed memory that lanes keep at most.
+    pub kept_bytes: usize,
 }
 
 /// What the device's threads share, for one life of the device's thread.
@@ -131,7 +136,7 @@ impl Shared {
             events: Arc::new(Events::untimed()),
             timed: Arc::new(Events::timed()),
             heap,
-            pinned: Arc::default(),
+            pinned: Arc::new(Pinned::of(driver.manner.pinned_bytes)),
             epoch: Instant::now(),
             over: AtomicBool::new(false),
             abandoned: driver.abandoned.clone(),
@@ -247,7 +252,7 @@ impl Runner for CudaRunner {
         let shared = lock(&self.shared).clone();
         match shared.and_then(|shared| shared.heap.free_memory()) {
             Some((free, total)) => DeviceMemory { free: Some(free), total },
-            None => DeviceMemory { free: None, total: nvidia::memory(self.ordinal()).unwrap_or(0) },
+            None => DeviceMemory { free: None, total: context::memory(self.ordinal()).unwrap_or(0) },
         }
     }
 
@@ -271,7 +276,9 @@ impl Runner for CudaRunner {
             }
         }
         let to: &CudaRunner = to.as_any().downcast_ref()?;
-        let near = self.ordinal() == to.ordinal() || nvidia::open_to(self.ordinal(), to.ordinal());
+        let heap = |runner: &CudaRunner| lock(&runner.shared).as_ref().map(|shared| shared.heap.clone());
+        let (from, to) = (heap(self)?, heap(to)?);
+        let near = from.ordinal == to.ordinal || from.peers.reach(from.open()?, to.open()?);
         let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };
         (near && value.layout(shape).is_contiguous()).then_some(value)
     }

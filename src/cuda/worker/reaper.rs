@@ -26,7 +26,7 @@ pub(super) fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHa
     std::thread::Builder::new().name(name).spawn(life)
 }
 
-fn live(shared: &Shared, number: usize) {
+fn live(shared: &Arc<Shared>, number: usize) {
     let lane = &shared.lanes[number];
     if let Some(open) = shared.heap.context() {
         open.make_current();

@@ -11,6 +11,7 @@ mod submit;
 use super::flight::put;
 use super::{Shared, reaper};
 use crate::cuda::device::gear::Gear;
+use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::Timing;
 use crate::cuda::device::{Trouble, describe};
 use crate::engine::desk::Desk;
@@ -40,6 +41,15 @@ enum PutOff {
     Later,
     /// Memory is short.
     Memory,
+    /// It is, and all that was kept for later has been given back: what is not there now will not
+    /// come.
+    LastOfMemory,
+}
+
+impl PutOff {
+    fn is_of_memory(self) -> bool {
+        self != PutOff::Later
+    }
 }
 
 /// A lane's steps that are not queued yet, and its work since the last event.
@@ -75,7 +85,15 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         let shared = shared.clone();
         Arc::new(move || shared.look_again())
     };
-    let opened = Gear::open(heap, pinned, shared.events.clone(), shared.reached.clone(), timing, bell);
+    let opened = Gear::open(
+        heap,
+        pinned,
+        shared.events.clone(),
+        shared.reached.clone(),
+        timing,
+        bell,
+        shared.manner.kept_bytes,
+    );
     let lanes = shared.lanes.len();
     let worker = match opened {
         Ok(gear) => Some(Worker {
@@ -195,7 +213,9 @@ impl Worker {
         let mut did = seen != self.seen;
         self.seen = seen;
         self.moved |= did;
-        self.tidy |= self.trim.swap(false, SeqCst) && self.gear.begin_trim();
+        if self.trim.swap(false, SeqCst) {
+            self.tidy |= self.gear.begin_trim()?;
+        }
         shared.port.attendance.attend(0);
         {
             let mut desk = guard::lock(&shared.desk);
@@ -220,8 +240,8 @@ impl Worker {
             self.gear.free_returned()?;
             self.moved |= self.gear.heap.live() != before;
         }
-        did |= self.upload()?;
-        let short = self.queues.iter().any(|q| q.put_off == Some(PutOff::Memory));
+        did |= self.copy()?;
+        let short = self.queues.iter().any(|q| q.put_off.is_some_and(PutOff::is_of_memory));
         if short {
             self.watch_frees()?;
         }
@@ -274,7 +294,8 @@ impl Worker {
                 if self.queues[lane].steps.is_empty() {
                     continue;
                 }
-                if self.queues[lane].put_off == Some(PutOff::Memory) && !self.moved && !self.has_all_memory() {
+                let short = self.queues[lane].put_off.is_some_and(PutOff::is_of_memory);
+                if short && !self.moved && !self.has_all_memory() {
                     continue;
                 }
                 let Some(step) = self.queues[lane].steps.pop_front() else { continue };
@@ -312,6 +333,7 @@ impl Worker {
             && self.gear.frees_under_way() == 0
             && !shared.heap.has_returned()
             && !self.gear.is_uploading()
+            && !self.gear.is_downloading()
     }
 
     /// True where no more memory can come: nothing is under way, nor a free, nor word of a value
@@ -321,15 +343,23 @@ impl Worker {
         !freed && !self.shared.port.has_news() && lock(&self.shared.desk).is_clear() && self.is_alone()
     }
 
-    /// Goes on with copies to the device.
-    fn upload(&mut self) -> Result<bool, Trouble> {
+    /// Goes on with copies to the device, and from it.
+    fn copy(&mut self) -> Result<bool, Trouble> {
         let lane = self.gear.copy_lane();
+        let mut did = false;
+        if let Some(piece) = self.gear.download_piece()? {
+            self.depart(lane, None, Some(Landing::Piece(piece)), None);
+            self.cover(lane)?;
+            did = true;
+        }
         let under_way = self.shared.lanes[lane].sky().flights.len();
         if !self.gear.can_upload(under_way) {
-            return Ok(false);
+            return Ok(did);
         }
         match self.gear.upload_piece() {
             Ok(()) => {}
+            // All page-locked memory is lent.
+            Err(Trouble::Later) => return Ok(did),
             // The step that needs it asks again.
             Err(Trouble::OutOfMemory { .. }) => self.moved = true,
             Err(trouble) => return Err(trouble),

@@ -1,12 +1,12 @@
-//! Allocation: `cuMemAlloc*`, `cuMemFree*`, pinned host memory, pools, `cuMemGetInfo`.
+//! Allocation: `cuMemAlloc*`, `cuMemFree*`, pinned host memory, `cuMemGetInfo`. Pools are in `pools`.
 
-use crate::devices::Device;
-use crate::ffi::{Handle, In, Kind, Out, handle, id};
+use crate::ffi::{Handle, Kind, Out, id};
 use crate::memory::{Life, Place, Touch};
-use crate::sim::{Sim, call, call_holding};
+use crate::pools::default_of;
+use crate::sim::{Sim, call, call_holding, may_wait};
 use crate::status::{
     HOST_MEMORY_NOT_REGISTERED, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome,
-    STREAM_CAPTURE_UNSUPPORTED, Status,
+    STREAM_CAPTURE_UNSUPPORTED, SUCCESS, Status,
 };
 use crate::work::Work;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ impl Sim {
     }
 
     /// The allocation that begins at `address` and that no call has freed yet.
-    fn owned(&mut self, what: &str, address: usize) -> Outcome<(usize, Place, bool)> {
+    fn owned(&mut self, what: &str, address: usize) -> Outcome<(usize, Place)> {
         let found = self
             .memory
             .at(address)
             .filter(|a| !a.variable)
-            .map(|a| (a.span.len, a.place, a.pooled, a.serial, a.left.clone()));
+            .map(|a| (a.span.len, a.place, a.serial, a.left.clone()));
         match found {
-            Some((len, place, pooled, _, None)) => Ok((len, place, pooled)),
-            Some((_, _, _, serial, Some(left))) => {
+            Some((len, place, _, None)) => Ok((len, place)),
+            Some((_, _, serial, Some(left))) => {
                 self.report("misuse", format!("{what}: allocation {serial} is freed again, after {left}"));
                 Err(INVALID_VALUE)
             }
@@ -46,16 +46,6 @@ impl Sim {
                 Err(INVALID_VALUE)
             }
         }
-    }
-
-    fn default_pool(&mut self, device: i32) -> Outcome<Handle> {
-        self.device(device)?;
-        Ok(handle(Kind::Pool, device as u64))
-    }
-
-    fn pool(&mut self, pool: Handle) -> Outcome<&mut Device> {
-        let device = id(Kind::Pool, pool)? as usize;
-        self.devices.get_mut(device).ok_or(INVALID_HANDLE)
     }
 }
 
@@ -69,7 +59,7 @@ pub extern "C" fn cuMemAlloc_v2(pointer: Out<Handle>, len: usize) -> Status {
         }
         let device = sim.device_of(context);
         sim.grant(device, len, None)?;
-        let start = sim.memory.add(len, Place::Device(device), false, Life::Here)?;
+        let start = sim.memory.add(len, Place::Device(device), None, Life::Here)?;
         sim.count_bytes();
         pointer.set(start)
     })
@@ -96,7 +86,7 @@ pub extern "C" fn cuMemFree_v2(pointer: Handle) -> Status {
     })
 }
 
-fn allocate_async(pointer: Out<Handle>, len: usize, pool_device: Option<Handle>, stream: Handle) -> Status {
+fn allocate_async(pointer: Out<Handle>, len: usize, pool: Option<Handle>, stream: Handle) -> Status {
     call(|sim| {
         let stream = sim.stream(stream)?;
         let this = sim.streams.get(&stream).ok_or(INVALID_HANDLE)?;
@@ -105,12 +95,12 @@ fn allocate_async(pointer: Out<Handle>, len: usize, pool_device: Option<Handle>,
         if this.capture.is_some() {
             return Err(STREAM_CAPTURE_UNSUPPORTED);
         }
-        let device = match pool_device {
-            Some(pool) => id(Kind::Pool, pool)? as usize,
-            None => sim.device_of(context),
+        let (device, pool) = match pool {
+            Some(pool) => (sim.pool(pool)?.device, id(Kind::Pool, pool)?),
+            None => (sim.device_of(context), default_of(sim.device_of(context))),
         };
         sim.grant(device, len, Some(stream))?;
-        let start = sim.memory.add(len, Place::Device(device), true, Life::Coming)?;
+        let start = sim.memory.add(len, Place::Device(device), Some(pool), Life::Coming)?;
         sim.count_bytes();
         let Some(allocation) = sim.memory.at(start) else { return Err(OUT_OF_MEMORY) };
         let work = Work::Open(allocation.span);
@@ -126,7 +116,7 @@ pub extern "C" fn cuMemAllocAsync(pointer: Out<Handle>, len: usize, stream: Hand
     allocate_async(pointer, len, None, stream)
 }
 
-/// `cuMemAllocFromPoolAsync`; the only pools are the devices' default ones.
+/// `cuMemAllocFromPoolAsync`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocFromPoolAsync(
     pointer: Out<Handle>,
@@ -150,7 +140,7 @@ pub extern "C" fn cuMemFreeAsync(pointer: Handle, stream: Handle) -> Status {
         if this.capture.is_some() {
             return Err(STREAM_CAPTURE_UNSUPPORTED);
         }
-        let (len, place, _) = sim.owned("cuMemFreeAsync", pointer)?;
+        let (len, place) = sim.owned("cuMemFreeAsync", pointer)?;
         if !matches!(place, Place::Device(_)) {
             return Err(INVALID_VALUE);
         }
@@ -176,16 +166,20 @@ pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status
     })
 }
 
-/// `cuMemHostAlloc`. All flags are taken as plain page-locked memory.
+/// `cuMemHostAlloc`. All flags are taken as plain page-locked memory. It takes its time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(pointer: Out<Handle>, len: usize, flags: u32) -> Status {
+    let waited = call_holding(|sim| may_wait(sim, "cuMemHostAlloc"));
+    if waited != SUCCESS {
+        return waited;
+    }
     call(|sim| {
         sim.healthy_current()?;
         if len == 0 || flags & !7 != 0 {
             return Err(INVALID_VALUE);
         }
         sim.faults.on_allocation()?;
-        let start = sim.memory.add(len, Place::Pinned, false, Life::Here)?;
+        let start = sim.memory.add(len, Place::Pinned, None, Life::Here)?;
         sim.stats.live_pinned += 1;
         pointer.set(start)
     })
@@ -196,7 +190,7 @@ pub extern "C" fn cuMemHostAlloc(pointer: Out<Handle>, len: usize, flags: u32) -
 pub extern "C" fn cuMemFreeHost(pointer: Handle) -> Status {
     call(|sim| {
         let context = sim.current()?;
-        let (_, place, _) = sim.owned("cuMemFreeHost", pointer)?;
+        let (_, place) = sim.owned("cuMemFreeHost", pointer)?;
         if place != Place::Pinned {
             return Err(INVALID_VALUE);
         }
@@ -252,84 +246,5 @@ pub extern "C" fn cuMemHostGetDevicePointer_v2(device: Out<Handle>, host: Handle
     call(|sim| match sim.memory.find(host) {
         Some(allocation) if !matches!(allocation.place, Place::Device(_)) => device.set(host),
         _ => Err(INVALID_VALUE),
-    })
-}
-
-/// `cuDeviceGetDefaultMemPool`.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: i32) -> Status {
-    call(|sim| pool.set(sim.default_pool(device)?))
-}
-
-/// `cuDeviceGetMemPool`: the default one.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceGetMemPool(pool: Out<Handle>, device: i32) -> Status {
-    call(|sim| pool.set(sim.default_pool(device)?))
-}
-
-/// `cuMemPoolTrimTo`: nothing is kept, so there is nothing to trim.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolTrimTo(pool: Handle, _keep: usize) -> Status {
-    call(|sim| sim.pool(pool).map(drop))
-}
-
-const THRESHOLD: u32 = 4;
-
-/// `cuMemPoolSetAttribute`: keeps the release threshold, takes the reuse switches without effect.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: In<u64>) -> Status {
-    call(|sim| {
-        let device = sim.pool(pool)?;
-        match attribute {
-            THRESHOLD => device.threshold = value.get()?,
-            1..=3 | 6 | 8 => {}
-            _ => return Err(INVALID_VALUE),
-        }
-        Ok(())
-    })
-}
-
-/// `cuMemPoolGetAttribute`.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolGetAttribute(pool: Handle, attribute: u32, value: Out<u64>) -> Status {
-    call(|sim| {
-        let threshold = sim.pool(pool)?.threshold;
-        let held = sim.memory.usage(id(Kind::Pool, pool)? as usize).held as u64;
-        match attribute {
-            THRESHOLD => value.set(threshold),
-            5..=8 => value.set(held),
-            _ => Err(INVALID_VALUE),
-        }
-    })
-}
-
-/// `CUmemAccessDesc` of CUDA 13.0: kind and number of a place, and its rights.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct MemoryAccess {
-    kind: u32,
-    device: i32,
-    rights: u32,
-}
-
-/// `cuMemPoolSetAccess`.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolSetAccess(pool: Handle, list: In<MemoryAccess>, count: usize) -> Status {
-    call(|sim| {
-        let own = id(Kind::Pool, pool)? as usize;
-        for access in list.list(count)? {
-            sim.device(access.device)?;
-            let other = access.device as usize;
-            if access.kind != 1 || other != own && sim.faults.no_peers {
-                return Err(INVALID_VALUE);
-            }
-            let device = sim.pool(pool)?;
-            if access.rights == 3 {
-                device.pool_access.insert(other);
-            } else {
-                device.pool_access.remove(&other);
-            }
-        }
-        Ok(())
     })
 }

@@ -4,7 +4,7 @@
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::gemm::{Activation, Gemm, Matrix, Type};
 use crate::memory::Touch;
-use crate::sim::{Sim, lock};
+use crate::sim::{Sim, lock, may_wait};
 use crate::status::Outcome;
 use crate::work::Work;
 use std::collections::BTreeMap;
@@ -37,12 +37,10 @@ fn with(blas: Handle, body: impl FnOnce(&mut State) -> Result) -> Result {
 /// `cublasCreate_v2`. Needs a current context, as cuBLAS does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasCreate_v2(blas: Out<Handle>) -> Result {
-    let mut sim = lock();
-    if sim.healthy_current().is_err() {
+    if may_wait(lock(), "cublasCreate").is_err() {
         return NOT_INITIALIZED;
     }
-    let id = sim.fresh_id();
-    drop(sim);
+    let id = lock().fresh_id();
     STATES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(id, State::default());
     if blas.set(handle(Kind::Blas, id)).is_ok() { SUCCESS } else { INVALID_VALUE }
 }

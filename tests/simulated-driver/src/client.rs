@@ -55,6 +55,7 @@ controls! {
     futsim_lose_device(i32, Status) -> Status;
     futsim_stall_stream(usize, i32) -> Status;
     futsim_no_peers(i32) -> Status;
+    futsim_silent_peers(i32) -> Status;
     futsim_threads_apart(i32) -> Status;
     futsim_forbid_blocking(i32);
     futsim_stats(*mut Stats) -> Status;
@@ -188,6 +189,11 @@ impl Simulator {
         (self.0.futsim_no_peers)(i32::from(on));
     }
 
+    /// Copies between devices succeed and bring nothing, or bring what they should again.
+    pub fn silence_peers(&self, on: bool) {
+        (self.0.futsim_silent_peers)(i32::from(on));
+    }
+
     /// For the race check: each host thread is a party of its own, so that what one has waited for
     /// orders nothing for another. By default they are one party, as the locks between them are not
     /// seen.
@@ -208,7 +214,7 @@ impl Simulator {
     }
 
     /// How many findings there are of a kind: `race`, `use after free`, `overrun`, `leak`,
-    /// `misuse`, `kernel`, `blocking`, `internal`.
+    /// `misuse`, `kernel`, `blocking`, `stall`, `internal`.
     pub fn count(&self, kind: &str) -> u64 {
         let kind = CString::new(kind).unwrap_or_default();
         (self.0.futsim_report_count)(kind.as_ptr())

@@ -245,7 +245,7 @@ mod tests {
             defines: vec!["-DA=1".into(), "-DB".into()],
             arch: 800,
         };
-        let mut image = program.image();
+        let mut image = program.image((13, 0));
         assert_eq!(image.pop(), Some(0));
         assert_eq!(Program::from_image(&String::from_utf8(image).unwrap()), Some(program));
         assert_eq!(Program::from_image(".version 8.0"), None);

@@ -200,6 +200,15 @@ pub extern "C" fn futsim_no_peers(on: i32) -> Status {
     })
 }
 
+/// 1: copies between devices bring nothing, without an error.
+#[unsafe(no_mangle)]
+pub extern "C" fn futsim_silent_peers(on: i32) -> Status {
+    change(|sim| {
+        sim.faults.silent_peers = on != 0;
+        Ok(())
+    })
+}
+
 /// 1: what one host thread has waited for orders nothing for another.
 #[unsafe(no_mangle)]
 pub extern "C" fn futsim_threads_apart(on: i32) -> Status {

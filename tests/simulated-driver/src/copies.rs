@@ -146,6 +146,9 @@ pub extern "C" fn cuMemcpyPeerAsync(
         if bytes == 0 {
             return Ok(());
         }
+        if sim.faults.silent_peers && to_context != from_context {
+            return Ok(());
+        }
         sim.between("cuMemcpyPeerAsync", to, from, bytes, stream)
     })
 }

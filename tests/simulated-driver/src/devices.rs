@@ -3,27 +3,22 @@
 use crate::ffi::{Out, copy_text};
 use crate::sim::{call, call_any};
 use crate::status::{NO_DEVICE, Status};
-use std::collections::BTreeSet;
 use std::ffi::c_char;
 
 /// One device.
 pub struct Device {
     /// Bytes of memory.
     pub memory: usize,
-    /// Devices that may reach this one's default pool (`cuMemPoolSetAccess`).
-    pub pool_access: BTreeSet<usize>,
     /// The primary context, once retained.
     pub primary: Option<u64>,
     /// The error that lost the device.
     pub lost: Option<Status>,
-    /// The default pool's release threshold.
-    pub threshold: u64,
 }
 
 impl Device {
     /// A device with this much memory.
     pub fn new(memory: usize) -> Device {
-        Device { memory, pool_access: BTreeSet::new(), primary: None, lost: None, threshold: 0 }
+        Device { memory, primary: None, lost: None }
     }
 }
 
@@ -34,7 +29,10 @@ pub extern "C" fn cuInit(_flags: u32) -> Status {
         if sim.devices.is_empty() {
             return Err(NO_DEVICE);
         }
-        sim.started = true;
+        if !std::mem::replace(&mut sim.started, true) {
+            // SAFETY: a function that only sets a flag.
+            unsafe { libc::atexit(crate::sim::exit) };
+        }
         Ok(())
     })
 }

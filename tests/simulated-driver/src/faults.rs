@@ -17,6 +17,8 @@ pub struct Faults {
     pub hangs_released: bool,
     /// Devices cannot reach each other's memory.
     pub no_peers: bool,
+    /// Copies between devices bring nothing.
+    pub silent_peers: bool,
 }
 
 impl Default for Faults {
@@ -32,6 +34,7 @@ impl Default for Faults {
             waits_seen: 0,
             hangs_released: false,
             no_peers: false,
+            silent_peers: false,
         }
     }
 }

@@ -9,7 +9,7 @@
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::launch::Grid;
 use crate::memory::Touch;
-use crate::sim::{Sim, call, current_handle};
+use crate::sim::{LAUNCHES, Sim, call, current_handle};
 use crate::status::{
     CAPTURED_EVENT, GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, Outcome,
     STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED, Status,
@@ -297,6 +297,7 @@ pub extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Status {
         let nodes = sim.graphs.executables.get(&id).ok_or(INVALID_HANDLE)?.1.clone();
         let touches = merged(nodes.iter().flat_map(|node| &node.touches));
         let nodes = fated(&nodes, sim)?;
+        LAUNCHES.set(true);
         sim.stats.graph_launches += 1;
         sim.submit(stream, "graph".into(), Work::Graph(nodes), touches)?;
         Ok(())

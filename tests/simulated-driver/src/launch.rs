@@ -8,7 +8,7 @@ use crate::image::{Image, Pointer, Shape};
 use crate::memory::Touch;
 use crate::module::Function;
 use crate::random::Random;
-use crate::sim::{Sim, call};
+use crate::sim::{LAUNCHES, Sim, call};
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome, Status};
 use crate::work::{Fault, Work};
 use std::ffi::c_void;
@@ -174,6 +174,7 @@ impl Sim {
         stream: Handle,
         arguments: In<usize>,
     ) -> Outcome {
+        LAUNCHES.set(true);
         let stream = self.stream(stream)?;
         let context = self.streams.get(&stream).ok_or(INVALID_HANDLE)?.context;
         self.healthy(context)?;

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | the C boundary | `ffi` pointers and handles, `status` codes |
 //! | the machine | `sim` state and lock, `scheduler` its thread, `work` what an item does, `random` |
-//! | entry points | `devices`, `contexts`, `streams`, `events`, `allocate`, `copies`, `module`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc`, `nvtx` |
+//! | entry points | `devices`, `contexts`, `streams`, `events`, `allocate`, `pools`, `copies`, `module`, `launch`, `graph`, `blas`, `blaslt`, `nvrtc`, `nvtx` |
 //! | memory | `arena` pages, `memory` the table |
 //! | kernels | `scan` and `compile` (with `shim/`), `image`, `fibers`, `trap`, `limit`; `gemm` |
 //! | checks and faults | `race`, `pinned`, `faults`, `report`, `control` |
@@ -55,6 +55,7 @@ mod module;
 mod nvrtc;
 mod nvtx;
 mod pinned;
+mod pools;
 mod race;
 mod random;
 mod report;

@@ -41,8 +41,8 @@ pub struct Allocation {
     pub serial: u64,
     pub span: Span,
     pub place: Place,
-    /// From `cuMemAllocAsync`: belongs to a pool.
-    pub pooled: bool,
+    /// The pool that it belongs to.
+    pub pool: Option<u64>,
     pub life: Life,
     /// What freed it, once a call has.
     pub left: Option<Arc<str>>,
@@ -99,7 +99,7 @@ impl Memory {
     }
 
     /// Enters a new allocation. Memory that is `Coming` is opened when its item runs.
-    pub fn add(&mut self, len: usize, place: Place, pooled: bool, life: Life) -> Outcome<usize> {
+    pub fn add(&mut self, len: usize, place: Place, pool: Option<u64>, life: Life) -> Outcome<usize> {
         if self.arena.is_none() {
             self.arena = Arena::new();
         }
@@ -110,7 +110,7 @@ impl Memory {
             }
             span.poison();
         }
-        self.enter(span, place, pooled, life);
+        self.enter(span, place, pool, life);
         if let Place::Device(device) = place {
             self.usage.entry(device).or_default().held += len;
         }
@@ -122,28 +122,28 @@ impl Memory {
         if self.find(start).is_some() {
             return Err(crate::status::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        self.enter(Span::of_client(start, len), Place::Registered, false, Life::Here);
+        self.enter(Span::of_client(start, len), Place::Registered, None, Life::Here);
         Ok(())
     }
 
     /// Enters a module's variable as memory of a device; it is never freed.
     pub fn adopt(&mut self, start: usize, len: usize, device: usize) {
         if !self.table.contains_key(&start) {
-            self.enter(Span::of_client(start, len), Place::Device(device), false, Life::Here);
+            self.enter(Span::of_client(start, len), Place::Device(device), None, Life::Here);
             if let Some(variable) = self.table.get_mut(&start) {
                 variable.variable = true;
             }
         }
     }
 
-    fn enter(&mut self, span: Span, place: Place, pooled: bool, life: Life) {
+    fn enter(&mut self, span: Span, place: Place, pool: Option<u64>, life: Life) {
         self.serial += 1;
         let (history, variable) = (History::default(), place == Place::Registered);
         let fresh = Allocation {
             serial: self.serial,
             span,
             place,
-            pooled,
+            pool,
             life,
             left: None,
             leaves_at: None,
@@ -185,6 +185,11 @@ impl Memory {
             }
         }
         (damaged, leaked)
+    }
+
+    /// True where memory of a pool is not freed.
+    pub fn has_of(&self, pool: u64) -> bool {
+        self.table.values().any(|a| a.pool == Some(pool) && a.left.is_none())
     }
 
     /// Bytes in use on a device.
@@ -270,13 +275,13 @@ impl Sim {
 
     /// True where work of `context` may reach memory of `device`. Pools have access rights of their
     /// own.
-    fn reaches(&self, context: u64, device: usize, pooled: bool) -> bool {
+    fn reaches(&self, context: u64, device: usize, pool: Option<u64>) -> bool {
         let own = self.device_of(context);
         if own == device {
             return true;
         }
-        if pooled {
-            return self.devices.get(device).is_some_and(|d| d.pool_access.contains(&own));
+        if let Some(pool) = pool {
+            return self.pools.get(&pool).is_some_and(|pool| pool.access.contains(&own));
         }
         let peers = self.contexts.get(&context).map(|context| &context.peers);
         peers.is_some_and(|peers| peers.iter().any(|&peer| self.device_of(peer) == device))
@@ -293,12 +298,12 @@ impl Sim {
     ) -> Result<(), Fault> {
         for touch in touches {
             let Some(allocation) = self.memory.at(touch.base) else { continue };
-            let (life, place, pooled, serial) =
-                (allocation.life, allocation.place, allocation.pooled, allocation.serial);
+            let (life, place, pool, serial) =
+                (allocation.life, allocation.place, allocation.pool, allocation.serial);
             let problem = match (life, place) {
                 (Life::Coming, _) => "is not there yet",
                 (Life::Gone, _) => "has been freed",
-                (Life::Here, Place::Device(device)) if !staged && !self.reaches(context, device, pooled) => {
+                (Life::Here, Place::Device(device)) if !staged && !self.reaches(context, device, pool) => {
                     "is on a device without peer access"
                 }
                 _ => continue,

@@ -4,10 +4,10 @@ use crate::compile::{self, Program};
 use crate::devices::SHARED_MAX;
 use crate::ffi::{Handle, Kind, Out, Text, handle, id};
 use crate::image::{self, Image};
-use crate::sim::{Sim, call};
+use crate::sim::{Sim, call, call_holding, may_wait};
 use crate::status::{
-    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome, Status,
-    UNSUPPORTED_PTX_VERSION,
+    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome, SUCCESS,
+    Status, UNSUPPORTED_PTX_VERSION,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -48,6 +48,10 @@ fn load_text(module: Out<Handle>, text: &str) -> Status {
         None => Err("an image that no simulated NVRTC made".to_owned()),
         Some(program) => program.compile().and_then(|path| image::load(&path)),
     };
+    let waited = call_holding(|sim| may_wait(sim, "cuModuleLoadData"));
+    if waited != SUCCESS {
+        return waited;
+    }
     call(|sim| match loaded {
         Ok(image) => sim.load(module, image),
         Err(message) => {

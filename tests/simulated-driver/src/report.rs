@@ -1,7 +1,8 @@
 //! What was found wrong, and what was counted.
 //!
 //! A report is one line, "kind: text". Kinds: `race`, `use after free`, `overrun`, `leak`,
-//! `misuse`, `kernel` (a fault or misbehaviour inside a kernel), `blocking`, `internal`.
+//! `misuse`, `kernel` (a fault or misbehaviour inside a kernel), `blocking`, `stall` (a thread that
+//! launches calls what may wait for the device while it works), `internal`.
 
 use std::collections::BTreeSet;
 
@@ -106,4 +107,10 @@ pub struct Stats {
     pub live_graphs: u64,
     /// Items of work that have run.
     pub items_run: u64,
+    /// Calls of the driver.
+    pub calls: u64,
+    /// Pools not destroyed, default ones not counted.
+    pub live_pools: u64,
+    /// Rights on pools that were given or taken.
+    pub accesses: u64,
 }

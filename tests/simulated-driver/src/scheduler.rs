@@ -26,6 +26,15 @@ impl Sim {
         streams.map(|(&id, _)| id).collect()
     }
 
+    /// True where what is queued does not run until somebody says so.
+    pub fn stands_still(&self) -> bool {
+        let held = |stream: &crate::streams::Stream| {
+            let first = stream.queue.front();
+            stream.stalled || first.is_some_and(|item| item.work.hangs() && !self.faults.hangs_released)
+        };
+        self.pace.paused || self.streams.values().any(held)
+    }
+
     fn may_run(&self) -> bool {
         let pace = &self.pace;
         pace.credits > 0 || !pace.paused && (!pace.lazy || pace.waiters > 0)

@@ -12,17 +12,20 @@ use crate::ffi::{Handle, Kind, handle, id};
 use crate::graph::Graphs;
 use crate::memory::Memory;
 use crate::module::{Function, Module};
+use crate::pools::Pool;
 use crate::race::Race;
 use crate::random::Random;
 use crate::report::{Reports, Stats};
 use crate::scheduler;
 use crate::status::{
-    INVALID_CONTEXT, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, Outcome, Status, UNKNOWN, code,
+    DEINITIALIZED, INVALID_CONTEXT, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, Outcome, Status, UNKNOWN,
+    code,
 };
 use crate::streams::Stream;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
 
 /// Who lets the scheduler run an item.
@@ -55,6 +58,7 @@ pub struct Sim {
     pub functions: BTreeMap<u64, Arc<Function>>,
     pub graphs: Graphs,
     pub memory: Memory,
+    pub pools: BTreeMap<u64, Pool>,
     pub race: Race,
     pub faults: Faults,
     pub stats: Stats,
@@ -90,6 +94,7 @@ impl Sim {
             functions: BTreeMap::new(),
             graphs: Graphs::default(),
             memory: Memory::default(),
+            pools: BTreeMap::new(),
             race: Race::default(),
             faults: Faults::default(),
             stats: Stats::default(),
@@ -166,6 +171,8 @@ thread_local! {
     pub static CURRENT: Cell<u64> = const { Cell::new(0) };
     /// True while this thread runs a `cuLaunchHostFunc` function.
     pub static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+    /// True of a thread that has launched something.
+    pub static LAUNCHES: Cell<bool> = const { Cell::new(false) };
     /// True where a blocking call is a mistake (`futsim_forbid_blocking`).
     pub static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
@@ -242,6 +249,33 @@ pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option
     (sim, answer)
 }
 
+/// What a driver may make wait for all of a context's work, and may take long over: loading a module,
+/// page-locking memory, making a library's handle, trimming a pool. Here it waits, unless work stands
+/// still on demand; a thread that launches is not to do it while anything is under way (kind
+/// `stall`).
+pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
+    let context = sim.healthy_current()?;
+    let under_way = |sim: &Sim| {
+        let mut streams = sim.streams.values().filter(|stream| stream.context == context);
+        streams.any(|stream| stream.completed < stream.enqueued && stream.capture.is_none())
+    };
+    if !under_way(&sim) {
+        return Ok(());
+    }
+    if LAUNCHES.get() {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed").to_owned();
+        sim.report("stall", format!("{call} on thread {name:?}, which launches, while work is under way"));
+    }
+    sim.pace.waiters += 1;
+    let (mut sim, outcome) = sleep_until(sim, |sim| match sim.healthy(context) {
+        Err(error) => Some(Err(error)),
+        Ok(()) => (!under_way(sim) || sim.stands_still()).then_some(Ok(())),
+    });
+    sim.pace.waiters -= 1;
+    outcome
+}
+
 /// The frame of an entry point that may be called before `cuInit`, or that a control function uses.
 pub fn call_any(body: impl FnOnce(Guard) -> Outcome) -> Status {
     match catch_unwind(AssertUnwindSafe(|| body(lock()))) {
@@ -255,6 +289,14 @@ pub fn call_any(body: impl FnOnce(Guard) -> Outcome) -> Status {
     }
 }
 
+/// The process's exit handlers run: the driver has shut down, and answers so to the threads that go on.
+static OVER: AtomicBool = AtomicBool::new(false);
+
+/// To be called at exit.
+pub extern "C" fn exit() {
+    OVER.store(true, SeqCst);
+}
+
 /// The frame of an entry point that may wait: it is handed the lock.
 pub fn call_holding(body: impl FnOnce(Guard) -> Outcome) -> Status {
     call_any(|mut sim| {
@@ -265,6 +307,10 @@ pub fn call_holding(body: impl FnOnce(Guard) -> Outcome) -> Status {
         if !sim.started {
             return Err(NOT_INITIALIZED);
         }
+        if OVER.load(SeqCst) {
+            return Err(DEINITIALIZED);
+        }
+        sim.stats.calls += 1;
         body(sim)
     })
 }

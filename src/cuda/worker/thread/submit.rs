@@ -25,7 +25,11 @@ use std::time::Instant;
 impl Worker {
     /// Queues a step; gives it back where it has to be put off.
     pub(super) fn submit(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
-        let last_try = self.queues[lane].put_off == Some(PutOff::Memory) && self.has_all_memory();
+        let last_try = self.queues[lane].put_off == Some(PutOff::LastOfMemory) && self.has_all_memory();
+        if last_try {
+            // All of it is back, and nothing runs.
+            self.gear.context.pool.trim();
+        }
         let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.recordings.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
@@ -56,9 +60,17 @@ impl Worker {
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
-                self.gear.drop_graphs();
-                self.gear.context.trim();
-                self.put_off(lane, PutOff::Memory);
+                let mut why =
+                    self.queues[lane].put_off.filter(|why| why.is_of_memory()).unwrap_or(PutOff::Memory);
+                if self.has_all_memory() {
+                    // Nothing runs: graphs go.
+                    why = PutOff::LastOfMemory;
+                    self.gear.drop_graphs();
+                    self.gear.free_returned()?;
+                }
+                // What lanes keep is of use to no other lane.
+                self.gear.pool.give_back(&self.gear.lanes)?;
+                self.put_off(lane, why);
                 return Ok(Some(step));
             }
             Err(trouble) => return Err(trouble),

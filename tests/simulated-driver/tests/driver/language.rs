@@ -241,7 +241,7 @@ fn unknown_kernel(simulator: &Simulator) {
     let module = module(&context, "extern \"C\" __global__ void k() {}");
     assert_eq!(code(module.load_function("other").map(drop)), 500);
     let image = cudarc::nvrtc::Ptx::from_src(".version 8.0\n.target sm_90");
-    assert_eq!(code(context.load_module(image).map(drop)), 200);
+    assert_eq!(code(context.load_module(image).map(drop)), 218);
     assert_eq!(simulator.count("misuse"), 1);
     simulator.clear_report();
 }
