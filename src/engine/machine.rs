@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Node, NodeLink, Op, free};
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::task::{Wake, Waker};
 
@@ -81,9 +81,22 @@ struct Entry {
 #[derive(Default)]
 struct Stream {
     submitted: u64,
+    /// Up to here all steps are through.
     completed: u64,
+    /// Steps that are through before others that were submitted earlier: large values on their way
+    /// to the host take longer than what follows.
+    early: BTreeSet<u64>,
     /// Entries that continue this stream's chain.
     queue: VecDeque<(u32, u32)>,
+    /// Its first step was put off.
+    stuck: bool,
+}
+
+impl Stream {
+    /// Steps that are submitted and not through.
+    fn depth(&self) -> u64 {
+        self.submitted - self.completed - self.early.len() as u64
+    }
 }
 
 /// Nodes brought in before their turn in one go. Of a longer chain the rest waits for its turn,
@@ -415,14 +428,25 @@ impl Machine {
         }
     }
 
+    /// Whether a stream's first step was put off: what need not follow it goes elsewhere.
+    pub fn stuck(&mut self, stream: usize, is: bool) {
+        self.streams[stream].stuck = is;
+    }
+
     /// A step has run; its nodes are complete.
     pub fn finished(&mut self, step: Step, now: u64) {
         if self.ended {
             return;
         }
         let stream = &mut self.streams[step.at.stream as usize];
-        debug_assert_eq!(stream.completed + 1, step.at.point);
-        stream.completed = step.at.point;
+        if step.at.point == stream.completed + 1 {
+            stream.completed += 1;
+            while stream.early.remove(&(stream.completed + 1)) {
+                stream.completed += 1;
+            }
+        } else {
+            stream.early.insert(step.at.point);
+        }
         self.in_flight -= 1;
         self.in_flight_bytes -= step.bytes;
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
@@ -491,6 +515,7 @@ impl Machine {
         self.in_flight_bytes = 0;
         for stream in &mut self.streams {
             stream.queue.clear();
+            stream.early.clear();
             stream.completed = stream.submitted;
         }
         self.port.counters.in_flight.store(0, Relaxed);

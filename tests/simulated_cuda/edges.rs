@@ -4,10 +4,10 @@
 //! What a process reads once (its libraries, its settings) is tried in a process of its own: this
 //! program again, with the name of a part to play.
 
-use super::support::{Deadline, block_on};
-use super::{Entry, device, entries};
+use super::support::block_on;
+use super::{Entry, device, driver, entries};
 use futensor::cuda::CudaOptions;
-use futensor::{DType, Device, Error, TensorFuture};
+use futensor::{DType, Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -45,6 +45,8 @@ pub fn part() -> Option<ExitCode> {
         },
         "sums" => println!("{:?}", sums()),
         "timed" => println!("{}", timed()),
+        "held" => println!("{}", driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))),
+        "gone" => driver::gone(),
         "refused" => println!("{}", refused()),
         _ => println!("{:?}", values()),
     }
@@ -52,7 +54,7 @@ pub fn part() -> Option<ExitCode> {
 }
 
 /// What this program prints in a part.
-fn played(part: &str, change: impl FnOnce(&mut Command) -> &mut Command) -> String {
+pub fn played(part: &str, change: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(PART, part);
     let out = change(&mut command).output().unwrap();
@@ -125,7 +127,7 @@ fn a_sum_has_the_same_bits_fused_or_not_and_however_its_operand_lies(_: &Simulat
 }
 
 /// A folder of this test's own.
-fn folder(name: &str) -> PathBuf {
+pub fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("futensor-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();

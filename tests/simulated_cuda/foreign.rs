@@ -166,7 +166,9 @@ fn an_op_in_place_has_one_view_with_the_old_elements(_: &Simulator, _: u64) {
     let device = device(0);
     // While its kernel, or one that copies for it, is being compiled it is asked again and again.
     let x = device.arange(0.0, 2.0, 1.0);
-    [&x, &x.flip(0)].map(|x| block_on(add_one(x, &mpsc::channel().0)).unwrap());
+    for x in [&x, &x.flip(0)] {
+        block_on(add_one(x, &mpsc::channel().0)).unwrap();
+    }
     let (tell, told) = mpsc::channel();
     for n in [2usize, 5000] {
         let x = device.arange(0.0, n as f32, 1.0) + 0.0;

@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod driver;
 mod edges;
 mod faults;
 mod foreign;
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
         ("regions", regions::all()),
         ("times", times::all()),
         ("faults", faults::all()),
+        ("driver", driver::all()),
         ("edges", edges::all()),
         ("odd", odd::all()),
         ("foreign", foreign::all()),

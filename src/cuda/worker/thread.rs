@@ -229,6 +229,9 @@ impl Worker {
             }
             let now = shared.now();
             desk.machine.tick(now);
+            for lane in 0..self.gear.copy_lane() {
+                desk.machine.stuck(lane, self.queues[lane].put_off.is_some());
+            }
             while let Some(step) = desk.machine.next(now) {
                 self.queues[step.at.stream as usize].steps.push_back(step);
                 did = true;

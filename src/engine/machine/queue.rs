@@ -100,7 +100,7 @@ impl Machine {
         let count = self.streams.len();
         for k in 0..count {
             let s = (self.next_stream + k) % count;
-            let depth = self.streams[s].submitted - self.streams[s].completed;
+            let depth = self.streams[s].depth();
             if depth >= self.limits.depth_max {
                 continue;
             }
@@ -111,9 +111,9 @@ impl Machine {
                 }
             }
         }
-        let depth = |s: &Stream| s.submitted - s.completed + s.queue.len() as u64;
+        let depth = |s: &Stream| (s.stuck, s.depth() + s.queue.len() as u64);
         let s = (0..count).min_by_key(|&s| depth(&self.streams[s]))?;
-        if self.streams[s].submitted - self.streams[s].completed >= self.limits.depth_max {
+        if self.streams[s].depth() >= self.limits.depth_max {
             return None;
         }
         // With nothing else to do, a stream continues another's chain where that needs nothing but

@@ -1,0 +1,235 @@
+//! What the driver is asked for, and when: nothing that may wait while the device works, few calls an
+//! op, memory that comes back, and an end that may come at any time.
+
+use super::edges::{folder, played};
+use super::support::{Deadline, block_on, until};
+use super::{Entry, device, entries, two_devices};
+use futensor::cuda::CudaOptions;
+use futensor::{Device, TensorFuture};
+use futensor_simulated_driver::Simulator;
+
+pub fn all() -> Vec<Entry> {
+    entries![1, false;
+        while_a_kernel_is_compiled_other_values_come
+        a_large_value_comes_in_pieces_wherever_it_goes
+        many_large_values_come_at_once_through_little_page_locked_memory
+        an_op_is_one_call_of_the_driver
+        what_other_libraries_share_is_left_alone
+        a_copy_between_gpus_that_brings_nothing_is_found_out
+        a_pair_of_gpus_is_tried_once
+        graphs_with_products_share_one_workspace_a_lane
+        a_block_with_large_products_becomes_a_graph_and_its_operands_may_move
+        a_process_may_end_with_work_queued
+    ]
+    .to_vec()
+}
+
+/// What a process does while its compiler is held: `x + i` comes, and then `exp`, once it goes on.
+pub fn held(hold: &std::path::Path) -> String {
+    let _deadline = Deadline::of("values beside a kernel that is being compiled");
+    let device = device(0);
+    let x = block_on(device.arange(0.0, 3000.0, 1.0)).unwrap();
+    block_on(&x + 1.0).unwrap();
+    std::fs::write(hold, "").unwrap();
+    let slow: Vec<TensorFuture> = (0..3).map(|_| x.exp()).collect();
+    let quick: Vec<f32> = (0..40).map(|i| block_on((&x + i as f32).to_vec::<f32>()).unwrap()[i]).collect();
+    assert!(quick.iter().enumerate().all(|(i, &v)| v == 2.0 * i as f32));
+    assert!(slow.iter().all(|y| !y.is_ready()));
+    std::fs::remove_file(hold).unwrap();
+    let same = slow.iter().all(|y| block_on(y.to_vec::<f32>()).unwrap()[1] == 1f32.exp());
+    format!("{same} {}", Simulator::attach().unwrap().report())
+}
+
+fn while_a_kernel_is_compiled_other_values_come(_: &Simulator, _: u64) {
+    let folder = folder("held");
+    let (hold, compiler) = (folder.join("hold"), folder.join("compiler"));
+    let real = std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".into());
+    let script =
+        format!("#!/bin/sh\nwhile [ -e {} ]; do sleep 0.01; done\nexec {real} \"$@\"\n", hold.display());
+    std::fs::write(&compiler, script).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let text = played("held", |c| {
+        c.env("FUTENSOR_SIM_CXX", &compiler)
+            .env("FUTENSOR_SIM_CACHE", folder.join("kernels"))
+            .env("FUTENSOR_CACHE", "")
+            .env("FUTENSOR_RELATIVES", "never")
+            .env("FUTENSOR_TEST_HOLD", &hold)
+    });
+    assert_eq!(text, "true \n");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn a_large_value_comes_in_pieces_wherever_it_goes(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().pinned_bytes(0)).unwrap();
+    let n = 1_500_001usize; // 6 MB: pieces, and a last one that is shorter.
+    let x = block_on(device.arange(0.0, n as f64, 1.0) + 0.0).unwrap();
+    let before = simulator.stats();
+    let right =
+        |v: Vec<f32>, at: &dyn Fn(usize) -> usize| v.iter().enumerate().all(|(i, &v)| v == at(i) as f32);
+    assert!(right(block_on(x.to_vec::<f32>()).unwrap(), &|i| i));
+    assert!(right(block_on(x.flip(0).to_vec::<f32>()).unwrap(), &|i| n - 1 - i));
+    assert!(right(block_on(x.narrow(0, 3, 1_000_000).to_vec::<f32>()).unwrap(), &|i| i + 3));
+    let turned = x.narrow(0, 0, 1_500_000).reshape([1000, 1500]).t();
+    assert!(right(block_on(turned.to_vec::<f32>()).unwrap(), &|i| i % 1000 * 1500 + i / 1000));
+    let on_host = x.to_device(&Device::cpu());
+    assert!(right(block_on(on_host.to_vec::<f32>()).unwrap(), &|i| i));
+    let places = block_on(x.ge(n as f64 - 3.0).nonzero()).unwrap();
+    assert_eq!(places.dims(), [3, 1]);
+    assert!(block_on(x.display()).unwrap().contains("1.5000e+06"));
+    assert_eq!(simulator.stats().live_pinned, before.live_pinned, "page-locked memory is had at the start");
+    // Somebody who looks away is no reason to keep anything.
+    drop((x.to_vec::<f32>(), x.flip(0).to_vec::<f32>()));
+    block_on(device.waitall()).unwrap();
+    drop((x, turned, on_host, places));
+    until(|| device.stats().bytes_live == 0);
+}
+
+fn many_large_values_come_at_once_through_little_page_locked_memory(_: &Simulator, seed: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().pinned_bytes(0)).unwrap();
+    let reads: Vec<_> = (0..12)
+        .map(|k| {
+            let x = device.from_vec(vec![k as f32; 700_000 + 1000 * k], [700_000 + 1000 * k]) * 2.0;
+            (x.to_vec::<f32>(), (&x + seed as f64).to_vec::<f32>(), x.sum_all().item::<f32>())
+        })
+        .collect();
+    for (k, (twice, more, sum)) in reads.into_iter().enumerate().rev() {
+        let n = 700_000 + 1000 * k;
+        assert_eq!(block_on(twice).unwrap(), vec![2.0 * k as f32; n]);
+        assert_eq!(block_on(more).unwrap(), vec![2.0 * k as f32 + seed as f32; n]);
+        assert_eq!(block_on(sum).unwrap(), (2 * k * n) as f32);
+    }
+}
+
+fn an_op_is_one_call_of_the_driver(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().streams(1)).unwrap();
+    let chain = || (0..50).fold(device.ones([1000]) + 0.0, |x, _| x.cumsum(0));
+    (0..4).for_each(|_| drop(block_on(chain()).unwrap()));
+    block_on(device.waitall()).unwrap();
+    // Nothing is through before all is queued: how often the host looks is not counted.
+    simulator.pause();
+    let before = simulator.stats();
+    let last = chain();
+    until(|| simulator.stats().launches >= before.launches + 51);
+    let after = simulator.stats();
+    simulator.resume();
+    block_on(last).unwrap();
+    // Without events: they stand where a burst of the caller's ends, and who waits for them asks and
+    // sleeps on another thread.
+    let elsewhere = |s: &futensor_simulated_driver::Stats| s.queries + s.blocking_calls + s.records;
+    let calls = (after.calls - elsewhere(&after)) - (before.calls - elsewhere(&before));
+    // Two more an op, where each asks for memory and gives it back.
+    assert!(calls <= 55, "{calls} calls for 51 launches");
+    assert!(after.allocations <= before.allocations + 2);
+}
+
+fn what_other_libraries_share_is_left_alone(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    let x = block_on(device.ones([100]) + 1.0).unwrap();
+    assert_eq!(simulator.stats().live_pools, 1);
+    drop((x, device));
+    super::settle(simulator);
+    assert_eq!(simulator.stats().live_pools, 0);
+}
+
+/// Some elements, on their way from one GPU to another and back.
+fn there_and_back((a, b): &(Device, Device), k: f32) {
+    let x = a.arange(0.0, 5000.0, 1.0) + k as f64;
+    let y = x.to_device(b) * 2.0;
+    let z = y.to_device(a) + 1.0;
+    let got = block_on(z.to_vec::<f32>()).unwrap();
+    assert!(got.iter().enumerate().all(|(i, &v)| v == (i as f32 + k) * 2.0 + 1.0), "{k}: {got:?}");
+}
+
+fn a_copy_between_gpus_that_brings_nothing_is_found_out(simulator: &Simulator, _: u64) {
+    let devices = two_devices();
+    simulator.silence_peers(true);
+    (0..20).for_each(|k| there_and_back(&devices, k as f32));
+    simulator.silence_peers(false);
+}
+
+fn a_pair_of_gpus_is_tried_once(simulator: &Simulator, _: u64) {
+    let devices = two_devices();
+    (0..50).for_each(|k| there_and_back(&devices, k as f32));
+    // Each way.
+    assert!(simulator.stats().accesses <= 2, "{} rights given", simulator.stats().accesses);
+}
+
+/// A block of two products, of operands that need so many bytes each.
+fn products(device: &Device, n: usize) -> (impl Fn(&TensorFuture) -> TensorFuture + use<>, TensorFuture) {
+    let w = block_on(device.randn([n, n]) * (1.0 / n as f64)).unwrap();
+    let x = block_on(device.randn([n, n]) + 0.0).unwrap();
+    let region = device.region(move |x: TensorFuture| (x.matmul(&w).relu() + 1.0).matmul(&w) * 0.5);
+    (move |x: &TensorFuture| region.call(x.clone()), TensorFuture::clone(&x))
+}
+
+fn bits(x: &TensorFuture) -> Vec<u32> {
+    block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
+}
+
+/// Calls until that is a graph.
+fn warm(device: &Device, call: impl Fn() -> TensorFuture) {
+    let before = device.stats().graphs;
+    until(|| {
+        block_on(call()).unwrap();
+        device.stats().graphs > before
+    });
+}
+
+fn graphs_with_products_share_one_workspace_a_lane(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().streams(1)).unwrap();
+    let blocks: Vec<_> = (0..5).map(|k| products(&device, 16 + 8 * k)).collect();
+    for (call, x) in &blocks {
+        warm(&device, || call(x));
+    }
+    // The lane's own: 32 MiB, as NVIDIA recommends for this GPU. One each would be 160.
+    let held = simulator.stats().live_bytes;
+    assert!((32 << 20..40 << 20).contains(&held), "{held} bytes");
+}
+
+fn a_block_with_large_products_becomes_a_graph_and_its_operands_may_move(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    let (call, x) = products(&device, 80);
+    let want = bits(&call(&x));
+    warm(&device, || call(&x));
+    let (graphs, launches) = (device.stats().graphs, simulator.stats().graph_launches);
+    // All are alive at once, so each lies elsewhere.
+    let inputs: Vec<TensorFuture> = (0..6).map(|_| &x + 0.0).collect();
+    let outputs: Vec<TensorFuture> = inputs.iter().map(&call).collect();
+    assert!(outputs.iter().all(|y| bits(y) == want));
+    assert_eq!(device.stats().graphs - graphs, 6);
+    assert_eq!(simulator.stats().graph_launches - launches, 6);
+}
+
+/// Queues work of every kind and goes.
+pub fn gone() {
+    let seed: u64 = std::env::var("FUTENSOR_TEST_SEED").unwrap().parse().unwrap();
+    let device = device(0);
+    let other = Device::cuda_with(1, CudaOptions::default()).unwrap();
+    let simulator = Simulator::attach().unwrap();
+    let (call, x) = products(&device, 24);
+    if seed.is_multiple_of(3) {
+        simulator.pause();
+    }
+    for k in 0..seed * 7 % 40 {
+        let y = call(&(&x + k as f64)).cumsum(0);
+        y.detach();
+        y.to_device(&other).exp().detach();
+        drop(y.to_vec::<f32>());
+        std::mem::forget((device.randn([700, 700]) + k as f64).to_vec::<f32>());
+    }
+    if seed.is_multiple_of(2) && !seed.is_multiple_of(3) {
+        block_on(device.ones([10]) + 1.0).unwrap_or_else(|e| panic!("{e}"));
+    }
+    if seed.is_multiple_of(5) {
+        std::process::exit(0);
+    }
+}
+
+fn a_process_may_end_with_work_queued(_: &Simulator, _: u64) {
+    for seed in 0..50 {
+        let text =
+            played("gone", |c| c.env("FUTENSOR_TEST_SEED", seed.to_string()).env("FUTENSOR_SIM_DEVICES", "2"));
+        assert_eq!(text, "", "seed {seed}");
+    }
+}
