@@ -5,7 +5,7 @@ use crate::cuda::kernels::elementwise::{self, Key, Walk};
 use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
-use crate::cuda::kernels::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
+use crate::cuda::kernels::{Kernel, Operand, Plan, attention, copy, matmul, reduce, scan, sort, window};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, ScatterMode, UnaryOp};
@@ -149,6 +149,7 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     out.push(("sorts", sorts()));
     out.push(("products", products()));
     out.push(("windows", windows()));
+    out.push(("attention_kernels", attentions()));
     out
 }
 
@@ -260,6 +261,27 @@ fn sorts() -> Vec<Kernel> {
         }
     }
     out.extend([128, 256, 512, 1024].map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
+    out
+}
+
+fn attentions() -> Vec<Kernel> {
+    use attention::{Key, Result::*, Team};
+    let mut out = Vec::new();
+    for result in [Output, Stats, ToQuery, ToKey, ToValue] {
+        for dtype in [F32, F64, F16, BF16] {
+            let mut teams = vec![Team::Tiles(1)];
+            teams.extend((dtype != F64).then_some(Team::Tiles(2)));
+            if dtype.size() == 2 {
+                teams.extend([32, 64, 96, 128].map(Team::Tensor));
+            }
+            for team in teams {
+                let masks = [None, Some(Bool), Some(F32)];
+                let all = matches!((dtype, team), (F16, Team::Tensor(64)) | (F32, Team::Tiles(1)));
+                let masks = &masks[..if all { 3 } else { 1 }];
+                out.extend(masks.iter().map(|&mask| Kernel::Attention(Key { result, dtype, mask, team })));
+            }
+        }
+    }
     out
 }
 

@@ -13,7 +13,7 @@
 
 #define __global__
 #define __device__
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct uint3 { unsigned x, y, z; };
@@ -51,6 +51,7 @@ template <class T> static T shuffle(T x, unsigned from) {
     return r;
 }
 template <class T> static T __shfl_xor_sync(unsigned, T x, int d) { return shuffle(x, current ^ d); }
+template <class T> static T __shfl_sync(unsigned, T x, int lane) { return shuffle(x, current / 32 * 32 + lane); }
 template <class T> static T __shfl_up_sync(unsigned, T x, unsigned d) {
     return shuffle(x, current % 32 < d ? current : current - d);
 }

@@ -10,7 +10,7 @@
 use super::elementwise::{self, lanes};
 use super::generate::Form;
 use super::softmax::RowOp;
-use super::{Kernel, copy, index, reduce, scan, softmax, sort, window};
+use super::{Kernel, attention, copy, index, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -96,6 +96,11 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 Max { dtype, wide, .. } => both(&|position| Max { dtype, position, wide }),
                 Columns { .. } | FromColumns { .. } => Vec::new(),
             }
+        }
+        Kernel::Attention(key) => {
+            use attention::Result::*;
+            let back = [Stats, ToQuery, ToKey, ToValue].iter().filter(|_| key.result != Output);
+            back.map(|&result| Kernel::Attention(attention::Key { result, ..*key })).collect()
         }
         Kernel::Index(index::Key::OneHot { .. }) | Kernel::Sort(sort::Key::Row { .. }) | Kernel::Matmul(_) => {
             Vec::new()
