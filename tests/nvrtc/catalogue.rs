@@ -232,7 +232,11 @@ fn copies() -> Vec<Kernel> {
 
 fn indices() -> Vec<Kernel> {
     let mut out = Vec::new();
+    for mode in ScatterMode::ALL {
+        out.extend(DType::ALL.map(|dtype| index::Key::ScatterRuns { mode, dtype }));
+    }
     for index in [I32, I64, U8] {
+        out.push(index::Key::ScatterKeys { index });
         for wide in [false, true] {
             out.extend([1, 2, 4, 8, 16].map(|size| index::Key::Gather { size, index, wide }));
             for mode in ScatterMode::ALL {
@@ -258,9 +262,14 @@ fn sorts() -> Vec<Kernel> {
             let strides = contiguous_strides(&[3, n]);
             let x = Operand { strides: &strides, align: 16 };
             out.extend(kernels(sort::plan(dtype, &[3, n], 1, x, n, false)));
+            out.extend(kernels(sort::plan(dtype, &[3, n], 1, x, 5, false)));
         }
     }
-    out.extend([128, 256, 512, 1024].map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
+    let tiles = [64, 128, 256, 512, 1024, 2048];
+    out.extend(tiles.map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
+    for wide in [false, true] {
+        out.extend(tiles.map(|tile| Kernel::Sort(sort::Key::Tile { wide, tile })));
+    }
     out
 }
 

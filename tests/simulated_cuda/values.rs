@@ -18,6 +18,7 @@ pub fn all() -> Vec<Entry> {
         gpus_that_cannot_reach_each_other_go_through_the_host
         random_numbers_are_those_of_the_cpu
         attention_and_its_gradients_are_those_of_the_cpu
+        long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit
         an_op_without_a_kernel_says_so
         an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else
         queued_updates_need_no_more_memory_than_a_few
@@ -153,6 +154,39 @@ fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
                     assert!(off <= tolerance * size.max(1.0), "{what}: {off} of {size}");
                 }
             }
+        }
+    }
+}
+
+fn long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    for dtype in [DType::F32, DType::F16] {
+        let (table, up) = (cpu.randn([40, 24]).to_dtype(dtype), cpu.randn([3000, 24]).to_dtype(dtype));
+        let words = cpu.rand([3000]).mul(40.0).floor().to_dtype(DType::I64);
+        let (row, one) = (cpu.randn([2, 4000]).to_dtype(dtype), cpu.randn([3, 900]).to_dtype(dtype));
+        let at = cpu.rand([3, 900]).mul(700.0).floor().to_dtype(DType::I64) - 3;
+        let all = |on: &Device| {
+            let there = |x: &TensorFuture| x.to_device(on);
+            let (table, wide) = (there(&table).requires_grad(), there(&one).requires_grad());
+            let back = |x: TensorFuture, up: &TensorFuture, of: &TensorFuture| {
+                grad_with(&x, &[of], GradOptions::default().upstream(up)).remove(0)
+            };
+            let row = there(&row);
+            let mut out = vec![
+                back(table.embedding(there(&words)), &there(&up), &table),
+                back(table.index_select(0, there(&words)), &there(&up), &table),
+                back(wide.gather(1, there(&at)), &there(&one), &wide),
+            ];
+            let (values, places) = row.topk(300, 1, true);
+            out.extend([values, places, row.argsort(1, false)]);
+            out.into_iter().map(|x| x.to_dtype(DType::F64).to_device(&cpu)).collect::<Vec<_>>()
+        };
+        for (i, (got, want)) in all(&gpu).iter().zip(all(&cpu)).enumerate() {
+            let bits = |x: &TensorFuture| {
+                let x = block_on(x.to_vec::<f64>()).unwrap();
+                x.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+            };
+            assert!(bits(got) == bits(&want), "seed {seed}, {dtype}, value {i}");
         }
     }
 }

@@ -105,9 +105,9 @@ impl KernelSource {
         KernelSource { entry, parts, body }
     }
 
-    /// The same for a kernel that computes more than it moves: the compiler fills a register file
-    /// with one block before it spills to make room for more. (Where memory is what is waited for,
-    /// more blocks are worth more.)
+    /// The same for a kernel whose threads hold much: the compiler takes the registers that it wants
+    /// for one block, and does not spill some to make room for more. (Where threads hold little and
+    /// wait for memory, more blocks are worth more.)
     pub fn with_registers(mut self, threads: u32) -> KernelSource {
         let bounds = format!("__launch_bounds__({threads}");
         self.body = self.body.replacen(&bounds, &(bounds.clone() + ", 1"), 1);
