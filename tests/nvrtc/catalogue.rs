@@ -200,7 +200,7 @@ fn rows() -> Vec<Kernel> {
     ];
     for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp].into_iter().chain(norms) {
         for dtype in [F32, F64, F16, BF16] {
-            for n in [10, 64, 1000, 4096, 16_384, 100_001] {
+            for n in [10, 64, 1000, 4096, 16_384, 100_000, 100_001] {
                 let strides = contiguous_strides(&[100, n]);
                 let x = Operand { strides: &strides, align: 16 };
                 out.extend(kernels(softmax::plan(op, dtype, &[100, n], &[false, true], x, 16, 1e-5)));
