@@ -1,12 +1,13 @@
-//! Attention as one op, which never has the matrix of scores; its gradient makes that matrix once
-//! more.
+//! Attention as one op, which never has the matrix of scores. Its gradient makes that matrix once
+//! more, but where a device has kernels for the gradients themselves.
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::{self, Sight};
-use crate::{Backward, TensorFuture};
+use crate::{Backward, TensorFuture, own};
 
-/// `(q, k, v)` or `(q, k, v, mask)`, all of one batch, in float32 or float64.
+/// `(q, k, v)` or `(q, k, v, mask)`, all of one batch; on a host in float32 or float64.
+#[derive(Clone, Copy)]
 pub(crate) struct Attention {
     pub scale: f64,
     pub causal: bool,
@@ -26,10 +27,10 @@ impl Operation for Attention {
                 && v.shape[lead] == k.shape[lead]
                 && inputs.get(3).is_none_or(|m| m.shape[lead..] == [q.shape[lead], k.shape[lead]])
         });
-        let typed = matches!(q.dtype, DType::F32 | DType::F64)
+        let typed = q.dtype.is_float()
             && k.dtype == q.dtype
             && v.dtype == q.dtype
-            && inputs.get(3).is_none_or(|m| m.dtype == DType::Bool || m.dtype == q.dtype);
+            && inputs.get(3).is_none_or(|m| takes_mask(q.dtype, m.dtype));
         match (lead, fits, typed) {
             (Some(lead), true, true) => {
                 let mut shape = q.shape.clone();
@@ -42,13 +43,8 @@ impl Operation for Attention {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        let lead = output.shape.rank() - 2;
-        let keys = inputs[1].shape[lead] as u64;
-        let each = inputs[0].shape[lead + 1] + output.shape[lead + 1];
-        let rows = output.shape[..lead + 1].iter().fold(1u64, |rows, &n| rows.saturating_mul(n as u64));
-        let time = rows.saturating_mul(keys).saturating_mul((each as u64).saturating_add(20)) / 20;
         // Over no keys the result is zeros, which are written.
-        time.max(output.shape.numel() as u64 / 4).saturating_add(500)
+        scores_ns(inputs).max(output.shape.numel() as u64 / 4).saturating_add(500)
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
@@ -68,6 +64,9 @@ impl Operation for Attention {
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let mask = (call.operands() > 3).then(|| call.input(3).clone());
         let (q, k, v) = (call.input(0).clone(), call.input(1).clone(), call.input(2).clone());
+        if self.flows_back(call, [&q, &k, &v], mask.as_ref()) {
+            return Ok(());
+        }
         let weights = weights(&q, &k, mask.as_ref(), self.scale, self.causal);
         let from = weights.clone();
         call.give(2, |call| from.transpose(-2, -1).matmul(call.upstream()));
@@ -81,6 +80,96 @@ impl Operation for Attention {
         }
         Ok(())
     }
+}
+
+impl Attention {
+    /// Gives the gradients of queries, keys and values by the device's kernels for them, where it
+    /// has them; they have no gradients themselves, and none for a mask.
+    fn flows_back(
+        &self,
+        call: &mut Backward<'_>,
+        operands: [&TensorFuture; 3],
+        mask: Option<&TensorFuture>,
+    ) -> bool {
+        let port = operands[0].port();
+        let op = |result| AttentionGradient { of: *self, result };
+        let there = !port.in_memory && port.runner.has_kernel(&op(Flow::Stats));
+        if !there || call.keeps_graph() || (call.operands() > 3 && call.wants(3)) {
+            return false;
+        }
+        let with = |result: Flow, more: &[&TensorFuture]| {
+            let all: Vec<&TensorFuture> =
+                operands.iter().copied().chain(more.iter().copied()).chain(mask).collect();
+            own(op(result), &all)
+        };
+        let up = call.upstream().clone();
+        let stats = with(Flow::Stats, &[&up]);
+        for (i, result) in [Flow::Query, Flow::Key, Flow::Value].into_iter().enumerate() {
+            call.give(i, |_| with(result, &[&up, &stats]));
+        }
+        true
+    }
+}
+
+/// Which of the values that a gradient of attention is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flow {
+    /// `[batch.., queries, 2]`, two numbers a query that the others are made with.
+    Stats,
+    /// What flows to queries, keys and values.
+    Query,
+    Key,
+    Value,
+}
+
+/// `(q, k, v, upstream)`, the [`Flow::Stats`] of these for the others, then the mask if there is
+/// one: of an attention what flows back. No host has a kernel for it.
+pub(crate) struct AttentionGradient {
+    pub of: Attention,
+    pub result: Flow,
+}
+
+impl Operation for AttentionGradient {
+    fn name(&self) -> &str {
+        "scaled_dot_product_attention"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let like = match self.result {
+            Flow::Query => inputs[0],
+            Flow::Key => inputs[1],
+            Flow::Value => inputs[2],
+            Flow::Stats => {
+                let mut shape = inputs[0].shape.clone();
+                *shape.dims_mut().last_mut().expect("a matrix") = 2;
+                let dtype = if inputs[0].dtype == DType::F64 { DType::F64 } else { DType::F32 };
+                return Ok(Meta { shape, dtype });
+            }
+        };
+        Ok(like.clone())
+    }
+
+    fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
+        scores_ns(inputs).saturating_mul(2).saturating_add(500)
+    }
+
+    fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        Err(Refusal::no_kernel(self.name()))
+    }
+}
+
+/// Time for all scores and what is made of them, from queries, keys and values.
+fn scores_ns(inputs: &[&Meta]) -> u64 {
+    let [q, _, v] = [0, 1, 2].map(|i| &inputs[i].shape);
+    let lead = q.rank() - 2;
+    let each = q[lead + 1] + v[lead + 1];
+    let rows = q[..lead + 1].iter().fold(1u64, |rows, &n| rows.saturating_mul(n as u64));
+    rows.saturating_mul(v[lead] as u64).saturating_mul((each as u64).saturating_add(20)) / 20
+}
+
+/// A mask of truth values, or of numbers to add: of the type, or in float32 beside halves.
+pub(crate) fn takes_mask(dtype: DType, mask: DType) -> bool {
+    mask == DType::Bool || mask == dtype || (mask == DType::F32 && dtype.size() == 2)
 }
 
 /// `softmax(q k^T scale + mask)` over the keys; zeros in the row of a query that sees none.

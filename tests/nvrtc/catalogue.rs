@@ -5,7 +5,7 @@ use crate::cuda::kernels::elementwise::{self, Key, Walk};
 use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
-use crate::cuda::kernels::{Kernel, Operand, Plan, copy, matmul, reduce, scan, sort, window};
+use crate::cuda::kernels::{Kernel, Operand, Plan, attention, copy, matmul, reduce, scan, sort, window};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, ScatterMode, UnaryOp};
@@ -149,6 +149,7 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     out.push(("sorts", sorts()));
     out.push(("products", products()));
     out.push(("windows", windows()));
+    out.push(("attention_kernels", attentions()));
     out
 }
 
@@ -199,7 +200,7 @@ fn rows() -> Vec<Kernel> {
     ];
     for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp].into_iter().chain(norms) {
         for dtype in [F32, F64, F16, BF16] {
-            for n in [10, 64, 1000, 4096, 16_384, 100_001] {
+            for n in [10, 64, 1000, 4096, 16_384, 100_000, 100_001] {
                 let strides = contiguous_strides(&[100, n]);
                 let x = Operand { strides: &strides, align: 16 };
                 out.extend(kernels(softmax::plan(op, dtype, &[100, n], &[false, true], x, 16, 1e-5)));
@@ -231,7 +232,11 @@ fn copies() -> Vec<Kernel> {
 
 fn indices() -> Vec<Kernel> {
     let mut out = Vec::new();
+    for mode in ScatterMode::ALL {
+        out.extend(DType::ALL.map(|dtype| index::Key::ScatterRuns { mode, dtype }));
+    }
     for index in [I32, I64, U8] {
+        out.push(index::Key::ScatterKeys { index });
         for wide in [false, true] {
             out.extend([1, 2, 4, 8, 16].map(|size| index::Key::Gather { size, index, wide }));
             for mode in ScatterMode::ALL {
@@ -257,9 +262,35 @@ fn sorts() -> Vec<Kernel> {
             let strides = contiguous_strides(&[3, n]);
             let x = Operand { strides: &strides, align: 16 };
             out.extend(kernels(sort::plan(dtype, &[3, n], 1, x, n, false)));
+            out.extend(kernels(sort::plan(dtype, &[3, n], 1, x, 5, false)));
         }
     }
-    out.extend([128, 256, 512, 1024].map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
+    let tiles = [64, 128, 256, 512, 1024, 2048];
+    out.extend(tiles.map(|tile| Kernel::Sort(sort::Key::Row { dtype: F32, tile })));
+    for wide in [false, true] {
+        out.extend(tiles.map(|tile| Kernel::Sort(sort::Key::Tile { wide, tile })));
+    }
+    out
+}
+
+fn attentions() -> Vec<Kernel> {
+    use attention::{Key, Result::*, Team};
+    let mut out = Vec::new();
+    for result in [Output, Stats, ToQuery, ToKey, ToValue] {
+        for dtype in [F32, F64, F16, BF16] {
+            let mut teams = vec![Team::Tiles(1)];
+            teams.extend((dtype != F64).then_some(Team::Tiles(2)));
+            if dtype.size() == 2 {
+                teams.extend([32, 64, 96, 128].map(Team::Tensor));
+            }
+            for team in teams {
+                let masks = [None, Some(Bool), Some(F32)];
+                let all = matches!((dtype, team), (F16, Team::Tensor(64)) | (F32, Team::Tiles(1)));
+                let masks = &masks[..if all { 3 } else { 1 }];
+                out.extend(masks.iter().map(|&mask| Kernel::Attention(Key { result, dtype, mask, team })));
+            }
+        }
+    }
     out
 }
 

@@ -44,13 +44,14 @@ impl Compiler {
         *unsafe { self.library.get::<F>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Compiles to a CUBIN for `sm_{arch}`; the log is the error.
+    /// Compiles to a CUBIN for `sm_{arch}`; the log is the error. A kernel that keeps registers in
+    /// memory is one, too.
     pub fn compile(&self, source: &str, arch: u32, options: &[&str]) -> Result<Vec<u8>, String> {
         let source = CString::new(source).expect("sources hold no zeros");
         let options: Vec<CString> = options
             .iter()
             .map(|o| o.to_string())
-            .chain([format!("--gpu-architecture=sm_{arch}")])
+            .chain([format!("--gpu-architecture=sm_{arch}"), "--ptxas-options=-v".into()])
             .map(|o| CString::new(o).expect("options hold no zeros"))
             .collect();
         let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
@@ -86,16 +87,36 @@ impl Compiler {
             assert_eq!(unsafe { get(program, bytes.as_mut_ptr().cast()) }, 0);
             bytes
         };
-        let result = if rc == 0 {
-            Ok(read("nvrtcGetCUBINSize", "nvrtcGetCUBIN"))
-        } else {
-            let log = read("nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
-            let log = CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().into_owned());
-            Err(log.unwrap_or_else(|_| "no log".into()))
+        let log = read("nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
+        let log = CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().into_owned());
+        let log = log.unwrap_or_else(|_| "no log".into());
+        let spilled = spills(&log);
+        let result = match (rc, spilled.is_empty()) {
+            (0, true) => Ok(read("nvrtcGetCUBINSize", "nvrtcGetCUBIN")),
+            (0, false) => Err(spilled),
+            _ => Err(log),
         };
         let destroy: Destroy = self.call("nvrtcDestroyProgram");
         // SAFETY: the program is not used again.
         unsafe { destroy(&mut program) };
         result
     }
+}
+
+/// The lines of the assembler's log about kernels that spill, each after the kernel's own. It says
+/// something of every kernel, or the option has lost its meaning.
+fn spills(log: &str) -> String {
+    assert!(log.contains("bytes spill stores") || log.contains("error"), "no word about spills: {log}");
+    let mut of = "";
+    let mut out = String::new();
+    for line in log.lines() {
+        if line.contains("Function properties for") {
+            of = line;
+        } else if line.contains("bytes spill stores")
+            && !line.contains(" 0 bytes spill stores, 0 bytes spill loads")
+        {
+            out += &format!("{of}\n{line}\n");
+        }
+    }
+    out
 }

@@ -13,7 +13,7 @@
 
 #define __global__
 #define __device__
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct uint3 { unsigned x, y, z; };
@@ -50,13 +50,28 @@ template <class T> static T shuffle(T x, unsigned from) {
     give_way(WARP);  // nobody puts down another value before all have taken this one
     return r;
 }
+static void __syncwarp() { give_way(WARP); }
+static unsigned __match_any_sync(unsigned, unsigned x) {
+    threads[current].value = x;
+    give_way(WARP);
+    unsigned same = 0;
+    for (unsigned i = 0; i < 32; ++i) same |= (unsigned)(threads[current / 32 * 32 + i].value == x) << i;
+    give_way(WARP);
+    return same;
+}
 template <class T> static T __shfl_xor_sync(unsigned, T x, int d) { return shuffle(x, current ^ d); }
+template <class T> static T __shfl_sync(unsigned, T x, int lane) { return shuffle(x, current / 32 * 32 + lane); }
 template <class T> static T __shfl_up_sync(unsigned, T x, unsigned d) {
     return shuffle(x, current % 32 < d ? current : current - d);
 }
 template <class T> static T atomicCAS(T* p, T old, T x) {
     T was = *p;
     if (was == old) *p = x;
+    return was;
+}
+template <class T> static T atomicAdd(T* p, T x) {
+    T was = *p;
+    *p = was + x;
     return was;
 }
 template <class T> static T atomicExch(T* p, T x) {

@@ -4,7 +4,7 @@ use super::support::{Rng, block_on, until};
 use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
 use futensor::custom::custom_fn;
-use futensor::{Device, Tensor, TensorFuture};
+use futensor::{AttentionOptions, DType, Device, GradOptions, Tensor, TensorFuture, grad, grad_with};
 use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
@@ -17,6 +17,8 @@ pub fn all() -> Vec<Entry> {
         a_value_goes_round_every_device
         gpus_that_cannot_reach_each_other_go_through_the_host
         random_numbers_are_those_of_the_cpu
+        attention_and_its_gradients_are_those_of_the_cpu
+        long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit
         an_op_without_a_kernel_says_so
         an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else
         queued_updates_need_no_more_memory_than_a_few
@@ -115,6 +117,77 @@ fn random_numbers_are_those_of_the_cpu(_: &Simulator, _: u64) {
     let normal = |d: &Device| block_on(d.randn([1000]).to_vec::<f32>()).unwrap();
     for (a, b) in normal(&gpu).into_iter().zip(normal(&cpu)) {
         assert!(a == b || (a.to_bits() as i64 - b.to_bits() as i64).abs() <= 2, "{a} {b}");
+    }
+}
+
+fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+        for masked in [false, true] {
+            // Two heads share keys and values; a query sees nothing.
+            let of = |shape: &[usize]| cpu.randn(shape).to_dtype(dtype).to_dtype(DType::F32);
+            let (q, up) = (of(&[2, 2, 70, 24]), of(&[2, 2, 70, 24]));
+            let (k, v) = (of(&[2, 1, 90, 24]), of(&[2, 1, 90, 24]));
+            let see = cpu.randn([70, 90]).gt(0.0).logical_and(cpu.arange(0, 70, 1).ne(7).unsqueeze(1));
+            let all = |on: &Device, dtype: DType, graph: bool| {
+                let there = |x: &TensorFuture| x.to_device(on).to_dtype(dtype);
+                let leaves = [&q, &k, &v].map(|x| there(x).requires_grad());
+                let [q, k, v] = &leaves;
+                let options = AttentionOptions::default().causal(!masked);
+                let options = if masked { options.mask(see.to_device(on)) } else { options };
+                let found = q.scaled_dot_product_attention(k, v, options);
+                let mode = GradOptions::default().upstream(&there(&up)).graph(graph);
+                let mut out = grad_with(&found, &leaves, mode);
+                if graph {
+                    let bent = grad(out[0].square().sum_all(), &leaves);
+                    out.extend(bent);
+                }
+                out.push(found);
+                out.into_iter().map(|x| x.to_dtype(DType::F32).to_device(&cpu)).collect::<Vec<_>>()
+            };
+            for graph in [false, true] {
+                let (got, want) = (all(&gpu, dtype, graph), all(&cpu, DType::F32, graph));
+                for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let size = block_on(want.abs().max_all().item::<f32>()).unwrap();
+                    let off = block_on((got - want).abs().max_all().item::<f32>()).unwrap();
+                    let what = format!("seed {seed}, {dtype}, masked {masked}, graph {graph}, value {i}");
+                    assert!(off <= tolerance * size.max(1.0), "{what}: {off} of {size}");
+                }
+            }
+        }
+    }
+}
+
+fn long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    for dtype in [DType::F32, DType::F16] {
+        let (table, up) = (cpu.randn([40, 24]).to_dtype(dtype), cpu.randn([3000, 24]).to_dtype(dtype));
+        let words = cpu.rand([3000]).mul(40.0).floor().to_dtype(DType::I64);
+        let (row, one) = (cpu.randn([2, 4000]).to_dtype(dtype), cpu.randn([3, 900]).to_dtype(dtype));
+        let at = cpu.rand([3, 900]).mul(700.0).floor().to_dtype(DType::I64) - 3;
+        let all = |on: &Device| {
+            let there = |x: &TensorFuture| x.to_device(on);
+            let (table, wide) = (there(&table).requires_grad(), there(&one).requires_grad());
+            let back = |x: TensorFuture, up: &TensorFuture, of: &TensorFuture| {
+                grad_with(&x, &[of], GradOptions::default().upstream(up)).remove(0)
+            };
+            let row = there(&row);
+            let mut out = vec![
+                back(table.embedding(there(&words)), &there(&up), &table),
+                back(table.index_select(0, there(&words)), &there(&up), &table),
+                back(wide.gather(1, there(&at)), &there(&one), &wide),
+            ];
+            let (values, places) = row.topk(300, 1, true);
+            out.extend([values, places, row.argsort(1, false)]);
+            out.into_iter().map(|x| x.to_dtype(DType::F64).to_device(&cpu)).collect::<Vec<_>>()
+        };
+        for (i, (got, want)) in all(&gpu).iter().zip(all(&cpu)).enumerate() {
+            let bits = |x: &TensorFuture| {
+                let x = block_on(x.to_vec::<f64>()).unwrap();
+                x.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+            };
+            assert!(bits(got) == bits(&want), "seed {seed}, {dtype}, value {i}");
+        }
     }
 }
 

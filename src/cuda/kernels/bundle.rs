@@ -10,7 +10,7 @@
 use super::elementwise::{self, lanes};
 use super::generate::Form;
 use super::softmax::RowOp;
-use super::{Kernel, copy, index, reduce, scan, softmax, sort, window};
+use super::{Kernel, attention, copy, index, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -83,8 +83,16 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 .map(Kernel::Scan)
                 .to_vec()
         }
-        Kernel::Sort(sort::Key::Tiles(d) | sort::Key::Merge(d) | sort::Key::Write(d)) => {
-            [sort::Key::Tiles(*d), sort::Key::Merge(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()
+        Kernel::Sort(sort::Key::Count { wide } | sort::Key::Move { wide }) => {
+            [sort::Key::Count { wide: *wide }, sort::Key::Sum, sort::Key::Move { wide: *wide }]
+                .map(Kernel::Sort)
+                .to_vec()
+        }
+        Kernel::Sort(sort::Key::Keys(d) | sort::Key::Write(d)) => {
+            [sort::Key::Keys(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()
+        }
+        Kernel::Sort(sort::Key::Select(d) | sort::Key::Take(d)) => {
+            [sort::Key::Select(*d), sort::Key::Take(*d), sort::Key::Clear].map(Kernel::Sort).to_vec()
         }
         Kernel::Window(key) => {
             use window::Key::*;
@@ -97,9 +105,15 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 Columns { .. } | FromColumns { .. } => Vec::new(),
             }
         }
-        Kernel::Index(index::Key::OneHot { .. }) | Kernel::Sort(sort::Key::Row { .. }) | Kernel::Matmul(_) => {
-            Vec::new()
+        Kernel::Attention(key) => {
+            use attention::Result::*;
+            let back = [Stats, ToQuery, ToKey, ToValue].iter().filter(|_| key.result != Output);
+            back.map(|&result| Kernel::Attention(attention::Key { result, ..*key })).collect()
         }
+        Kernel::Index(index::Key::ScatterRuns { mode, .. }) => {
+            DType::ALL.map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype })).to_vec()
+        }
+        Kernel::Index(_) | Kernel::Sort(_) | Kernel::Matmul(_) => Vec::new(),
     }
 }
 

@@ -11,6 +11,7 @@
 //! A pointer that a kernel only reads is a `const T*` in its signature and every other one is
 //! written.
 
+pub(crate) mod attention;
 pub(crate) mod bundle;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
@@ -40,6 +41,7 @@ pub(crate) enum Kernel {
     Sort(sort::Key),
     Matmul(matmul::Key),
     Window(window::Key),
+    Attention(attention::Key),
 }
 
 impl Kernel {
@@ -55,6 +57,7 @@ impl Kernel {
             Kernel::Sort(key) => key.source(),
             Kernel::Matmul(key) => key.source(),
             Kernel::Window(key) => key.source(),
+            Kernel::Attention(key) => key.source(),
         }
     }
 }

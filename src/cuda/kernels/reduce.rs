@@ -18,8 +18,11 @@ use std::fmt::Write;
 
 /// Threads of a block, and the largest team.
 const THREADS: usize = 256;
-/// Threads of a block whose neighbours take neighbouring rows.
-const TURNED: usize = 1024;
+/// Threads of a block whose neighbours take neighbouring rows; fewer where each carries much, so
+/// that registers hold it. The order of a sum is the members', so that it does not show.
+fn turned(carried_size: usize) -> usize {
+    if carried_size > 8 { 512 } else { 1024 }
+}
 /// Blocks that fill a large device; the same everywhere, so that results are.
 const BLOCKS: usize = 1024;
 /// Least elements of a split.
@@ -184,7 +187,7 @@ pub(crate) fn plan(
             // device.
             let least = if rows < 4 * BLOCKS && team >= 32 { 8 } else { 32 };
             let width = least.max(THREADS / team).min(THREADS);
-            (Walk::Turned, [width, team.min(TURNED / width), 1])
+            (Walk::Turned, [width, team.min(turned(carried_size) / width), 1])
         }
     };
     let row_blocks = match walk {
@@ -248,7 +251,7 @@ pub(crate) fn plan(
 impl Key {
     /// The kernel as CUDA C.
     pub fn source(&self) -> KernelSource {
-        let (policy, _) = policy(self.op, self.dtype);
+        let (policy, carried_size) = policy(self.op, self.dtype);
         let (index, geo) = if self.wide { ("u64", "Geo64") } else { ("u32", "Geo32") };
         let lanes = self.lanes as usize;
         let out = result(self.op, self.dtype);
@@ -343,7 +346,7 @@ impl Key {
         let (walk, threads) = match self.walk {
             Walk::Warp => (format!("rows<Op, {lanes}, 32, {index}>"), THREADS),
             Walk::Block => (format!("rows<Op, {lanes}, {THREADS}, {index}>"), THREADS),
-            Walk::Turned => (format!("turned<Op, {lanes}, {index}>"), TURNED),
+            Walk::Turned => (format!("turned<Op, {lanes}, {index}>"), turned(carried_size)),
         };
         line(format!("    ft::reduce_{walk}(rows, len, chunk, team, row, put);"));
         let parts: &[Part] = match &self.stage {
@@ -352,6 +355,8 @@ impl Key {
             }
             _ => &[Part::Base, Part::Ops, Part::Elementwise, Part::Reduce],
         };
-        KernelSource::new(&format!("reduce_{}", self.op.name()), parts, threads as u32, &params, &c)
+        let name = format!("reduce_{}", self.op.name());
+        let source = KernelSource::new(&name, parts, threads as u32, &params, &c);
+        if self.walk == Walk::Turned { source.with_registers(threads as u32) } else { source }
     }
 }

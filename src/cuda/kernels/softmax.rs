@@ -1,5 +1,5 @@
 //! Softmax, its logarithms, and the norms: a warp or a block a row, one read of memory where the
-//! row fits in registers.
+//! row fits in registers (up to 32 Ki elements, 16 Ki of float64), two where it does not.
 //!
 //! A row is one dimension (or the trailing ones, merged), with any stride. Rows that lie side by
 //! side, because the dimension is not the last, are taken a thread each.
@@ -28,7 +28,7 @@ pub(crate) enum RowOp {
     },
 }
 
-/// Threads that share a row, packs that each holds (0: the row is read again for each pass).
+/// Threads that share a row, packs that each holds (0: the row is read twice).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum RowTeam {
     Rows { threads: u16, packs: u8, lanes: u8 },
@@ -47,7 +47,8 @@ pub(crate) struct Key {
 const PACKS: usize = 16;
 
 /// The launches that apply `op` to rows along `dims` of `shape`, marked. Input 0 is the value, then
-/// weight and bias where there are any: contiguous, of the value's type. The output is contiguous
+/// weight and bias where there are any: contiguous, of the value's type, at addresses that 16
+/// divides. The output is contiguous
 /// over `shape` (for `LogSumExp`, over the dimensions that are left). `eps` is the norms'. `None`
 /// where the rows cannot be walked by one stride: copy the input to contiguous memory first.
 ///
@@ -95,7 +96,7 @@ pub(crate) fn plan(
     if (columns && n > 0 && kept.inner(0) != 1) || (vector && !fits()) {
         return None;
     }
-    let team = if columns { RowTeam::Columns } else { team(n, if vector { most } else { 1 }) };
+    let team = if columns { RowTeam::Columns } else { team(n, if vector { most } else { 1 }, dtype.size()) };
     let (grid, block) = match team {
         RowTeam::Columns => (rows.div_ceil(256), [256, 1, 1]),
         RowTeam::Rows { threads: 32, .. } => (rows.div_ceil(4), [32, 4, 1]),
@@ -125,15 +126,16 @@ pub(crate) fn plan(
 }
 
 /// The smallest team whose registers hold a row.
-fn team(n: usize, lanes: usize) -> RowTeam {
+fn team(n: usize, lanes: usize, size: usize) -> RowTeam {
     let rows = |threads: usize, packs: usize| RowTeam::Rows {
         threads: threads as u16,
         packs: packs as u8,
-        lanes: if packs == 0 { 1 } else { lanes as u8 },
+        lanes: lanes as u8,
     };
-    // A warp up to 1024 elements, then blocks; registers hold 32 elements a thread.
+    // A warp up to 1024 elements, then blocks; registers hold 32 elements a thread, of float64 in
+    // blocks of 512.
     let most = PACKS.min(32 / lanes);
-    for threads in [32, 256, 1024] {
+    for threads in [32, 256, if size == 8 { 512 } else { 1024 }] {
         let packs = n.div_ceil(threads * lanes).next_power_of_two();
         if packs <= most {
             return rows(threads, packs);
@@ -210,12 +212,7 @@ impl Key {
             RowOp::LayerNorm { .. } => "layer_norm",
             RowOp::RmsNorm { .. } => "rms_norm",
         };
-        KernelSource::new(
-            name,
-            &[Part::Base, Part::Ops, Part::Elementwise, Part::Reduce, Part::Softmax],
-            threads,
-            &params,
-            &c,
-        )
+        let parts = &[Part::Base, Part::Ops, Part::Elementwise, Part::Reduce, Part::Softmax];
+        KernelSource::new(name, parts, threads, &params, &c).with_registers(threads)
     }
 }

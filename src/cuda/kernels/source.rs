@@ -30,6 +30,8 @@ pub(crate) enum Part {
     Sort,
     Matmul,
     Window,
+    Tensor,
+    Attention,
 }
 
 impl Part {
@@ -47,6 +49,8 @@ impl Part {
             Part::Sort => include_str!("device/sort.cuh"),
             Part::Matmul => include_str!("device/matmul.cuh"),
             Part::Window => include_str!("device/window.cuh"),
+            Part::Tensor => include_str!("device/tensor.cuh"),
+            Part::Attention => include_str!("device/attention.cuh"),
         }
     }
 }
@@ -99,6 +103,15 @@ impl KernelSource {
         let entry = format!("{prefix}_{:016x}", fnv1a(&[tail.as_bytes(), &threads.to_le_bytes()]));
         let body = format!("extern \"C\" __global__ void __launch_bounds__({threads}) {entry}{tail}");
         KernelSource { entry, parts, body }
+    }
+
+    /// The same for a kernel whose threads hold much: the compiler takes the registers that it wants
+    /// for one block, and does not spill some to make room for more. (Where threads hold little and
+    /// wait for memory, more blocks are worth more.)
+    pub fn with_registers(mut self, threads: u32) -> KernelSource {
+        let bounds = format!("__launch_bounds__({threads}");
+        self.body = self.body.replacen(&bounds, &(bounds.clone() + ", 1"), 1);
+        self
     }
 
     /// The translation unit of this kernel alone.

@@ -295,5 +295,6 @@ impl Key {
             }
         };
         KernelSource::new(name, &[Part::Base, Part::Ops, Part::Window], 256, &[params], &code)
+            .with_registers(256)
     }
 }

@@ -3,6 +3,7 @@
 //! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch memory first.
 //! Pure description: plans are handed over with addresses, and `cuda/device` launches them.
 
+mod attention;
 mod conv;
 mod cumsum;
 mod index;
@@ -41,6 +42,8 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         };
     }
     plans!(
+        attention::Attention,
+        attention::AttentionGradient,
         cat::Cat,
         classes::Classes,
         conv::Conv,

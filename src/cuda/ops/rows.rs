@@ -1,7 +1,7 @@
 //! Softmax, its relatives and the norms on CUDA: a row is one dimension, or the trailing ones.
 
 use super::OnCuda;
-use super::{contiguous, converted, operand, run, walk};
+use super::{converted, operand, packed, run, walk};
 use crate::cuda::kernels::align;
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
@@ -40,8 +40,9 @@ fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<
     let mut views: SmallVec<[CudaView<'_>; 3]> = SmallVec::new();
     for (k, (view, [a, b])) in inputs.iter().zip(&mut lent).enumerate() {
         let view = converted(cuda, *view, dtype, a)?;
-        // Parameters are read without strides.
-        views.push(if k == 0 { view } else { contiguous(cuda, view, b)? });
+        // Parameters are read without strides, sixteen bytes at a time.
+        let lies = k == 0 || (view.is_contiguous() && align(view.ptr) == 16);
+        views.push(if lies { view } else { packed(cuda, view, b)? });
     }
     let to = match dtype == out.dtype {
         true => out,
@@ -51,7 +52,7 @@ fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<
     let dims: SmallVec<[bool; 8]> = (0..rank).map(|d| d >= rank - trailing).collect();
     let plan = |x: &CudaView<'_>| softmax::plan(op, dtype, x.shape, &dims, operand(x), align(to.ptr), eps);
     if plan(&views[0]).is_none() {
-        views[0] = super::packed(cuda, views[0], &mut strides)?;
+        views[0] = packed(cuda, views[0], &mut strides)?;
     }
     let Some(plan) = plan(&views[0]) else {
         return Err(Refusal::kernel(format!("a norm of shape {:?} has no CUDA kernel", out.shape)));

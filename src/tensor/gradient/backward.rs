@@ -50,6 +50,7 @@ pub struct Backward<'a> {
     pub(super) output: Option<TensorFuture>,
     pub(super) output_meta: &'a Meta,
     pub(super) upstream: TensorFuture,
+    pub(super) graph: bool,
     pub(super) given: SmallVec<[(usize, TensorFuture); 2]>,
 }
 
@@ -110,6 +111,11 @@ impl Backward<'_> {
             let gradient = fitted(gradient, self.metas[i]);
             self.given.push((i, gradient));
         }
+    }
+
+    /// True where the gradients are to have gradients themselves.
+    pub(crate) fn keeps_graph(&self) -> bool {
+        self.graph
     }
 
     /// True where operand `i` is a view with the last two dimensions changed: a rule that can give

@@ -188,6 +188,7 @@ impl Walk {
             output,
             output_meta: &entry.meta,
             upstream,
+            graph: self.mode.graph,
             given: SmallVec::new(),
         };
         let back = operands.first().and_then(|o| o.entry.as_ref()).map_or(port_of(entry), |e| port_of(e));

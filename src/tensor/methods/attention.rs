@@ -3,7 +3,7 @@
 use super::stats::{float, wide};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
-use crate::ops::attention::{Attention, masked, scores, weights};
+use crate::ops::attention::{Attention, masked, scores, takes_mask, weights};
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
@@ -76,11 +76,16 @@ fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), R
     }
 }
 
-/// Bytes of scores from which on they do not stay in the caches: then blocks of them are worth it.
+/// Bytes of scores from which on they do not stay in a host's caches: then blocks of them are worth
+/// it.
 const BLOCKED_FROM: usize = 4 << 20;
 
-/// The operands in one batch, where the scores are many and the device has a kernel that never has
-/// all of them.
+/// Queries that are worth a block of a GPU, and keys that one block may walk over for fewer.
+const QUERIES: usize = 16;
+const KEYS: usize = 512;
+
+/// The operands in one batch, where there is a kernel that never has all scores and it is worth
+/// while.
 fn blocked(
     op: &Attention,
     q: &TensorFuture,
@@ -92,14 +97,15 @@ fn blocked(
     let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
     let mut batch = lead(q).broadcast(&lead(k))?.broadcast(&lead(v))?;
     if let Some(mask) = mask {
-        let fits = mask.dtype() == DType::Bool || mask.dtype() == q.dtype();
+        let fits = takes_mask(q.dtype(), mask.dtype());
         if !fits || !mask.shape().broadcast(&Shape::from([rows, keys]))?.ends_with(&[rows, keys]) {
             return None;
         }
         batch = batch.broadcast(&lead(mask))?;
     }
     let scores = batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
-    if !q.port().runner.has_kernel(op) || scores < BLOCKED_FROM || batch.rank() > 14 {
+    let worth = if q.port().in_memory { scores >= BLOCKED_FROM } else { rows >= QUERIES || keys <= KEYS };
+    if !worth || batch.rank() > 14 || !q.port().runner.has_kernel(op) {
         return None;
     }
     let full = |x: &TensorFuture, tail: [usize; 2]| {
@@ -134,8 +140,8 @@ fn seeing(mask: &TensorFuture, blind: &TensorFuture) -> TensorFuture {
 impl TensorFuture {
     /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find
     /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
-    /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. On the CPU, scores
-    /// that would not stay in the caches are never there all at once.
+    /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. Scores that are many
+    /// are never there all at once; on a GPU those of their gradient neither.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -175,14 +181,22 @@ impl TensorFuture {
         let _within = build::within("scaled_dot_product_attention", at);
         let width = self.dims()[self.rank() - 1];
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+        let op = Attention { scale, causal: options.causal };
+        let at_once = |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
+            let operands = (options.dropout == 0.0).then(|| blocked(&op, q, k, v, mask))??;
+            let operands: Vec<&TensorFuture> = operands.iter().collect();
+            Some((build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()), None))
+        };
+        // A GPU takes halves as they are.
+        if !self.port().in_memory
+            && let Some(found) = at_once(self, key, value, options.mask.as_ref())
+        {
+            return found;
+        }
         let (q, k, v) = (wide(self), wide(key), wide(value));
         let mask = options.mask.as_ref().map(wide);
-        let op = Attention { scale, causal: options.causal };
-        if options.dropout == 0.0
-            && let Some(operands) = blocked(&op, &q, &k, &v, mask.as_ref())
-        {
-            let operands: Vec<&TensorFuture> = operands.iter().collect();
-            return (build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()), None);
+        if let Some(found) = at_once(&q, &k, &v, mask.as_ref()) {
+            return found;
         }
         // What a mask hides from everybody is seen in the mask: the scores need not be looked
         // through for it.

@@ -133,11 +133,18 @@ pub fn embedding() {
 
 pub fn scatter_add() {
     let mut r = Random(55);
-    for _ in 0..20 {
-        let shape: Vec<usize> = (0..1 + r.below(3)).map(|_| 1 + r.below(9)).collect();
+    for turn in 0..30 {
+        let mut shape: Vec<usize> = (0..1 + r.below(3)).map(|_| 1 + r.below(9)).collect();
         let dim = r.below(shape.len());
+        // Long lines are sorted, longer ones by digits.
+        match turn {
+            20..28 => shape[dim] = 257 + r.below(300),
+            28.. => shape = vec![3, 2100 + r.below(100), 2],
+            _ => {}
+        }
+        let dim = if turn >= 28 { 1 } else { dim };
         let mut wide: Vec<usize> = shape.iter().map(|n| n + r.below(3)).collect();
-        wide[dim] = 1 + r.below(12);
+        wide[dim] = 1 + r.below(if turn % 2 == 0 { 12 } else { 700 });
         let source = Strided::random(&mut r, &shape, |r| r.float() as f32);
         let size = wide[dim];
         let i = Strided::random(&mut r, &shape, |r| r.below(2 * size) as i64 - size as i64);
@@ -304,6 +311,11 @@ pub fn sorts() {
         sorted::<f64>(&mut b, &mut r, &[3, 100], 1, 100, descending);
         sorted::<u8>(&mut b, &mut r, &[3, 64], 1, 64, descending);
         sorted::<i32>(&mut b, &mut r, &[2, 2500, 2], 1, 2500, descending);
+        sorted::<half::f16>(&mut b, &mut r, &[2, 4500], 1, 4500, descending);
+        sorted::<half::bf16>(&mut b, &mut r, &[3000], 0, 3000, descending);
+        sorted::<u8>(&mut b, &mut r, &[2300], 0, 2300, descending);
+        sorted::<bool>(&mut b, &mut r, &[2300], 0, 2300, descending);
+        sorted::<f64>(&mut b, &mut r, &[2100], 0, 2100, descending);
     }
     b.run();
 }
@@ -315,7 +327,17 @@ pub fn topk() {
         sorted::<f32>(&mut b, &mut r, &[3, 50], 1, k, true);
         sorted::<f32>(&mut b, &mut r, &[60, 3], 0, k, true);
         sorted::<f32>(&mut b, &mut r, &[2, 3000], 1, k, true);
+        // Several blocks, equals among them, and rows that do not lie together.
+        for largest in [false, true] {
+            sorted::<f64>(&mut b, &mut r, &[9000, 2], 0, k, largest);
+            sorted::<i64>(&mut b, &mut r, &[9000], 0, k, largest);
+            sorted::<half::f16>(&mut b, &mut r, &[2, 9000], 1, k, largest);
+            sorted::<u8>(&mut b, &mut r, &[9000], 0, k, largest);
+            sorted::<bool>(&mut b, &mut r, &[2100], 0, 40 * k, largest);
+        }
     }
+    sorted::<f32>(&mut b, &mut r, &[2500], 0, 2048, true);
+    sorted::<f32>(&mut b, &mut r, &[2500], 0, 2049, true);
     b.run();
 }
 

@@ -1,5 +1,6 @@
 //! Values of the kernels, run on the host, beside plain loops.
 
+mod attention;
 mod elementwise;
 mod indexing;
 mod ops;
@@ -45,6 +46,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("cumsum_agrees_with_a_plain_loop", indexing::cumsum),
     ("sorts_are_stable_with_nan_last", indexing::sorts),
     ("topk_takes_the_first_of_a_sort", indexing::topk),
+    ("attention_and_its_gradients_agree_with_plain_loops", attention::all_results),
     ("integer_products_wrap_and_float_products_agree", indexing::products),
 ];
 

@@ -140,6 +140,20 @@ pub fn softmax() {
         check(&mut b, RowOp::Softmax, &x, 1, &[]);
         check(&mut b, RowOp::LogSumExp, &x, 1, &[]);
     }
+    // That begin with what has no power, and whose largest element comes late.
+    let late = |i: usize, x: f64| match i % 40_001 {
+        0..9000 => f64::NEG_INFINITY,
+        39_000 => 20.0,
+        _ => x,
+    };
+    for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
+        let x = Strided::contiguous(&[2, 40_001], |i| late(i, 10.0 * r.float()) as f32);
+        check(&mut b, op, &x, 1, &[]);
+        let x = Strided::contiguous(&[1, 40_000], |i| half::f16::from_f64(late(i, 10.0 * r.float())));
+        check(&mut b, op, &x, 1, &[]);
+        let x = Strided::contiguous(&[1, 20_000], |i| late(i, 10.0 * r.float()));
+        check(&mut b, op, &x, 1, &[]);
+    }
     let x = Strided::contiguous(&[20, 30], |_| 10.0 * r.float());
     check(&mut b, RowOp::LogSoftmax, &x, 1, &[]);
     check(&mut b, RowOp::Softmax, &x, 0, &[]);
@@ -181,8 +195,8 @@ pub fn norms() {
             check(b, RowOp::RmsNorm { weight: true }, &x, 1, &extra[..1]);
         }
     }
-    cases::<f64>(&mut b, &mut r, &[1, 8, 100]);
-    cases::<f32>(&mut b, &mut r, &[768, 5000]);
+    cases::<f64>(&mut b, &mut r, &[1, 8, 100, 9000, 20_000, 33_001]);
+    cases::<f32>(&mut b, &mut r, &[768, 5000, 40_000]);
     cases::<half::bf16>(&mut b, &mut r, &[768]);
     let x = Strided::random(&mut r, &[4, 50], |r| r.float());
     check(&mut b, RowOp::LayerNorm { weight: false, bias: false }, &x, 1, &[]);

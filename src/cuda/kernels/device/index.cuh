@@ -84,6 +84,53 @@ FN void scatter(const T* source, const J* index, T* out, IndexError* error, type
     }
 }
 
+// The same for long lines, whose indices are sorted first. A row of them is shared by all lines for which they
+// repeat. Here each becomes a key, the place that it names; one out of range comes after all others.
+template <class J>
+FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, u64 row, const Geo64<2>& rows, u32 n,
+                     u32 size, i64 lift, i64 index_step, i64 position_step) {
+    const u32 j = blockIdx.x * 256 + threadIdx.x;
+    if (j >= n) return;
+    i64 off[2];
+    offsets<2, Geo64>(rows, row, off);
+    const i64 named = (i64)index[off[0] + j * index_step], at = lifted(named, lift);
+    if ((u64)at >= size) report(error, (u64)(off[1] + j * position_step), named, size);
+    keys[j] = (u64)at < size ? (u32)at : size;
+    places[j] = j;
+}
+
+// A thread for each line and each run of equal keys, which begins where the key before is another. It takes eight
+// at a time, whose loads do not wait for each other, and joins them in order.
+template <int HOW, class T>
+FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out, u64 row, const Geo64<2>& rows,
+                     const Geo64<2>& shared, u64 lines, u32 n, u32 size, i64 out_step, i64 source_step) {
+    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
+    u32 p = (u32)(i / lines);
+    if (p >= n) return;
+    const u32 key = keys[p];
+    if (key >= size || (p > 0 && keys[p - 1] == key)) return;
+    i64 off[2];
+    offsets<2, Geo64>(rows, row, off);
+    walk<2, Geo64>(shared, i % lines, off);
+    source += off[1];
+    T* to = out + (off[0] + (i64)key * out_step);
+    T sum = *to;
+    for (bool more = true; more; p += 8) {
+        T comes[8];
+        bool mine[8];
+#pragma unroll
+        for (int u = 0; u < 8; ++u) {
+            mine[u] = p + u < n && keys[p + u] == key;
+            if (mine[u]) comes[u] = source[(i64)places[p + u] * source_step];
+        }
+#pragma unroll
+        for (int u = 0; u < 8; ++u)
+            if (mine[u]) sum = joined<HOW>(sum, comes[u]);
+        more = mine[7];
+    }
+    *to = sum;
+}
+
 // out[i, c] = index[i] == c, as i64.
 template <class J, template <int> class Geo>
 FN void one_hot(const J* index, i64* out, IndexError* error, typename Geo<1>::Index n, const Geo<1>& geo, u64 classes) {

@@ -1,7 +1,7 @@
 // Rows that are read once, held in registers, and written: softmax, its logarithms, and the norms.
 //
 // X threads (a warp or a block) take a row; each holds K packs of V neighbouring elements. K = 0 is for
-// rows that do not fit: they are read again for every pass.
+// rows that do not fit: they are read once for what has to be known of them, and once more to be written.
 
 namespace ft {
 
@@ -11,58 +11,71 @@ template <class T> struct Row {
     i64 step, n;
 };
 
+// Places in a row: one that is held is short.
+template <int K> struct Places { typedef i32 I; };
+template <> struct Places<0> { typedef i64 I; };
+
 template <class T, int X, int K, int V> struct Held {
     typedef typename Stored<T>::C C;
-    C x[K > 0 ? K * V : 1];
-    Row<T> row;
+    typedef typename Places<K>::I I;
+    C x[K > 0 ? K : 1][V];
+    const T* p;
+    i64 step;
+    I n;
 
-    FN_MEMBER i64 place(int k) const { return ((i64)k * X + threadIdx.x) * V; }
-    FN_MEMBER void read() {
+    FN_MEMBER Held(const Row<T>& row, bool alive) {
+        p = row.p;
+        step = row.step;
+        n = alive ? (I)row.n : 0;
 #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            i64 j = place(k);
-            if (V > 1) {
-                if (j < row.n) {
-                    Vec<T, V> pack = load_full<V>(row.p, j);
+        for (int k = 0; k < K; ++k)
+            if (place(k) < n) read(x[k], place(k));
+    }
+    FN_MEMBER I place(int k) const { return ((I)k * X + (I)threadIdx.x) * V; }
+    FN_MEMBER void read(C (&to)[V], I j) const {
+        if (V > 1) {
+            const Vec<T, V> pack = load_full<V>(p, j);
 #pragma unroll
-                    for (int v = 0; v < V; ++v) x[k * V + v] = load(pack.v[v]);
-                }
-            } else if (j < row.n) {
-                x[k] = load(row.p[j * row.step]);
-            }
+            for (int v = 0; v < V; ++v) to[v] = load(pack.v[v]);
+        } else {
+            to[0] = load(p[j * step]);
         }
     }
-    // Calls f(element, its place) for every element of this thread.
-    template <class F> FN_MEMBER void each(const F& f) const {
+    // Calls f(pack, the place of its first element) for every pack of this thread.
+    template <class F> FN_MEMBER void packs(const F& f) const {
         if (K > 0) {
 #pragma unroll
-            for (int k = 0; k < K; ++k) {
-                i64 j = place(k);
-                if (j < row.n) {
-#pragma unroll
-                    for (int v = 0; v < V; ++v) f(x[k * V + v], j + v);
-                }
-            }
+            for (int k = 0; k < K; ++k)
+                if (place(k) < n) f(x[k], place(k));
         } else {
-            for (i64 j = threadIdx.x; j < row.n; j += X) f(load(row.p[j * row.step]), j);
+            for (I j = place(0); j < n; j += X * V) {
+                C pack[V];
+                read(pack, j);
+                f(pack, j);
+            }
         }
     }
-    // Writes f(element, its place) to q[j * step].
+    // Calls f(element) for every element of this thread.
+    template <class F> FN_MEMBER void each(const F& f) const {
+        packs([&](const C (&pack)[V], I) {
+#pragma unroll
+            for (int v = 0; v < V; ++v) f(pack[v]);
+        });
+    }
+    // Writes what f(pack, place, result) makes of each pack to q[j * step].
     template <class F> FN_MEMBER void write(T* q, i64 step, const F& f) const {
-        if (K > 0 && V > 1) {
+        packs([&](const C (&pack)[V], I j) {
+            C made[V];
+            f(pack, j, made);
+            if (V > 1) {
+                Vec<T, V> out;
 #pragma unroll
-            for (int k = 0; k < K; ++k) {
-                i64 j = place(k);
-                if (j < row.n) {
-                    Vec<T, V> pack;
-#pragma unroll
-                    for (int v = 0; v < V; ++v) pack.v[v] = As<T>::of(f(x[k * V + v], j + v));
-                    *(Vec<T, V>*)(q + j) = pack;
-                }
+                for (int v = 0; v < V; ++v) out.v[v] = As<T>::of(made[v]);
+                *(Vec<T, V>*)(q + j) = out;
+            } else {
+                q[j * step] = As<T>::of(made[0]);
             }
-        } else {
-            each([&](C e, i64 j) { q[j * step] = As<T>::of(f(e, j)); });
-        }
+        });
     }
 };
 
@@ -82,22 +95,38 @@ template <int kind, class C> FN C soften(C x, C most, C sum, C log_sum) {
 // Of a row whose maximum is infinite, that is the logarithm too.
 template <class C> FN C log_total(C most, C log_sum) { return is_inf(most) ? most : most + log_sum; }
 
-template <int kind, class T, int X, int K, int V> FN void softmax_row(Row<T> row, T* out, i64 step, bool alive) {
+template <int kind, class T, int X, int K, int V> FN void softmax_row(const Row<T>& row, T* out, i64 step, bool alive) {
     typedef typename Stored<T>::C C;
-    Held<T, X, K, V> held;
-    held.row = row;
-    if (!alive) held.row.n = 0;
-    held.read();
+    const Held<T, X, K, V> held(row, alive);
     C most = -inf(C()), sum = 0;
-    held.each([&](C x, i64) { most = maximum(most, x); });
-    most = join_all<Largest<C>, X>(most);
-    held.each([&](C x, i64) { sum = sum + exp(x - most); });
+    if (K > 0) {
+        held.each([&](C x) { most = maximum(most, x); });
+        most = join_all<Largest<C>, X>(most);
+        held.each([&](C x) { sum = sum + exp(x - most); });
+    } else {
+        // The sum is over the largest so far, and corrected where that rises.
+        held.packs([&](const C (&pack)[V], i64) {
+            const C before = most;
+#pragma unroll
+            for (int v = 0; v < V; ++v) most = maximum(most, pack[v]);
+            if (most == -inf(C())) return;
+            if (most != before) sum = sum * exp(before - most);
+#pragma unroll
+            for (int v = 0; v < V; ++v) sum = sum + exp(pack[v] - most);
+        });
+        const C own = most;
+        most = join_all<Largest<C>, X>(own);
+        if (own != most) sum = sum * exp(own - most);
+    }
     sum = join_all<Sum<C>, X>(sum);
     C log_sum = kind == SOFTMAX ? (C)0 : log(sum);
     if (kind == LOGSUMEXP) {
         if (alive && threadIdx.x == 0) out[0] = As<T>::of(log_total(most, log_sum));
     } else {
-        held.write(out, step, [&](C x, i64) { return soften<kind>(x, most, sum, log_sum); });
+        held.write(out, step, [&](const C (&pack)[V], i64, C (&made)[V]) {
+#pragma unroll
+            for (int v = 0; v < V; ++v) made[v] = soften<kind>(pack[v], most, sum, log_sum);
+        });
     }
 }
 
@@ -118,28 +147,61 @@ template <int kind, class T> FN void softmax_column(Row<T> row, T* out, i64 step
 
 // ---- norms ---------------------------------------------------------------------------------
 
-// (x - mean) / sqrt(variance + eps) * weight + bias; rms takes no mean. Null for no weight or bias.
+// The mean of a row, and that of its squared distances from it; rms takes no mean.
 template <bool rms, class T, int X, int K, int V>
-FN void norm_row(Row<T> row, const T* weight, const T* bias, T* out, typename Stored<T>::C eps, bool alive) {
+FN void moments(const Held<T, X, K, V>& held, typename Stored<T>::C n, typename Stored<T>::C& mean,
+                typename Stored<T>::C& square) {
     typedef typename Stored<T>::C C;
-    Held<T, X, K, V> held;
-    held.row = row;
-    C n = (C)row.n;
-    if (!alive) held.row.n = 0;
-    held.read();
-    C mean = 0, square = 0;
-    if (!rms) {
-        held.each([&](C x, i64) { mean = mean + x; });
-        mean = join_all<Sum<C>, X>(mean) / n;
+    mean = square = 0;
+    if (K > 0 || rms) {
+        if (!rms) {
+            held.each([&](C x) { mean = mean + x; });
+            mean = join_all<Sum<C>, X>(mean) / n;
+        }
+        held.each([&](C x) { square = square + (x - mean) * (x - mean); });
+    } else {
+        // Pack by pack, by what two parts say of both (Chan, Golub and LeVeque 1979).
+        C count = 0;
+        held.packs([&](const C (&pack)[V], i64) {
+            C own = 0, apart = 0;
+#pragma unroll
+            for (int v = 0; v < V; ++v) own = own + pack[v];
+            own = own / (C)V;
+#pragma unroll
+            for (int v = 0; v < V; ++v) apart = apart + (pack[v] - own) * (pack[v] - own);
+            const C part = (C)V / (count + (C)V), off = own - mean;
+            mean = mean + off * part;
+            square = square + (apart + off * off * count * part);
+            count = count + (C)V;
+        });
+        const C own = mean;
+        mean = join_all<Sum<C>, X>(own * count) / n;
+        if (count > (C)0) square = square + count * (own - mean) * (own - mean);
     }
-    held.each([&](C x, i64) { square = square + (x - mean) * (x - mean); });
     square = join_all<Sum<C>, X>(square) / n;
-    C scale = (C)1 / sqrt(square + eps);
-    held.write(out, 1, [&](C x, i64 j) {
-        C y = (x - mean) * scale;
-        if (weight) y = y * load(weight[j]);
-        if (bias) y = y + load(bias[j]);
-        return y;
+}
+
+// (x - mean) / sqrt(variance + eps) * weight + bias. Null for no weight or bias; both lie as a row's packs want.
+template <bool rms, class T, int X, int K, int V>
+FN void norm_row(const Row<T>& row, const T* weight, const T* bias, T* out, typename Stored<T>::C eps, bool alive) {
+    typedef typename Stored<T>::C C;
+    const Held<T, X, K, V> held(row, alive);
+    C mean, square;
+    moments<rms>(held, (C)row.n, mean, square);
+    const C scale = (C)1 / sqrt(square + eps);
+    held.write(out, 1, [&](const C (&pack)[V], i64 j, C (&made)[V]) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) made[v] = (pack[v] - mean) * scale;
+        if (weight) {
+            const Vec<T, V> by = load_full<V>(weight, j);
+#pragma unroll
+            for (int v = 0; v < V; ++v) made[v] = made[v] * load(by.v[v]);
+        }
+        if (bias) {
+            const Vec<T, V> more = load_full<V>(bias, j);
+#pragma unroll
+            for (int v = 0; v < V; ++v) made[v] = made[v] + load(more.v[v]);
+        }
     });
 }
 

@@ -1,0 +1,179 @@
+//! Attention and its gradients, without the matrix of scores: see `device/attention.cuh`.
+//!
+//! Halves up to 128 wide go through tensor cores (`device/tensor.cuh`), everything else through
+//! tiles of 64 by 64 in plain arithmetic. Estimated, not measured: of an H100's tensor cores a
+//! quarter, as shared memory feeds one fragment a product (half where 128 rows share it), of its
+//! float32 units half. The scores of 4,096 queries and as many keys in one head are 64 MiB in
+//! float32, which each of a composed attention's four passes moves; here they are never there.
+
+use super::generate::{computed, storage};
+use super::geometry::{Geometry, RANK_MAX};
+use super::source::{KernelSource, Part};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
+use crate::dtype::DType;
+use smallvec::smallvec;
+
+/// What is made of queries, keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Result {
+    /// What the queries find.
+    Output,
+    /// For each query the logarithm of its sum of powers, and the mean of what flows back to its
+    /// weights: what the other gradients are made with.
+    Stats,
+    ToQuery,
+    ToKey,
+    ToValue,
+}
+
+/// How the work is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Team {
+    /// So many times 64 columns of the result.
+    Tiles(u8),
+    /// Rows of this width, filled up with zeros.
+    Tensor(u8),
+}
+
+/// Names a compiled kernel; `mask` is `Bool` or the type of numbers that are added.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Key {
+    pub result: Result,
+    pub dtype: DType,
+    pub mask: Option<DType>,
+    pub team: Team,
+}
+
+/// An attention as an op asks for it. Queries, keys, values and what flows back lie as these strides
+/// over the batch say, with a step between rows and none between elements of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attention<'a> {
+    pub dtype: DType,
+    pub batch: &'a [usize],
+    /// Queries, keys, the width of both, the width of values.
+    pub sizes: [usize; 4],
+    /// Over the batch and the rows: of queries, keys, values and what flows back; empty where that
+    /// is not there.
+    pub strides: [&'a [isize]; 4],
+    /// Over the batch, queries and keys.
+    pub mask: Option<(DType, &'a [isize])>,
+    /// The largest power of two that divides all addresses.
+    pub align: usize,
+    pub causal: bool,
+    pub scale: f64,
+}
+
+impl Key {
+    /// Own rows of a block, for each warp's 16 of them.
+    fn times(&self) -> usize {
+        match self.team {
+            Team::Tensor(..=64) if self.result == Result::Output => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// The launches of one result. Inputs: queries, keys, values; but for `Output` what flows back, and
+/// but for `Stats` what that gave; the mask. `None` where more than eight dimensions are left after
+/// merging, or sizes are beyond 31 bits.
+pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
+    let mut plan = Plan::default();
+    let [rows, keys, width, wide] = of.sizes;
+    let lead = of.batch.len();
+    let nothing = vec![0; lead];
+    let over = |s: &'_ [isize]| if s.is_empty() { nothing.clone() } else { s[..lead].to_vec() };
+    let [q, k, v, up] = of.strides.map(over);
+    let g = Geometry::new(of.batch, &[&q, &k, &v, &up, &of.mask.map_or(nothing.clone(), |(_, m)| over(m))]);
+    let step = |i: usize| of.strides[i].get(lead).copied().unwrap_or(0);
+    let half = of.dtype.size() == 2;
+    let (own, columns) = match result {
+        Result::Output => (rows, wide),
+        Result::Stats => (rows, 1),
+        Result::ToQuery => (rows, width),
+        Result::ToKey => (keys, width),
+        Result::ToValue => (keys, wide),
+    };
+    let team = match width.max(wide) {
+        most @ 1..=128 if half => Team::Tensor(most.next_multiple_of(32) as u8),
+        _ => Team::Tiles(if columns <= 64 || of.dtype == DType::F64 { 1 } else { 2 }),
+    };
+    let key = Key { result, dtype: of.dtype, mask: of.mask.map(|(dtype, _)| dtype), team };
+    let (tile, threads, parts) = match team {
+        Team::Tensor(_) => (64 * key.times(), 128, 1),
+        Team::Tiles(times) => (64, 256, columns.div_ceil(64 * times as usize)),
+    };
+    let blocks = g.numel().checked_mul(own.div_ceil(tile))?;
+    if g.rank() > RANK_MAX || [blocks, rows + 64, keys + 64].iter().any(|&n| n > i32::MAX as usize) {
+        return None;
+    }
+    if parts > GRID_YZ_MAX {
+        return None;
+    }
+    if blocks == 0 || columns == 0 {
+        return Some(plan);
+    }
+    // Sixteen bytes at a time, where all of them lie so.
+    let all = || g.strides[..4].iter().flatten().copied().chain((0..4).map(step));
+    let whole = of.align.is_multiple_of(16)
+        && [width, wide].iter().all(|n| n.is_multiple_of(8))
+        && all().all(|s| s.unsigned_abs().is_multiple_of(8));
+    let mut numbers = Words::default();
+    [rows, keys, width, wide].iter().for_each(|&n| numbers.u64(n as u64));
+    (0..4).for_each(|i| numbers.u64(step(i) as u64));
+    let mask = |d: usize| of.mask.map_or(0, |(_, m)| m[lead + d]);
+    [mask(0), mask(1), of.causal as isize, whole as isize].iter().for_each(|&n| numbers.u64(n as u64));
+    numbers.u64(of.scale.to_bits());
+    let inputs =
+        3 + (result != Result::Output) as u8 * 2 - (result == Result::Stats) as u8 + of.mask.is_some() as u8;
+    let mut args: smallvec::SmallVec<[Arg; 8]> = (0..inputs).map(|index| Arg::In { index, bytes: 0 }).collect();
+    args.extend([Arg::Out { index: 0, bytes: 0 }, Arg::Struct(numbers), g.arg(true)]);
+    plan.launches = smallvec![Launch {
+        kernel: Kernel::Attention(key),
+        grid: [blocks as u32, parts as u32, 1],
+        block: [threads, 1, 1],
+        shared: 0,
+        args,
+    }];
+    Some(plan)
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        let (t, c) = (storage(self.dtype), computed(self.dtype));
+        let (name, role) = match self.result {
+            Result::Output => ("attention", "ft::OUTPUT"),
+            Result::Stats => ("attention_stats", "ft::STATS"),
+            Result::ToQuery => ("attention_query", "ft::TO_QUERY"),
+            Result::ToKey => ("attention_key", "ft::TO_KEY"),
+            Result::ToValue => ("attention_value", "ft::TO_VALUE"),
+        };
+        let (back, stats) = (self.result != Result::Output, self.result == Result::Stats);
+        let mask = self.mask.map_or("float", storage);
+        let mut params = vec![format!("const {t}* q, const {t}* k, const {t}* v")];
+        let mut given = |there: bool, kind: &str, name: &'static str| {
+            if there {
+                params.push(format!("const {kind}* {name}"));
+            }
+            if there { name.to_owned() } else { format!("(const {kind}*)0") }
+        };
+        let up = given(back, t, "up");
+        let sums = given(back && !stats, c, "stats");
+        let hides = given(self.mask.is_some(), mask, "mask");
+        params.push(format!("{}* out, ft::Attended a, ft::Geo64<5> batches", if stats { c } else { t }));
+        let masked = self.mask.is_some();
+        let (threads, how) = match self.team {
+            Team::Tiles(times) => (256, format!("attend<{role}, {t}, {mask}, {masked}, {times}>")),
+            Team::Tensor(wide) => {
+                // What is walked over stays within 48 KiB, what is held within 255 registers.
+                let times = self.times();
+                let few = times > 1 || !matches!(self.result, Result::Output | Result::Stats);
+                let walked = if few { 32 } else { 64 };
+                (128, format!("attend_tensor<{role}, {t}, {mask}, {masked}, {wide}, {walked}, {times}>"))
+            }
+        };
+        let code = format!("    ft::{how}(q, k, v, {up}, {sums}, {hides}, out, a, batches);\n");
+        let parts = &[Part::Base, Part::Ops, Part::Tensor, Part::Attention];
+        KernelSource::new(name, parts, threads, &params, &code).with_registers(threads)
+    }
+}
