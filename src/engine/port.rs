@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::operation::Operation;
+use crate::graph::plan::Plan;
 use crate::graph::value::Value;
 use crate::guard::caught;
 use crate::memory::DeviceMemory;
@@ -57,6 +58,11 @@ pub(crate) trait Runner: Send + Sync {
     /// Memory of the device's own, or the computer's.
     fn memory(&self) -> DeviceMemory {
         DeviceMemory::of_computer()
+    }
+    /// Nothing of a plan that has run is still to be made: another run takes no longer than those
+    /// that follow.
+    fn is_warm(&self, _plan: &Plan) -> bool {
+        true
     }
     /// There is a kernel for this op of the crate's. What has none is asked for as ops that do.
     fn has_kernel(&self, _op: &dyn Operation) -> bool {

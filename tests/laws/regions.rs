@@ -13,6 +13,7 @@ pub fn add(laws: &mut Laws) {
         a_call_of_a_region_waits_for_nothing
         a_region_runs_its_closure_once_for_each_set_of_shapes
         a_region_that_runs_again_queues_one_op_and_plans_nothing
+        a_region_that_was_warmed_is_traced_no_more_and_right
         what_a_region_captures_is_a_constant
         an_input_or_a_constant_may_be_an_output
         a_region_in_a_region_is_a_part_of_it
@@ -55,6 +56,20 @@ fn a_call_of_a_region_waits_for_nothing(kind: Kind) {
     let [sum, twice] = region.call(x);
     assert_eq!(values(&sum), [21.0]);
     assert_eq!(values(&twice), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+}
+
+fn a_region_that_was_warmed_is_traced_no_more_and_right(kind: Kind) {
+    let device = kind.device();
+    let region =
+        device.region(|(x, y): (TensorFuture, TensorFuture)| [x.matmul(&y).sum_all(), (x - 1.0).exp()]);
+    let ones = || (device.ones([4, 4]) + 0.0, device.ones([4, 4]) + 0.0);
+    block_on(region.warm(ones())).unwrap();
+    assert_eq!(region.traces(), 1);
+    let [sum, exp] = region.call(ones());
+    assert_eq!((values(&sum), values(&exp)), (vec![64.0], vec![1.0; 16]));
+    assert_eq!(region.traces(), 1);
+    let failed = block_on(region.warm((device.ones([4, 4]), device.ones([3])))).unwrap_err();
+    assert!(failed.is_shape(), "{failed}");
 }
 
 fn a_region_runs_its_closure_once_for_each_set_of_shapes(kind: Kind) {

@@ -19,6 +19,7 @@ pub fn all() -> Vec<Entry> {
         a_pair_of_gpus_is_tried_once
         graphs_with_products_share_one_workspace_a_lane
         a_block_with_large_products_becomes_a_graph_and_its_operands_may_move
+        a_warm_region_is_one_graph_from_its_first_call
         a_process_may_end_with_work_queued
     ]
     .to_vec()
@@ -199,6 +200,21 @@ fn a_block_with_large_products_becomes_a_graph_and_its_operands_may_move(simulat
     assert!(outputs.iter().all(|y| bits(y) == want));
     assert_eq!(device.stats().graphs - graphs, 6);
     assert_eq!(simulator.stats().graph_launches - launches, 6);
+}
+
+fn a_warm_region_is_one_graph_from_its_first_call(simulator: &Simulator, _: u64) {
+    for graphs in [true, false] {
+        let device = Device::cuda_with(0, CudaOptions::default().graphs(graphs)).unwrap();
+        let w = block_on(device.randn([24, 24])).unwrap();
+        let region = device.region(move |x: TensorFuture| (x.matmul(&w).exp() * 0.5 + 1.0).softmax(1));
+        let x = TensorFuture::clone(&block_on(device.randn([24, 24]) + 0.0).unwrap());
+        block_on(region.warm(x.clone())).unwrap();
+        let before = simulator.stats();
+        block_on(region.call(x.clone())).unwrap();
+        let after = simulator.stats();
+        assert_eq!(after.graph_launches - before.graph_launches, graphs as u64);
+        assert_eq!(after.live_modules, before.live_modules);
+    }
 }
 
 /// Queues work of every kind and goes.

@@ -166,6 +166,15 @@ impl Background {
         pending
     }
 
+    /// Nothing is being made.
+    pub fn is_idle(&self) -> bool {
+        let idle = |crew: &Arc<Crew>| {
+            let queue = crew.queue();
+            queue.jobs.is_empty() && queue.idle == queue.threads.len()
+        };
+        self.0.iter().all(idle)
+    }
+
     /// Waits for what is being made; what has not been begun is let go.
     pub fn end(&self) {
         self.0.iter().for_each(|crew| crew.end());

@@ -30,6 +30,7 @@ use super::transcript::Spot;
 use super::{Trouble, pinned::PinnedBlock};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::graph::call::Call;
+use crate::graph::plan::Plan;
 use crate::graph::value::{INLINE_BYTES, Placed, Storage, Value, owners};
 use crate::sync::lock;
 use smallvec::SmallVec;
@@ -152,6 +153,13 @@ pub(super) enum Verdict {
     Graph(Box<Graph>),
     NotYet,
     Never,
+}
+
+/// True where a plan has become a graph, or never will.
+pub(crate) fn is_settled(plan: &Plan) -> bool {
+    let kept = lock(&plan.kept);
+    let shelf = kept.as_ref().and_then(|kept| kept.downcast_ref::<Shelf>());
+    shelf.is_some_and(|shelf| shelf.never || shelf.graphs.iter().any(|graph| graph.made.is_some()))
 }
 
 impl Gear {

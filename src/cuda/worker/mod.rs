@@ -15,6 +15,7 @@ mod thread;
 
 use crate::cuda::device::context;
 use crate::cuda::device::doubt::Known;
+use crate::cuda::device::graph;
 use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::nvidia::Events;
@@ -26,6 +27,7 @@ use crate::engine::port::{Port, Runner};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
+use crate::graph::plan::Plan;
 use crate::graph::value::{Storage, Value};
 use crate::guard::{self, caught};
 use crate::memory::DeviceMemory;
@@ -254,6 +256,15 @@ impl Runner for CudaRunner {
             Some((free, total)) => DeviceMemory { free: Some(free), total },
             None => DeviceMemory { free: None, total: context::memory(self.ordinal()).unwrap_or(0) },
         }
+    }
+
+    fn is_warm(&self, plan: &Plan) -> bool {
+        let shared = lock(&self.shared).clone();
+        let Some(open) = shared.as_ref().and_then(|shared| shared.heap.open()) else { return true };
+        let settled = self.manner.graphs && graph::is_settled(plan);
+        shared.is_none_or(|shared| shared.port.is_ended())
+            || settled
+            || !self.manner.graphs && open.background.is_idle()
     }
 
     fn has_kernel(&self, op: &dyn Operation) -> bool {

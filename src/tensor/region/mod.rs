@@ -208,6 +208,40 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
         }
     }
 
+    /// Runs the block on these inputs until everything it needs is there: the plan; on a GPU its
+    /// kernels, compiled and loaded, a library's handles, and the block as one graph. Then a call of
+    /// such shapes takes no longer than those that follow it. What the block draws is drawn, and
+    /// what it detaches is done.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// use futensor::{Device, TensorFuture};
+    /// let device = Device::cpu();
+    /// let region = device.region(|x: TensorFuture| (x * 2.0).sum_all());
+    /// region.warm(device.zeros([3])).await?;
+    /// assert_eq!(region.call(device.ones([3])).item::<f32>().await?, 6.0);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of the first output that fails.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves what was made.
+    pub async fn warm(&self, inputs: I) -> Result<(), Error> {
+        let (inputs, lengths) = Flat::of(inputs);
+        loop {
+            let call = self.call(Flat::put_together(inputs.clone(), &lengths));
+            for output in Flat::of(call).0 {
+                output.await?;
+            }
+            match self.known(&inputs, &lengths) {
+                Some((How::Planned(ready), _)) if !self.device.port.runner.is_warm(&ready.plan) => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// How often the closure was traced: once for each set of input shapes and types.
     pub fn traces(&self) -> usize {
         self.traces.load(Relaxed)

@@ -10,16 +10,23 @@ struct IndexError {
     u64 size;
 };
 
+// Where every index is bad, only those that come before all that were seen take the lock: one or a few of
+// millions. `position` only falls, and is there before `found` says so.
 FN void report(IndexError* error, u64 position, i64 index, u64 size) {
     volatile IndexError* e = error;
     for (bool done = false; !done;) {
+        if (e->found) {
+            __threadfence();
+            if (e->position <= position) return;
+        }
         if (atomicCAS(&error->lock, 0u, 1u) == 0u) {
             __threadfence();
             if (!e->found || position < e->position) {
-                e->found = 1;
                 e->position = position;
                 e->index = index;
                 e->size = size;
+                __threadfence();
+                e->found = 1;
             }
             __threadfence();
             atomicExch(&error->lock, 0u);
