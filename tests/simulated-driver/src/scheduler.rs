@@ -80,6 +80,7 @@ pub fn run() {
         let Some(stream) = sim.streams.get_mut(&id) else { continue };
         let Some(item) = stream.queue.pop_front() else { continue };
         stream.running = true;
+        stream.passing = item.work.is_mark();
         let context = stream.context;
         let mut result = sim.before(context, &item.work, &item.touches, &item.label);
         if result.is_ok() {

@@ -257,7 +257,10 @@ pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
     let context = sim.healthy_current()?;
     let under_way = |sim: &Sim| {
         let mut streams = sim.streams.values().filter(|stream| stream.context == context);
-        streams.any(|stream| stream.completed < stream.enqueued && stream.capture.is_none())
+        streams.any(|stream| {
+            let waits = stream.queue.iter().any(|item| !item.work.is_mark());
+            stream.capture.is_none() && (waits || stream.running && !stream.passing)
+        })
     };
     if !under_way(&sim) {
         return Ok(());

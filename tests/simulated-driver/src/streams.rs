@@ -25,6 +25,8 @@ pub struct Stream {
     pub completed: u64,
     /// Its first item is running.
     pub running: bool,
+    /// That is only a mark in the order, not work.
+    pub passing: bool,
     /// It does not move (`futsim_stall_stream`).
     pub stalled: bool,
     /// The client has destroyed it; it stays until its work has run.
@@ -44,6 +46,7 @@ impl Sim {
             enqueued: 0,
             completed: 0,
             running: false,
+            passing: false,
             stalled: false,
             destroyed: false,
             capture: None,

@@ -5,7 +5,7 @@
 //! to whoever had the signal before. The only thing this knows of kernels is that they run in
 //! fibers.
 
-use crate::status::{ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT, Status};
+use crate::status::{ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
 use corosensei::trap::CoroutineTrapHandler;
 use std::cell::Cell;
 use std::sync::Once;
@@ -129,7 +129,8 @@ fn redirect(
             let address = machine.gregs[libc::REG_RIP as usize] as usize;
             Trap { status: LAUNCH_TIMEOUT, address, what: "the limit of processor time is reached at" }
         }
-        libc::SIGILL => Trap { status: ILLEGAL_INSTRUCTION, address, what: "illegal instruction at" },
+        // What the compiler puts where an address is not aligned as its type has to be.
+        libc::SIGILL => Trap { status: MISALIGNED_ADDRESS, address, what: "misaligned access at" },
         _ => Trap { status: ILLEGAL_ADDRESS, address, what: "illegal access to" },
     };
     // SAFETY: the fiber is the one that runs on this thread (`watch` names it for just that long),

@@ -111,6 +111,11 @@ pub struct Item {
 }
 
 impl Work {
+    /// True of what only stands in the order.
+    pub fn is_mark(&self) -> bool {
+        matches!(self, Work::Mark | Work::Stamp(_))
+    }
+
     /// True for work that a fault keeps from ever ending.
     pub fn hangs(&self) -> bool {
         match self {

@@ -16,6 +16,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("a_fault_on_one_device_leaves_the_other_alone", other_device),
     ("host_functions_are_not_called_after_a_fault", no_host_function),
     ("a_real_stray_access_is_the_same_as_a_fault_on_demand", stray),
+    ("a_vector_that_lies_across_its_alignment_is_a_fault", misaligned),
     ("an_assertion_and_a_division_by_zero_end_the_context", assertion),
     ("a_null_dereference_is_caught_between_barriers", null),
     ("a_kernel_that_spins_for_ever_is_ended_and_named", spinning),
@@ -146,6 +147,23 @@ fn stray(simulator: &Simulator) {
     assert_eq!(code(stream.synchronize()), 700);
     assert!(simulator.report().contains("kernel k"), "{}", simulator.report());
     simulator.clear_report();
+}
+
+fn misaligned(simulator: &Simulator) {
+    let source = r#"struct __align__(16) Four { float v[4]; };
+        extern "C" __global__ void k(float* x, int from) { *(Four*)(x + from) = Four{{1, 2, 3, 4}}; }"#;
+    for (from, status) in [(4i32, 0), (3, 716)] {
+        simulator.reset(1, 1);
+        let context = context(0);
+        let stream = context.new_stream().unwrap();
+        let k = kernel(&context, source);
+        let mut x = stream.alloc_zeros::<f32>(8).unwrap();
+        // SAFETY: arguments match the kernel, which writes inside the allocation.
+        unsafe { stream.launch_builder(&k).arg(&mut x).arg(&from).launch(grid(1, 1)) }.unwrap();
+        assert_eq!(stream.synchronize().err().map_or(0, |error| error.0 as u32), status);
+        assert_eq!(simulator.report().contains("misaligned access"), status > 0, "{}", simulator.report());
+        simulator.clear_report();
+    }
 }
 
 fn assertion(simulator: &Simulator) {

@@ -17,6 +17,9 @@ pub const TESTS: &[(&str, Test)] = &[
     ("copies_beyond_an_allocation_are_refused", copy_too_far),
     ("leaks_are_named", leaks),
     ("freeing_pinned_memory_in_use_is_reported", pinned_in_use),
+    ("a_thread_that_launches_is_not_to_make_what_may_wait", stalls),
+    ("a_pool_of_ones_own_ends_when_its_memory_is_freed", pools),
+    ("a_silent_peer_brings_nothing_and_says_nothing", silent),
     ("two_thousand_updates_of_four_mebibytes_stay_within_three", updates),
 ];
 
@@ -167,6 +170,7 @@ fn pinned_in_use(simulator: &Simulator) {
     let context = context(0);
     let stream = context.new_stream().unwrap();
     let x = stream.alloc_zeros::<u8>(8).unwrap();
+    stream.synchronize().unwrap();
     let copy = |to: usize| {
         // SAFETY: pinned memory of eight bytes.
         let to = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, 8) };
@@ -187,6 +191,89 @@ fn pinned_in_use(simulator: &Simulator) {
     simulator.clear_report();
     simulator.resume();
     stream.synchronize().unwrap();
+}
+
+fn stalls(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let k = kernel(&context, r#"extern "C" __global__ void k(int* x) { atomicAdd(x, 1); }"#);
+    let mut x = stream.alloc_zeros::<i32>(1).unwrap();
+    // Nothing is under way.
+    stream.synchronize().unwrap();
+    unpin(pin(100));
+    simulator.pause();
+    // SAFETY: arguments match the kernel.
+    unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 1)) }.unwrap();
+    let other = context.clone();
+    std::thread::spawn(move || {
+        other.bind_to_thread().unwrap();
+        unpin(pin(100));
+    })
+    .join()
+    .unwrap();
+    assert_eq!(simulator.report(), "");
+    unpin(pin(100));
+    let blas = cudarc::cublas::result::create_handle().unwrap();
+    assert_eq!(simulator.count("stall"), 2, "{}", simulator.report());
+    simulator.clear_report();
+    simulator.resume();
+    stream.synchronize().unwrap();
+    // SAFETY: made above.
+    unsafe { cudarc::cublas::result::destroy_handle(blas) }.unwrap();
+}
+
+fn pools(simulator: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    // SAFETY: zeros are properties of nothing special; all places can be written, and what is made is
+    // given back once.
+    unsafe {
+        let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
+        let mut pool = std::ptr::null_mut();
+        assert_ne!(sys::cuMemPoolCreate(&mut pool, &properties) as u32, 0, "of no place");
+        properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        sys::cuMemPoolCreate(&mut pool, &properties).result().unwrap();
+        let mut x = 0;
+        sys::cuMemAllocFromPoolAsync(&mut x, 100, pool, stream.cu_stream()).result().unwrap();
+        sys::cuMemFreeAsync(x, stream.cu_stream()).result().unwrap();
+        sys::cuMemAllocFromPoolAsync(&mut x, 100, pool, stream.cu_stream()).result().unwrap();
+        assert_eq!(simulator.stats().live_pools, 1);
+        sys::cuMemPoolDestroy(pool).result().unwrap();
+        assert_eq!(simulator.count("misuse"), 1, "{}", simulator.report());
+        sys::cuMemFreeAsync(x, stream.cu_stream()).result().unwrap();
+    }
+    stream.synchronize().unwrap();
+    simulator.clear_report();
+}
+
+fn silent(simulator: &Simulator) {
+    simulator.reset(1, 2);
+    let contexts = [context(0), context(1)];
+    let streams = [0, 1].map(|k| {
+        contexts[k].bind_to_thread().unwrap();
+        contexts[k].new_stream().unwrap()
+    });
+    let from = streams[0].clone_htod(&[7u8; 8]).unwrap();
+    streams[0].synchronize().unwrap();
+    let to = streams[1].alloc_zeros::<u8>(8).unwrap();
+    for (on, want) in [(true, 0u8), (false, 7)] {
+        simulator.silence_peers(on);
+        // SAFETY: both have eight bytes.
+        unsafe {
+            sys::cuMemcpyPeerAsync(
+                to.device_ptr(&streams[1]).0,
+                contexts[1].cu_ctx(),
+                from.device_ptr(&streams[0]).0,
+                contexts[0].cu_ctx(),
+                8,
+                streams[1].cu_stream(),
+            )
+        }
+        .result()
+        .unwrap();
+        assert_eq!(streams[1].clone_dtoh(&to).unwrap(), [want; 8]);
+    }
 }
 
 fn updates(simulator: &Simulator) {
