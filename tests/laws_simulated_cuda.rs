@@ -2,7 +2,8 @@
 //!
 //!     cargo test -p futensor-tests --test laws_simulated_cuda        # ignored where there is no g++
 //!
-//! Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported
+//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `fault` and `gone` as the first
+//! argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported
 //! as ignored.
 
 #[path = "laws/barriers.rs"]
@@ -36,10 +37,12 @@ mod wakers;
 #[path = "laws/weights.rs"]
 mod weights;
 
+use futensor::Device;
 use futensor_simulated_driver::{Simulator, harness};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use support::{ALL, Deadline, Kind, NotHere};
+use std::time::{Duration, Instant};
+use support::{ALL, Deadline, Kind, NotHere, block_on};
 
 /// Promises that look at elements or memory inside a kernel of the test's, or read after a shutdown
 /// (which on a GPU takes a copy).
@@ -69,44 +72,46 @@ const GROUPS_OF_THE_HOST: &[&str] = &[
 pub struct Laws {
     trials: Vec<Trial>,
     simulator: Option<Simulator>,
+    /// They are held on a GPU.
+    real: bool,
     list: list::List,
 }
 
-fn run(simulator: &Simulator, promise: fn(Kind)) -> Result<Completion, Failed> {
-    simulator.reset(1, 2);
+fn run(simulator: Option<&Simulator>, promise: fn(Kind)) -> Result<Completion, Failed> {
     // A caller's thread waits for nothing.
-    simulator.forbid_blocking(true);
+    let alone = |on: bool| simulator.into_iter().for_each(|s| s.forbid_blocking(on));
+    simulator.into_iter().for_each(|s| s.reset(1, 2));
+    alone(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| promise(Kind::SimulatedCuda)));
-    simulator.forbid_blocking(false);
+    alone(false);
+    let report = simulator.map(Simulator::report).unwrap_or_default();
     if let Err(panic) = outcome {
         if let Some(NotHere(what)) = panic.downcast_ref() {
             return Ok(Completion::ignored_with(*what));
         }
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string()));
-        return Err(format!("{}\n{}", text.unwrap_or_default(), simulator.report()).into());
+        return Err(format!("{}\n{report}", text.unwrap_or_default()).into());
     }
-    match simulator.report() {
-        none if none.is_empty() => Ok(Completion::Completed),
-        report => Err(report.into()),
-    }
+    if report.is_empty() { Ok(Completion::Completed) } else { Err(report.into()) }
 }
 
 impl Laws {
     /// Adds a promise; one that is not for all kinds of devices is ignored.
     pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
         self.list.note(law, kinds, name);
-        let name_of = format!("law_{law}::{name}[simulated_cuda]");
+        let device = if self.real { "cuda" } else { "simulated_cuda" };
+        let name_of = format!("law_{law}::{name}[{device}]");
         let named = name_of.clone();
-        let simulator = self.simulator;
+        let (simulator, real) = (self.simulator, self.real);
         let trial = Trial::ignorable_test(name_of, move || {
             let _deadline = Deadline::of(&named);
             match simulator {
                 _ if kinds != ALL => Ok(Completion::ignored_with("of a CPU device alone")),
-                None => Ok(Completion::ignored_with("no simulated driver")),
-                Some(_) if OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("needs host memory")),
-                Some(_) if GROUPS_OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("other groups")),
-                Some(simulator) => run(&simulator, promise),
+                None if !real => Ok(Completion::ignored_with("no simulated driver")),
+                _ if OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("needs host memory")),
+                _ if GROUPS_OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("other groups")),
+                simulator => run(simulator.as_ref(), promise),
             }
         });
         self.trials.push(trial);
@@ -121,15 +126,47 @@ macro_rules! promises {
 }
 pub(crate) use promises;
 
+/// A kernel of a user's that writes where nothing is ends its device within a second, and every await.
+fn fault() {
+    let device = Device::cuda(0).expect("a GPU");
+    let before = block_on(device.ones([10]) + 1.0).expect("a value");
+    let from = Instant::now();
+    let error = block_on(support::stray(&before)).expect_err("an illegal address");
+    assert!(error.is_device_lost(), "{error}");
+    assert!(from.elapsed() < Duration::from_secs(1), "it took {:?}", from.elapsed());
+    assert!(block_on(device.ones([3]) + 1.0).is_err_and(|error| error.is_device_lost()));
+    println!("{error}");
+}
+
+/// Work of every kind is queued as the process ends.
+fn gone() {
+    let device = Device::cuda(0).expect("a GPU");
+    let x = device.randn([2000, 2000]);
+    for k in 0..40 {
+        let y = x.matmul(&x).cumsum(0) + k as f64;
+        y.detach();
+        drop(y.to_vec::<f32>());
+    }
+}
+
 fn main() {
-    let simulator = match harness::enter().and_then(|s| s.can_compile().map(|()| s)) {
+    // A GPU has no simulator: `tests/gpu/run` says that there is one.
+    let real = std::env::var_os("FUTENSOR_DEMAND_GPU").is_some();
+    match std::env::args().nth(1).as_deref() {
+        Some("fault") if real => return fault(),
+        Some("gone") if real => return gone(),
+        _ => {}
+    }
+    let enter = || harness::enter().and_then(|s| s.can_compile().map(|()| s));
+    let simulator = match if real { Err(String::new()) } else { enter() } {
+        _ if real => None,
         Ok(simulator) => Some(simulator),
         Err(why) => {
             eprintln!("ignored, as the simulated driver cannot be used: {why}");
             None
         }
     };
-    let mut laws = Laws { trials: Vec::new(), simulator, list: list::List::default() };
+    let mut laws = Laws { trials: Vec::new(), simulator, real, list: list::List::default() };
     calls::add(&mut laws);
     barriers::add(&mut laws);
     observers::add(&mut laws);

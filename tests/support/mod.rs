@@ -249,6 +249,33 @@ pub fn copy_on_gpu(run: &mut CudaRun<'_>) -> Result<(), Refusal> {
     unsafe { run.launch(COPY, CudaGrid::cover(n, 128), &args) }
 }
 
+/// Writes to an address where nothing is.
+struct Stray;
+
+impl Operation for Stray {
+    fn name(&self) -> &str {
+        "stray"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        same_meta(inputs)
+    }
+    fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        Err(Refusal::kernel("of a GPU alone"))
+    }
+    #[allow(unsafe_code)]
+    fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let source = r#"extern "C" __global__ void stray(float* out) { out[1ll << 40] = 1; }"#;
+        let args = [CudaArg::Address(run.output().address())];
+        // SAFETY: what it does wrong is what is asked for, and ends the device.
+        unsafe { run.launch(CudaKernel::new("stray", source), CudaGrid::cover(1, 32), &args) }
+    }
+}
+
+/// An op that ends a GPU.
+pub fn stray(x: &TensorFuture) -> TensorFuture {
+    custom(Stray, &[x])
+}
+
 /// The first input's shape and type.
 pub fn same_meta(inputs: &[&Meta]) -> Result<Meta, Refusal> {
     Ok(Meta::clone(inputs[0]))
