@@ -116,7 +116,7 @@ impl Geometry {
 
 /// `Axis32`: size, multiplier and shift such that `n / size == (high(n * mul) + n) >> shift` for
 /// n < 2^31 (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
-fn divisor(size: u32) -> [u32; 3] {
+pub(super) fn divisor(size: u32) -> [u32; 3] {
     let size = size.max(1);
     let shift = 32 - (size - 1).leading_zeros();
     let mul = ((1u64 << 32) * ((1u64 << shift) - size as u64) / size as u64) + 1;

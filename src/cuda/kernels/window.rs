@@ -3,12 +3,13 @@
 //!
 //! `im2col` lays the elements under each output below each other, and a product with the weight
 //! does the rest; `col2im` is the way back. Convolutions in groups are done directly, a thread an
-//! element.
+//! element. Coordinates are multiplied out of an element's number (`Split`), and what an element of
+//! the input meets is stepped through: no thread divides, but for counts of 64 bits.
 
 use super::generate::storage;
-use super::geometry::{Geometry, RANK_MAX};
+use super::geometry::{Geometry, RANK_MAX, divisor};
 use super::source::{KernelSource, Part};
-use super::{Arg, Kernel, Launch, Plan, Words};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
 use crate::dtype::DType;
 use crate::window::Window;
 use smallvec::{SmallVec, smallvec};
@@ -29,8 +30,31 @@ fn arg(window: &Window) -> Arg {
     let mut w = Words::default();
     let [before, after] = [0, 1].map(|side| window.padding.map(|sides| sides[side]));
     let Window { input, kernel, output, stride, dilation, .. } = *window;
-    for triple in [input, kernel, output, stride, before, after, dilation] {
+    // Every so manieth tap meets an element, at an output so far before.
+    let common = |a: usize| {
+        let (mut x, mut y) = (stride[a].max(1), dilation[a].max(1));
+        while y > 0 {
+            (x, y) = (y, x % y);
+        }
+        x
+    };
+    let [taps, outs] = [&stride, &dilation].map(|of| [0, 1, 2].map(|a| of[a] / common(a)));
+    for triple in [input, kernel, output, before, after, taps, outs] {
         triple.into_iter().for_each(|n| w.u32(n as u32));
+    }
+    let axes = stride.iter().chain(&dilation).chain(&kernel[1..2]);
+    axes.flat_map(|&n| divisor(n as u32)).for_each(|x| w.u32(x));
+    Arg::Struct(w)
+}
+
+/// How an element's number is cut: the sizes of a plane, channels of a group, groups.
+fn split(plane: [usize; 3], channels: usize, groups: usize, wide: bool) -> Arg {
+    let mut w = Words::default();
+    for n in [plane[2], plane[1], plane[0], channels, groups] {
+        match wide {
+            true => w.u64(n.max(1) as u64),
+            false => divisor(n as u32).into_iter().for_each(|x| w.u32(x)),
+        }
     }
     Arg::Struct(w)
 }
@@ -112,19 +136,24 @@ pub(crate) fn columns(
     row_step: usize,
     batch_step: usize,
 ) -> Option<Plan> {
-    let n = batch * channels * window.taps() * window.places();
+    let n = batch * channels * window.places();
     let (wide, number) = count(n);
     let args = smallvec![
         X,
         OUT,
         number,
-        Arg::U32(channels as u32),
         arg(window),
+        split(window.output, channels, 1, wide),
         steps(strides),
         Arg::U64(row_step as u64),
         Arg::U64(batch_step as u64),
     ];
-    fits(window).then(|| launch(Key::Columns { dtype, wide }, n, args))
+    let rows = window.kernel[0] * window.kernel[1];
+    (fits(window) && rows < 1 << 31).then(|| {
+        let mut plan = launch(Key::Columns { dtype, wide }, n, args);
+        plan.launches.iter_mut().for_each(|launch| launch.grid[1] = rows.min(GRID_YZ_MAX) as u32);
+        plan
+    })
 }
 
 /// From columns `[batch, channels * taps, places]` back to `[batch, channels, ..]`; with `adds`,
@@ -138,7 +167,7 @@ pub(crate) fn from_columns(
 ) -> Option<Plan> {
     let n = batch * channels * window.room();
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, Arg::U32(channels as u32), Arg::U32(adds as u32), arg(window)];
+    let args = smallvec![X, OUT, number, Arg::U32(adds as u32), arg(window), split(window.input, 1, 1, wide)];
     fits(window).then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
 }
 
@@ -174,11 +203,10 @@ pub(crate) fn convolve(
         Arg::In { index: 1, bytes: 0 },
         OUT,
         number,
-        Arg::U32(groups as u32),
-        Arg::U32(depth as u32),
-        Arg::U32(outs as u32),
+        Arg::U32(if back { outs } else { depth } as u32),
         Arg::U32(adds as u32),
         arg(window),
+        split(size, planes, groups, wide),
         steps(value),
         steps(weight),
     ];
@@ -205,7 +233,7 @@ pub(crate) fn max(
     let (g, steps) = planes(window, shape, strides)?;
     let n = g.numel() * window.places();
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, arg(window), g.arg(true), steps];
+    let args = smallvec![X, OUT, number, arg(window), split(window.output, 1, 1, wide), g.arg(true), steps];
     fits(window).then(|| launch(Key::Max { dtype, position, wide }, n, args))
 }
 
@@ -222,13 +250,15 @@ pub(crate) fn mean(
     padded: bool,
 ) -> Option<Plan> {
     let (g, steps) = planes(window, shape, strides)?;
-    let n = g.numel() * if back { window.room() } else { window.places() };
+    let plane = if back { window.input } else { window.output };
+    let n = g.numel() * plane.iter().product::<usize>();
     let (wide, number) = count(n);
     let args = smallvec![
         X,
         OUT,
         number,
         arg(window),
+        split(plane, 1, 1, wide),
         g.arg(true),
         steps,
         Arg::U64(fixed as u64),
@@ -245,30 +275,30 @@ impl Key {
             Key::Columns { dtype, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, {t}* columns, {i} n, i32 channels, ft::Window w, ft::Steps5 step, u64 row_step, u64 \
+                    "const {t}* x, {t}* columns, {i} n, ft::Window w, ft::Split<{i}> split, ft::Steps5 step, u64 row_step, u64 \
                      batch_step"
                 );
-                let code = format!(
-                    "    ft::im2col<{t}, {i}>(x, columns, n, channels, w, step, row_step, batch_step);\n"
-                );
+                let code =
+                    format!("    ft::im2col<{t}, {i}>(x, columns, n, w, split, step, row_step, batch_step);\n");
                 ("im2col", params, code)
             }
             Key::FromColumns { columns, dtype, wide } => {
                 let (a, t, i) = (storage(columns), storage(dtype), index(wide));
-                let params =
-                    format!("const {a}* columns, {t}* out, {i} n, i32 channels, u32 adds, ft::Window w");
-                let code = format!("    ft::col2im<{a}, {t}, {i}>(columns, out, n, channels, adds != 0, w);\n");
+                let params = format!(
+                    "const {a}* columns, {t}* out, {i} n, u32 adds, ft::Window w, ft::Split<{i}> split"
+                );
+                let code = format!("    ft::col2im<{a}, {t}, {i}>(columns, out, n, adds != 0, w, split);\n");
                 ("col2im", params, code)
             }
             Key::Convolve { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 groups, i32 depth, i32 outs, u32 adds, \
-                     ft::Window w, ft::Steps5 xs, ft::Steps5 ws"
+                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 summed, u32 adds, ft::Window w, \
+                     ft::Split<{i}> split, ft::Steps5 xs, ft::Steps5 ws"
                 );
                 let name = if back { "convolve_back" } else { "convolve" };
                 let code = format!(
-                    "    ft::{name}<{t}, {i}>(x, weight, out, n, groups, depth, outs, adds != 0, w, xs, ws);\n"
+                    "    ft::{name}<{t}, {i}>(x, weight, out, n, summed, adds != 0, w, split, xs, ws);\n"
                 );
                 (name, params, code)
             }
@@ -276,21 +306,23 @@ impl Key {
                 let (t, i) = (storage(dtype), index(wide));
                 let o = if position { "i64" } else { t };
                 let params = format!(
-                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Geo64<1> planes, ft::Steps3 step"
+                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Split<{i}> split, ft::Geo64<1> planes, ft::Steps3 step"
                 );
-                let code =
-                    format!("    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, planes, step);\n");
+                let code = format!(
+                    "    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, split, planes, step);\n"
+                );
                 ("pool_max", params, code)
             }
             Key::Mean { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Geo64<1> planes, ft::Steps3 step, i64 fixed, \
+                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Split<{i}> split, ft::Geo64<1> planes, ft::Steps3 step, i64 fixed, \
                      u32 padded"
                 );
                 let name = if back { "pool_spread" } else { "pool_mean" };
-                let code =
-                    format!("    ft::{name}<{t}, {i}>(x, out, n, w, planes, step, fixed, padded != 0);\n");
+                let code = format!(
+                    "    ft::{name}<{t}, {i}>(x, out, n, w, split, planes, step, fixed, padded != 0);\n"
+                );
                 (name, params, code)
             }
         };

@@ -4,23 +4,38 @@
 
 namespace ft {
 
-// Depth, height and width each: of the input, the kernel and the output, of strides, padding before and after the input,
-// and of the distance of taps.
-struct Window { i32 in[3], kernel[3], out[3], stride[3], before[3], after[3], dilation[3]; };
+// Depth, height and width each: of the input, the kernel and the output, of padding before and after the input; by
+// how much the taps that one element of the input meets differ, and the outputs that it meets there; of strides, and
+// of the distance of taps. Last the kernel's height. What is divided by is an Axis32.
+struct Window {
+    i32 in[3], kernel[3], out[3], before[3], after[3], tap_step[3], out_step[3];
+    Axis32 stride[3], dilation[3], height;
+};
+FN i32 stride(const Window& w, i32 axis) { return (i32)w.stride[axis].size; }
+FN i32 dilation(const Window& w, i32 axis) { return (i32)w.dilation[axis].size; }
+// For n of 0 and more.
+FN i32 over(const Axis32& by, i32 n) { return (i32)quotient(by, (u32)n); }
+
 // Steps along depth, height and width, in elements; and before them those between images and channels.
 struct Steps3 { i64 at[3]; };
 struct Steps5 { i64 n, c, at[3]; };
 
-// A number as coordinates of such a size. Most have no depth: then two divisions are enough.
-struct Place { i32 at[3]; };
-template <class I>
-FN Place place(I i, const i32* size) {
-    Place p;
-    p.at[2] = (i32)(i % size[2]);
-    i /= size[2];
-    p.at[0] = size[0] == 1 ? 0 : (i32)(i / size[1]);
-    p.at[1] = size[0] == 1 ? (i32)i : (i32)(i % size[1]);
-    return p;
+// How a number is cut into coordinates: width, height, depth, channels of a group, groups; the rest is an image.
+template <class I> struct Split { Axis32 axis[5]; };
+template <> struct Split<u64> { Axis64 axis[5]; };
+template <class I> struct Cut {
+    I image;
+    i32 at[3], channel, group;
+};
+template <class I> FN Cut<I> cut(I i, const Split<I>& s) {
+    i32 part[5];
+#pragma unroll
+    for (int a = 0; a < 5; ++a) {
+        const I q = quotient(s.axis[a], i);
+        part[a] = (i32)(i - q * s.axis[a].size);
+        i = q;
+    }
+    return {i, {part[2], part[1], part[0]}, part[3], part[4]};
 }
 
 template <class I>
@@ -28,141 +43,135 @@ FN I numel(const i32* size) { return (I)size[0] * size[1] * size[2]; }
 
 FN i64 offset(i32 z, i32 y, i32 x, const i64* step) { return z * step[0] + y * step[1] + x * step[2]; }
 
-// The output along an axis that meets input i under tap k; -1 where none does.
-FN i32 output_at(const Window& w, i32 axis, i32 i, i32 k) {
-    i32 at = i + w.before[axis] - k * w.dilation[axis];
-    if (at < 0 || at % w.stride[axis] != 0) return -1;
-    at /= w.stride[axis];
-    return at < w.out[axis] ? at : -1;
-}
-
 // The taps along an axis that output o may meet the input with: a window may be far larger than its input.
 struct Taps { i32 begin, end; };
 FN Taps taps_of(const Window& w, i32 axis, i32 o) {
-    i32 start = o * w.stride[axis] - w.before[axis], d = w.dilation[axis], room = w.in[axis] - start;
-    i32 end = room <= 0 ? 0 : (room - 1) / d + 1;
-    return {start < 0 ? (d - 1 - start) / d : 0, end < w.kernel[axis] ? end : w.kernel[axis]};
+    i32 start = o * stride(w, axis) - w.before[axis], room = w.in[axis] - start;
+    i32 begin = start < 0 ? over(w.dilation[axis], dilation(w, axis) - 1 - start) : 0;
+    i32 end = room <= 0 ? 0 : over(w.dilation[axis], room - 1) + 1;
+    return {begin, end < w.kernel[axis] ? end : w.kernel[axis]};
 }
 
-// And those with which input i may be met by an output.
-FN Taps taps_at(const Window& w, i32 axis, i32 i) {
-    i32 reach = i + w.before[axis], d = w.dilation[axis], last = reach - (w.out[axis] - 1) * w.stride[axis];
-    i32 end = reach / d + 1;
-    return {last > 0 ? (last - 1) / d + 1 : 0, end < w.kernel[axis] ? end : w.kernel[axis]};
+// The taps under which an output meets input i, the first with its output; the next is `next` on.
+struct Met {
+    i32 tap, out, end;
+    FN_MEMBER bool any() const { return tap < end; }
+    FN_MEMBER void next(const Window& w, i32 axis) {
+        tap += w.tap_step[axis];
+        out -= w.out_step[axis];
+    }
+};
+FN Met met_by(const Window& w, i32 axis, i32 i) {
+    i32 reach = i + w.before[axis], last = reach - (w.out[axis] - 1) * stride(w, axis);
+    i32 end = over(w.dilation[axis], reach) + 1, tap = last > 0 ? over(w.dilation[axis], last - 1) + 1 : 0;
+    if (end > w.kernel[axis]) end = w.kernel[axis];
+    // One of so many begins at an output, or none does.
+    for (i32 tries = w.tap_step[axis]; tries > 0 && tap < end; --tries, ++tap) {
+        i32 at = reach - tap * dilation(w, axis), out = over(w.stride[axis], at);
+        if (out * stride(w, axis) == at) return {tap, out, end};
+    }
+    return {end, 0, end};
 }
 
 // The elements under each output, a row for each channel and tap: row r of batch b begins at
-// b * batch_step + r * row_step, and has an element for each place of the output.
+// b * batch_step + r * row_step, and has an element for each place of the output. A thread takes a place of a
+// channel, for a row of the kernel after the other.
 template <class T, class I>
-FN void im2col(const T* x, T* columns, I n, i32 channels, const Window& w, const Steps5& step, u64 row_step,
+FN void im2col(const T* x, T* columns, I n, const Window& w, const Split<I>& split, const Steps5& step, u64 row_step,
                u64 batch_step) {
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I places = numel<I>(w.out), taps = numel<I>(w.kernel), rows = taps * channels;
-    I p = i % places, rest = i / places, r = rest % rows, b = rest / rows;
-    i32 c = (i32)(r / taps);
-    Place to = place<I>(p, w.out), tap = place<I>(r % taps, w.kernel);
-    bool met = true;
-    i64 at = (i64)b * step.n + c * step.c;
-    for (i32 a = 0; a < 3; ++a) {
-        i32 y = to.at[a] * w.stride[a] - w.before[a] + tap.at[a] * w.dilation[a];
-        met = met && y >= 0 && y < w.in[a];
-        at += y * step.at[a];
+    const Cut<I> to = cut(i, split);
+    const i64 plane = (i64)to.image * step.n + to.channel * step.c;
+    const u64 place = ((u64)to.at[0] * w.out[1] + to.at[1]) * w.out[2] + to.at[2];
+    columns += to.image * batch_step + to.channel * numel<u64>(w.kernel) * row_step + place;
+    i32 start[3];
+    for (i32 a = 0; a < 3; ++a) start[a] = to.at[a] * stride(w, a) - w.before[a];
+    for (u32 r = blockIdx.y; r < (u32)w.kernel[0] * w.kernel[1]; r += gridDim.y) {
+        const i32 j = over(w.height, r), k = (i32)r - j * w.kernel[1];
+        const i32 z = start[0] + j * dilation(w, 0), y = start[1] + k * dilation(w, 1);
+        const bool met = z >= 0 && z < w.in[0] && y >= 0 && y < w.in[1];
+        const i64 line = plane + z * step.at[0] + y * step.at[1];
+        for (i32 l = 0; l < w.kernel[2]; ++l) {
+            const i32 at = start[2] + l * dilation(w, 2);
+            T value = {};
+            if (met && at >= 0 && at < w.in[2]) value = x[line + at * step.at[2]];
+            columns[((u64)r * w.kernel[2] + l) * row_step] = value;
+        }
     }
-    T value = {};
-    if (met) value = x[at];
-    columns[b * batch_step + r * row_step + p] = value;
 }
 
 // The way back: each element of the input is the sum of the columns' elements that were copied from it,
 // tap by tap. The columns are [batch, channels * taps, places], the result [batch, channels, ..]; with `adds`,
 // sums begin with what is there.
 template <class A, class T, class I>
-FN void col2im(const A* columns, T* out, I n, i32 channels, bool adds, const Window& w) {
+FN void col2im(const A* columns, T* out, I n, bool adds, const Window& w, const Split<I>& split) {
     typedef typename Stored<A>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I places = numel<I>(w.out), taps = numel<I>(w.kernel), room = numel<I>(w.in);
-    I plane = i / room;  // batch and channel
-    Place p = place<I>(i % room, w.in);
-    const A* from = columns + (u64)plane * taps * places;
-    Taps js = taps_at(w, 0, p.at[0]), ks = taps_at(w, 1, p.at[1]), ls = taps_at(w, 2, p.at[2]);
+    const Cut<I> p = cut(i, split);  // whose image is one of a batch and a channel
+    const u64 places = numel<u64>(w.out);
+    const A* from = columns + p.image * numel<u64>(w.kernel) * places;
+    const Met first = met_by(w, 1, p.at[1]), left = met_by(w, 2, p.at[2]);
     C sum = 0;
     if (adds) sum = load(out[i]);
-    for (i32 j = js.begin; j < js.end; ++j) {
-        i32 oz = output_at(w, 0, p.at[0], j);
-        if (oz < 0) continue;
-        for (i32 k = ks.begin; k < ks.end; ++k) {
-            i32 oy = output_at(w, 1, p.at[1], k);
-            if (oy < 0) continue;
-            for (i32 l = ls.begin; l < ls.end; ++l) {
-                i32 ox = output_at(w, 2, p.at[2], l);
-                if (ox < 0) continue;
-                u64 tap = ((u64)j * w.kernel[1] + k) * w.kernel[2] + l;
-                sum = sum + load(from[tap * places + ((u64)oz * w.out[1] + oy) * w.out[2] + ox]);
+    for (Met z = met_by(w, 0, p.at[0]); z.any(); z.next(w, 0))
+        for (Met y = first; y.any(); y.next(w, 1))
+            for (Met x = left; x.any(); x.next(w, 2)) {
+                u64 tap = ((u64)z.tap * w.kernel[1] + y.tap) * w.kernel[2] + x.tap;
+                sum = sum + load(from[tap * places + ((u64)z.out * w.out[1] + y.out) * w.out[2] + x.out]);
             }
-        }
-    }
     out[i] = As<T>::of(sum);
 }
 
-// A convolution, a thread an output: for groups, where a product of matrices is not worth it. `depth` and
-// `outs` are channels of a group; with `adds`, sums begin with what is there.
+// A convolution, a thread an output: for groups, where a product of matrices is not worth it. `depth` are the
+// channels of a group that are summed over; with `adds`, sums begin with what is there.
 template <class T, class I>
-FN void convolve(const T* x, const T* weight, T* out, I n, i32 groups, i32 depth, i32 outs, bool adds,
-                 const Window& w, const Steps5& xs, const Steps5& ws) {
+FN void convolve(const T* x, const T* weight, T* out, I n, i32 depth, bool adds, const Window& w, const Split<I>& split,
+                 const Steps5& xs, const Steps5& ws) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I places = numel<I>(w.out), plane = i / places;
-    Place p = place<I>(i % places, w.out);
-    Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]), ls = taps_of(w, 2, p.at[2]);
-    i32 o = (i32)(plane % ((I)groups * outs)), g = o / outs;
-    i64 b = (i64)(plane / ((I)groups * outs));
+    const Cut<I> p = cut(i, split);
+    const i32 outs = (i32)split.axis[3].size;
+    const Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]), ls = taps_of(w, 2, p.at[2]);
+    const i64 right = xs.at[2] * dilation(w, 2);
+    x += (i64)p.image * xs.n + (i64)p.group * depth * xs.c
+         + (p.at[2] * stride(w, 2) - w.before[2] + ls.begin * dilation(w, 2)) * xs.at[2];
+    weight += ((i64)p.group * outs + p.channel) * ws.n + ls.begin * ws.at[2];
     C sum = 0;
     if (adds) sum = load(out[i]);
-    for (i32 c = 0; c < depth; ++c)
+    for (i32 c = 0; c < depth; ++c, x += xs.c, weight += ws.c)
         for (i32 j = js.begin; j < js.end; ++j)
-            for (i32 k = ks.begin; k < ks.end; ++k)
-                for (i32 l = ls.begin; l < ls.end; ++l) {
-                    i32 z = p.at[0] * w.stride[0] - w.before[0] + j * w.dilation[0];
-                    i32 y = p.at[1] * w.stride[1] - w.before[1] + k * w.dilation[1];
-                    i32 at = p.at[2] * w.stride[2] - w.before[2] + l * w.dilation[2];
-                    sum = fma(load(x[b * xs.n + (i64)(g * depth + c) * xs.c + offset(z, y, at, xs.at)]),
-                              load(weight[o * ws.n + c * ws.c + offset(j, k, l, ws.at)]), sum);
-                }
+            for (i32 k = ks.begin; k < ks.end; ++k) {
+                i32 z = p.at[0] * stride(w, 0) - w.before[0] + j * dilation(w, 0);
+                i32 y = p.at[1] * stride(w, 1) - w.before[1] + k * dilation(w, 1);
+                i64 from = z * xs.at[0] + y * xs.at[1], by = j * ws.at[0] + k * ws.at[1];
+                for (i32 l = ls.begin; l < ls.end; ++l, from += right, by += ws.at[2])
+                    sum = fma(load(x[from]), load(weight[by]), sum);
+            }
     out[i] = As<T>::of(sum);
 }
 
-// The way back of `convolve` to its input, a thread an element of that.
+// The way back of `convolve` to its input, a thread an element of that; `outs` are summed over.
 template <class T, class I>
-FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 groups, i32 depth, i32 outs, bool adds,
-                      const Window& w, const Steps5& ds, const Steps5& ws) {
+FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 outs, bool adds, const Window& w,
+                      const Split<I>& split, const Steps5& ds, const Steps5& ws) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I room = numel<I>(w.in), plane = i / room;
-    Place p = place<I>(i % room, w.in);
-    Taps js = taps_at(w, 0, p.at[0]), ks = taps_at(w, 1, p.at[1]), ls = taps_at(w, 2, p.at[2]);
-    i32 channel = (i32)(plane % ((I)groups * depth)), g = channel / depth, c = channel % depth;
-    i64 b = (i64)(plane / ((I)groups * depth));
+    const Cut<I> p = cut(i, split);
+    const Met front = met_by(w, 0, p.at[0]), first = met_by(w, 1, p.at[1]), left = met_by(w, 2, p.at[2]);
+    dy += (i64)p.image * ds.n + (i64)p.group * outs * ds.c;
+    weight += (i64)p.group * outs * ws.n + p.channel * ws.c;
     C sum = 0;
     if (adds) sum = load(out[i]);
-    for (i32 o = g * outs; o < (g + 1) * outs; ++o)
-        for (i32 j = js.begin; j < js.end; ++j) {
-            i32 oz = output_at(w, 0, p.at[0], j);
-            if (oz < 0) continue;
-            for (i32 k = ks.begin; k < ks.end; ++k) {
-                i32 oy = output_at(w, 1, p.at[1], k);
-                if (oy < 0) continue;
-                for (i32 l = ls.begin; l < ls.end; ++l) {
-                    i32 ox = output_at(w, 2, p.at[2], l);
-                    if (ox < 0) continue;
-                    sum = fma(load(dy[b * ds.n + o * ds.c + offset(oz, oy, ox, ds.at)]),
-                              load(weight[o * ws.n + c * ws.c + offset(j, k, l, ws.at)]), sum);
-                }
-            }
-        }
+    for (i32 o = 0; o < outs; ++o, dy += ds.c, weight += ws.n)
+        for (Met z = front; z.any(); z.next(w, 0))
+            for (Met y = first; y.any(); y.next(w, 1))
+                for (Met x = left; x.any(); x.next(w, 2))
+                    sum = fma(load(dy[offset(z.out, y.out, x.out, ds.at)]),
+                              load(weight[offset(z.tap, y.tap, x.tap, ws.at)]), sum);
     out[i] = As<T>::of(sum);
 }
 
@@ -175,11 +184,11 @@ FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) 
     const i32 o[3] = {oz, oy, ox};
     i64 all = 1;
     for (i32 a = 0; a < 3; ++a) {
-        i32 start = o[a] * w.stride[a] - w.before[a], d = w.dilation[a];
+        i32 start = o[a] * stride(w, a) - w.before[a];
         i32 room = w.in[a] + (padded ? w.after[a] : 0) - start;
-        i32 end = room <= 0 ? 0 : (room - 1) / d + 1;
+        i32 end = room <= 0 ? 0 : over(w.dilation[a], room - 1) + 1;
         if (end > w.kernel[a]) end = w.kernel[a];
-        all *= end - (padded || start >= 0 ? 0 : (d - 1 - start) / d);
+        all *= end - (padded || start >= 0 ? 0 : over(w.dilation[a], dilation(w, a) - 1 - start));
     }
     return all;
 }
@@ -187,23 +196,22 @@ FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) 
 // The largest element under each window (NaN if one is NaN), or where it is in its plane: of equals the
 // first, of NaNs the last. `planes` holds where each plane begins.
 template <bool POSITION, class T, class O, class I>
-FN void pool_max(const T* x, O* out, I n, const Window& w, const Geo64<1>& planes, const Steps3& step) {
+FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I places = numel<I>(w.out);
-    Place p = place<I>(i % places, w.out);
+    const Cut<I> p = cut(i, split);  // whose image is a plane
     Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]), ls = taps_of(w, 2, p.at[2]);
     i64 off[1];
-    offsets<1, Geo64>(planes, (u64)(i / places), off);
+    offsets<1, Geo64>(planes, (u64)p.image, off);
     C best = C();
     i64 at = -1;
     for (i32 j = js.begin; j < js.end; ++j) {
-        i32 z = p.at[0] * w.stride[0] - w.before[0] + j * w.dilation[0];
+        i32 z = p.at[0] * stride(w, 0) - w.before[0] + j * dilation(w, 0);
         for (i32 k = ks.begin; k < ks.end; ++k) {
-            i32 y = p.at[1] * w.stride[1] - w.before[1] + k * w.dilation[1];
+            i32 y = p.at[1] * stride(w, 1) - w.before[1] + k * dilation(w, 1);
             for (i32 l = ls.begin; l < ls.end; ++l) {
-                i32 here = p.at[2] * w.stride[2] - w.before[2] + l * w.dilation[2];
+                i32 here = p.at[2] * stride(w, 2) - w.before[2] + l * dilation(w, 2);
                 C value = load(x[off[0] + offset(z, y, here, step.at)]);
                 if (at < 0 || value > best || value != value) {
                     best = value;
@@ -218,23 +226,22 @@ FN void pool_max(const T* x, O* out, I n, const Window& w, const Geo64<1>& plane
 }
 
 template <class T, class I>
-FN void pool_mean(const T* x, T* out, I n, const Window& w, const Geo64<1>& planes, const Steps3& step, i64 fixed,
+FN void pool_mean(const T* x, T* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step, i64 fixed,
                   bool padded) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I places = numel<I>(w.out);
-    Place p = place<I>(i % places, w.out);
+    const Cut<I> p = cut(i, split);  // whose image is a plane
     Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]), ls = taps_of(w, 2, p.at[2]);
     i64 off[1];
-    offsets<1, Geo64>(planes, (u64)(i / places), off);
+    offsets<1, Geo64>(planes, (u64)p.image, off);
     C sum = 0;
     for (i32 j = js.begin; j < js.end; ++j) {
-        i32 z = p.at[0] * w.stride[0] - w.before[0] + j * w.dilation[0];
+        i32 z = p.at[0] * stride(w, 0) - w.before[0] + j * dilation(w, 0);
         for (i32 k = ks.begin; k < ks.end; ++k) {
-            i32 y = p.at[1] * w.stride[1] - w.before[1] + k * w.dilation[1];
+            i32 y = p.at[1] * stride(w, 1) - w.before[1] + k * dilation(w, 1);
             for (i32 l = ls.begin; l < ls.end; ++l) {
-                i32 here = p.at[2] * w.stride[2] - w.before[2] + l * w.dilation[2];
+                i32 here = p.at[2] * stride(w, 2) - w.before[2] + l * dilation(w, 2);
                 sum = sum + load(x[off[0] + offset(z, y, here, step.at)]);
             }
         }
@@ -244,31 +251,22 @@ FN void pool_mean(const T* x, T* out, I n, const Window& w, const Geo64<1>& plan
 
 // The way back of `pool_mean`.
 template <class T, class I>
-FN void pool_spread(const T* dy, T* out, I n, const Window& w, const Geo64<1>& planes, const Steps3& step, i64 fixed,
+FN void pool_spread(const T* dy, T* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step, i64 fixed,
                     bool padded) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
-    I room = numel<I>(w.in);
-    Place p = place<I>(i % room, w.in);
-    Taps js = taps_at(w, 0, p.at[0]), ks = taps_at(w, 1, p.at[1]), ls = taps_at(w, 2, p.at[2]);
+    const Cut<I> p = cut(i, split);
+    const Met first = met_by(w, 1, p.at[1]), left = met_by(w, 2, p.at[2]);
     i64 off[1];
-    offsets<1, Geo64>(planes, (u64)(i / room), off);
+    offsets<1, Geo64>(planes, (u64)p.image, off);
     C sum = 0;
-    for (i32 j = js.begin; j < js.end; ++j) {
-        i32 oz = output_at(w, 0, p.at[0], j);
-        if (oz < 0) continue;
-        for (i32 k = ks.begin; k < ks.end; ++k) {
-            i32 oy = output_at(w, 1, p.at[1], k);
-            if (oy < 0) continue;
-            for (i32 l = ls.begin; l < ls.end; ++l) {
-                i32 ox = output_at(w, 2, p.at[2], l);
-                if (ox < 0) continue;
-                C by = (C)divisor(w, oz, oy, ox, fixed, padded);
-                sum = sum + load(dy[off[0] + offset(oz, oy, ox, step.at)]) / by;
+    for (Met z = met_by(w, 0, p.at[0]); z.any(); z.next(w, 0))
+        for (Met y = first; y.any(); y.next(w, 1))
+            for (Met x = left; x.any(); x.next(w, 2)) {
+                C by = (C)divisor(w, z.out, y.out, x.out, fixed, padded);
+                sum = sum + load(dy[off[0] + offset(z.out, y.out, x.out, step.at)]) / by;
             }
-        }
-    }
     out[i] = As<T>::of(sum);
 }
 
