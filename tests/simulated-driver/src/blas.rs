@@ -24,6 +24,8 @@ pub const NOT_SUPPORTED: Result = 15;
 struct State {
     stream: Handle,
     device_scalars: bool,
+    /// Memory that its products write to.
+    workspace: (usize, usize),
 }
 
 static STATES: LazyLock<Mutex<BTreeMap<u64, State>>> = LazyLock::new(Mutex::default);
@@ -57,7 +59,8 @@ pub extern "C" fn cublasDestroy_v2(blas: Handle) -> Result {
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetStream_v2(blas: Handle, stream: Handle) -> Result {
     with(blas, |state| {
-        state.stream = stream;
+        // "unconditionally resets the cuBLAS library workspace back to the default workspace pool" (cuBLAS manual).
+        (state.stream, state.workspace) = (stream, (0, 0));
         SUCCESS
     })
 }
@@ -89,10 +92,13 @@ pub extern "C" fn cublasSetAtomicsMode(blas: Handle, _mode: u32) -> Result {
     with(blas, |_| SUCCESS)
 }
 
-/// `cublasSetWorkspace_v2`: not used.
+/// `cublasSetWorkspace_v2`: each product writes to all of it.
 #[unsafe(no_mangle)]
-pub extern "C" fn cublasSetWorkspace_v2(blas: Handle, _workspace: Handle, _bytes: usize) -> Result {
-    with(blas, |_| SUCCESS)
+pub extern "C" fn cublasSetWorkspace_v2(blas: Handle, workspace: Handle, bytes: usize) -> Result {
+    with(blas, |state| {
+        state.workspace = (workspace, bytes);
+        SUCCESS
+    })
 }
 
 /// `cublasGetVersion_v2`: 13.0.
@@ -103,7 +109,13 @@ pub extern "C" fn cublasGetVersion_v2(_blas: Handle, version: Out<i32>) -> Resul
 
 impl Sim {
     /// Puts a gemm on a stream.
-    pub fn enqueue_gemm(&mut self, what: &str, stream: Handle, gemm: Gemm) -> Outcome {
+    pub fn enqueue_gemm(
+        &mut self,
+        what: &str,
+        stream: Handle,
+        gemm: Gemm,
+        workspace: (usize, usize),
+    ) -> Outcome {
         let stream = self.stream(stream)?;
         let context = self.streams.get(&stream).map_or(0, |stream| stream.context);
         self.healthy(context)?;
@@ -123,6 +135,7 @@ impl Sim {
         if let Some((address, element)) = gemm.bias {
             parts.push((address, gemm.m * element.bytes(), false));
         }
+        parts.push((workspace.0, workspace.1, true));
         let mut touches: Vec<Touch> = Vec::new();
         for (address, bytes, write) in parts.into_iter().filter(|part| part.1 > 0) {
             touches.push(self.touch(what, address, bytes, write)?);
@@ -204,7 +217,12 @@ fn gemm(
     if gemm.m == 0 || gemm.n == 0 || gemm.batches == 0 {
         return SUCCESS;
     }
-    let outcome = lock().enqueue_gemm(what, stream, gemm);
+    let mut workspace = (0, 0);
+    with(blas, |state| {
+        workspace = state.workspace;
+        SUCCESS
+    });
+    let outcome = lock().enqueue_gemm(what, stream, gemm, workspace);
     if outcome.is_ok() { SUCCESS } else { EXECUTION_FAILED }
 }
 

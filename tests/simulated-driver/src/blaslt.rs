@@ -300,7 +300,7 @@ pub extern "C" fn cublasLtMatmul(
     };
     match prepare() {
         Err(result) => result,
-        Ok(gemm) => match lock().enqueue_gemm("cublasLtMatmul", stream, gemm) {
+        Ok(gemm) => match lock().enqueue_gemm("cublasLtMatmul", stream, gemm, (0, 0)) {
             Ok(()) => SUCCESS,
             Err(_) => EXECUTION_FAILED,
         },
