@@ -354,6 +354,10 @@ impl Key {
                 ("sorted", 256, params, code)
             }
         };
-        KernelSource::new(name, &[Part::Base, Part::Sort], threads, &params, &code)
+        let source = KernelSource::new(name, &[Part::Base, Part::Sort], threads, &params, &code);
+        match self {
+            Key::Select(_) | Key::Take(_) => source.with_registers(threads),
+            _ => source,
+        }
     }
 }
