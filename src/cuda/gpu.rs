@@ -35,6 +35,8 @@ pub struct CudaOptions {
     timed: u32,
     graphs: bool,
     nvtx: bool,
+    tf32: bool,
+    warm: bool,
     kept_bytes: usize,
     pinned_bytes: usize,
     bytes_max: usize,
@@ -60,6 +62,8 @@ impl Default for CudaOptions {
             timed: 0,
             graphs: std::env::var_os("FUTENSOR_GRAPHS").is_none_or(|v| v != "never"),
             nvtx: std::env::var_os("FUTENSOR_NVTX").is_some_and(|v| v != "0" && !v.is_empty()),
+            tf32: std::env::var_os("FUTENSOR_TF32").is_some_and(|v| v == "1"),
+            warm: false,
             kept_bytes: 512 << 20,
             pinned_bytes: 64 << 20,
             bytes_max: usize::MAX,
@@ -108,6 +112,13 @@ options! { CudaOptions;
     /// profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is done, and
     /// nothing has to be installed.
     nvtx: bool;
+    /// Whether products of float32 may round their operands to TF32, as PyTorch's
+    /// `allow_tf32` has it; off by default, on where the environment has `FUTENSOR_TF32=1`.
+    tf32: bool;
+    /// Whether the device has a library's handles made as it opens, in the background, so that the
+    /// first product does not wait for one (a third of a second on some machines); off by default.
+    /// For a block of ops see [`Region::warm`](crate::region::Region::warm).
+    warm: bool;
     /// Bytes of freed memory that streams keep for their next steps, at most, instead of giving them
     /// back to the driver: two calls an op are saved. Pieces above 16 MiB are not kept, and where
     /// memory is short nothing is. 512 MiB by default; 0 for none.
@@ -166,6 +177,8 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         timed: options.timed,
         graphs: options.graphs && !options.sync,
         nvtx: options.nvtx,
+        tf32: options.tf32,
+        warm: options.warm,
         kept_bytes: options.kept_bytes,
         pinned_bytes: options.pinned_bytes,
     };

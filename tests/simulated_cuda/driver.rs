@@ -20,6 +20,7 @@ pub fn all() -> Vec<Entry> {
         graphs_with_products_share_one_workspace_a_lane
         a_block_with_large_products_becomes_a_graph_and_its_operands_may_move
         a_warm_region_is_one_graph_from_its_first_call
+        a_warm_device_has_its_handles_before_the_first_product
         a_process_may_end_with_work_queued
     ]
     .to_vec()
@@ -215,6 +216,21 @@ fn a_warm_region_is_one_graph_from_its_first_call(simulator: &Simulator, _: u64)
         assert_eq!(after.graph_launches - before.graph_launches, graphs as u64);
         assert_eq!(after.live_modules, before.live_modules);
     }
+}
+
+fn a_warm_device_has_its_handles_before_the_first_product(simulator: &Simulator, _: u64) {
+    let made = |options: CudaOptions| {
+        let device = Device::cuda_with(0, options.streams(2)).unwrap();
+        let x = block_on(device.ones([8, 8]) + 0.0).unwrap();
+        (simulator.stats().live_handles, x, device)
+    };
+    assert_eq!(made(CudaOptions::default()).0, 0);
+    let (_, x, device) = made(CudaOptions::default().warm(true).tf32(true));
+    until(|| simulator.stats().live_handles == 3);
+    assert_eq!(block_on(x.matmul(&x).sum_all().item::<f32>()).unwrap(), 512.0);
+    assert_eq!(simulator.stats().live_handles, 3);
+    drop((x, device));
+    until(|| simulator.stats().live_handles == 0);
 }
 
 /// Queues work of every kind and goes.

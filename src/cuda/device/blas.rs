@@ -1,7 +1,7 @@
 //! Products of matrices through cuBLAS, by raw calls.
 //!
 //! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32,
-//! float32 without TF32 unless that is asked for (`FUTENSOR_TF32=1`). Integers, and floats where
+//! float32 without TF32 unless that is asked for. Integers, and floats where
 //! there is no cuBLAS, go to a kernel of our own. A handle a stream, made in the background when it
 //! is first needed, and a workspace a lane, in which one product after the other works: so results
 //! repeat bit by bit, and products on several streams never meet. A graph's products work in the
@@ -52,7 +52,8 @@ pub(super) struct Blas {
     workspaces: Vec<Workspace>,
     workspace_bytes: usize,
     background: Background,
-    tf32: bool,
+    /// Products of float32 may round their operands to TF32.
+    pub tf32: bool,
 }
 
 /// What a call's result means. cuBLAS says "execution failed" of faults and of refusals alike: the
@@ -107,9 +108,8 @@ impl Blas {
         // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual,
         // cublasSetWorkspace).
         let workspace_bytes = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
-        let tf32 = std::env::var("FUTENSOR_TF32").is_ok_and(|v| v == "1");
         let (handles, workspaces) = (Vec::new(), Vec::new());
-        Blas { handles, capturing: None, workspaces, workspace_bytes, background, tf32 }
+        Blas { handles, capturing: None, workspaces, workspace_bytes, background, tf32: false }
     }
 
     /// Sees to it that products can be queued on a stream.
@@ -126,6 +126,13 @@ impl Blas {
     /// The same for [`captured`](Self::captured).
     pub fn ready_to_capture(&mut self) -> Result<(), Trouble> {
         ready(&mut self.capturing, &self.background).map(drop)
+    }
+
+    /// Has the handles of so many streams made, and the one for captures.
+    pub fn warm(&mut self, streams: usize) {
+        // It is on its way; who needs it asks again.
+        (0..streams).for_each(|number| drop(self.ready(number)));
+        drop(self.ready_to_capture());
     }
 
     /// Who works in a lane's workspace from now on: what that has to come after.

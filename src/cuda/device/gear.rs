@@ -4,7 +4,7 @@
 
 use super::arrival::Downloads;
 use super::background::{Background, Wanted};
-use super::context::Context;
+use super::context::{Context, has_cublas};
 use super::doubt::Doubt;
 use super::handed::{Handed, Whereabouts};
 use super::lanes::{Lanes, Mark};
@@ -227,6 +227,14 @@ impl Gear {
             transcript: None,
             graphs: Vec::new(),
         })
+    }
+
+    /// How it is to behave, before anything is asked of it.
+    pub fn set(&mut self, tf32: bool, warm: bool) {
+        self.launcher.blas.tf32 = tf32;
+        if warm && has_cublas() {
+            self.launcher.blas.warm(self.copy_lane());
+        }
     }
 
     /// Number of the lane for copies to the device.

@@ -59,6 +59,10 @@ pub(crate) struct Manner {
     pub graphs: bool,
     /// A profiler is told of each step.
     pub nvtx: bool,
+    /// Products of float32 may round to TF32.
+    pub tf32: bool,
+    /// Handles are made as the device opens.
+    pub warm: bool,
     /// Bytes of page-locked memory.
     pub pinned_bytes: usize,
     /// Bytes of freed memory that lanes keep at most.

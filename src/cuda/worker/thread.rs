@@ -96,8 +96,11 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
     );
     let lanes = shared.lanes.len();
     let worker = match opened {
-        Ok(gear) => Some(Worker {
-            gear,
+        Ok(mut gear) => Some(Worker {
+            gear: {
+                gear.set(shared.manner.tf32, shared.manner.warm);
+                gear
+            },
             queues: (0..lanes).map(|_| Queue::default()).collect(),
             reapers: (0..lanes).map(|_| None).collect(),
             seen: 0,

@@ -42,7 +42,10 @@ pub extern "C" fn cublasCreate_v2(blas: Out<Handle>) -> Result {
     if may_wait(lock(), "cublasCreate").is_err() {
         return NOT_INITIALIZED;
     }
-    let id = lock().fresh_id();
+    let mut sim = lock();
+    sim.stats.live_handles += 1;
+    let id = sim.fresh_id();
+    drop(sim);
     STATES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(id, State::default());
     if blas.set(handle(Kind::Blas, id)).is_ok() { SUCCESS } else { INVALID_VALUE }
 }
@@ -52,7 +55,13 @@ pub extern "C" fn cublasCreate_v2(blas: Out<Handle>) -> Result {
 pub extern "C" fn cublasDestroy_v2(blas: Handle) -> Result {
     let Ok(id) = id(Kind::Blas, blas) else { return NOT_INITIALIZED };
     let mut states = STATES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if states.remove(&id).is_some() { SUCCESS } else { NOT_INITIALIZED }
+    if states.remove(&id).is_none() {
+        return NOT_INITIALIZED;
+    }
+    drop(states);
+    let mut sim = lock();
+    sim.stats.live_handles = sim.stats.live_handles.saturating_sub(1);
+    SUCCESS
 }
 
 /// `cublasSetStream_v2`.

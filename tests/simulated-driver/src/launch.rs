@@ -180,6 +180,12 @@ impl Sim {
         self.healthy(context)?;
         let fate = self.faults.on_launch()?;
         let (mut launch, touches) = self.launch(function, grid, &arguments)?;
+        // Before CUDA 12.1 a launch takes 4 KiB of parameters (CUDA guide, "__global__").
+        let bytes: usize = launch.image.entries[launch.entry].parameters.iter().sum();
+        if bytes > if crate::devices::driver() < (12, 1) { 4096 } else { 32764 } {
+            self.report("misuse", format!("a launch with {bytes} bytes of parameters"));
+            return Err(INVALID_VALUE);
+        }
         launch.fate = fate;
         self.stats.launches += 1;
         let label = format!("kernel {}", launch.image.entries[launch.entry].name);

@@ -113,4 +113,6 @@ pub struct Stats {
     pub live_pools: u64,
     /// Rights on pools that were given or taken.
     pub accesses: u64,
+    /// Handles of cuBLAS not destroyed.
+    pub live_handles: u64,
 }
