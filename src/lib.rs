@@ -110,6 +110,8 @@ pub mod cuda;
 pub mod data;
 pub mod nn;
 pub mod optim;
+#[cfg(all(feature = "ranks", unix))]
+pub mod ranks;
 #[cfg(feature = "safetensors")]
 pub mod safetensors;
 pub mod train;
