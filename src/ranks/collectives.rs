@@ -2,7 +2,7 @@
 
 use super::driver::Gives;
 use super::engine::{Combine, What};
-use super::gradients::Rule;
+use super::gradients::{OfCollective, Rule};
 use super::group::{Asked, Group, Waiting};
 use super::mpi::combines;
 use super::protocol::message::Lane;
@@ -190,6 +190,23 @@ impl Group {
     }
 }
 
+/// This value, which all ranks have and each uses in its own way: its gradients add up.
+#[track_caller]
+pub(crate) fn shared(x: &TensorFuture, group: &Group) -> TensorFuture {
+    let own = x.stop_gradient();
+    if group.size() == 1 { x.clone() } else { on_tape("shared", Some(Rule::AllReduce), &[x], group, own) }
+}
+
+/// The sum over ranks of what goes into one loss, which all of them compute: its gradient is each
+/// rank's as it is.
+#[track_caller]
+pub(crate) fn summed_once(x: &TensorFuture, group: &Group) -> TensorFuture {
+    let at = Location::caller();
+    combined("all_reduce", x, group, Combine::Sum, at, |x| {
+        Ok((What::AllReduce(Combine::Sum), x.shape().clone(), Gives::Result, Rule::Same))
+    })
+}
+
 type Ruled = Result<(What, Shape, Gives, Option<Rule>), Refusal>;
 
 /// A collective that combines: halves in float32, and only a sum has a gradient.
@@ -243,11 +260,22 @@ fn collective(
     let asked =
         Asked { op, lane: Lane::All, what, text, dtype: x.dtype(), operand: Some(x), result, gives, at };
     let value = value_of(group, asked, &x.device(), Meta { shape, dtype: x.dtype() });
-    if x.tape.is_some() && x.dtype().is_float() && is_taping() {
-        let rule = Arc::new(super::gradients::OfCollective { op, rule: gradient, group: group.clone() });
-        return taped(Made::Op(Op::Custom(rule)), &[x], value.node.clone());
+    on_tape(op, gradient, &[x], group, value)
+}
+
+/// A value that goes onto the tape where its operand is on it.
+fn on_tape(
+    op: &'static str,
+    rule: Option<Rule>,
+    x: &[&TensorFuture; 1],
+    group: &Group,
+    value: TensorFuture,
+) -> TensorFuture {
+    if x[0].tape.is_none() || !x[0].dtype().is_float() || !is_taping() {
+        return value;
     }
-    value
+    let rule = Arc::new(OfCollective { op, rule, group: group.clone() });
+    taped(Made::Op(Op::Custom(rule)), x, value.node.clone())
 }
 
 /// The value that a call gives, on a device.
@@ -258,15 +286,17 @@ fn value_of(group: &Group, asked: Asked<'_>, device: &Device, meta: Meta) -> Ten
         Err(error) => return build::failed(port, meta, error, at),
     };
     let (group, Meta { shape, dtype }) = (group.clone(), meta);
-    let of = shape.clone();
-    let value = async move {
-        match End(slot).await {
+    let (of, ends) = (shape.clone(), slot.clone());
+    let brought = async move {
+        match End(ends).await {
             Ok((_, Some(value))) => Ok(port.runner.receive(value, &of, dtype)),
             Ok((_, None)) => Err(Error::new(ErrorKind::Kernel, op, "it ended without a value", at)),
             Err(trouble) => Err(group.error(trouble, op, at)),
         }
     };
-    sourced(port, op, true, shape, dtype, value, at)
+    let value = sourced(port, op, true, shape, dtype, brought, at);
+    slot.brings(value.node.link());
+    value
 }
 
 /// A value of a region's closure is not there: nothing can be sent of it.

@@ -9,6 +9,8 @@ use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 /// What the gradient of a collective is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
+    /// As it comes.
+    Same,
     AllReduce,
     Reduce(usize),
     Broadcast(usize),
@@ -47,6 +49,7 @@ impl Operation for OfCollective {
         call.give(0, |call| {
             let upstream = call.upstream();
             match rule {
+                Rule::Same => upstream.clone(),
                 Rule::AllReduce => upstream.all_reduce(group, Sum),
                 Rule::Reduce(root) => upstream.broadcast(group, root),
                 Rule::Broadcast(root) => upstream.reduce(group, Sum, root),

@@ -23,6 +23,7 @@
 //
 // The room: each knows those below it.
 //
+//   buckets                  many values in few calls
 //   collectives, gradients   ops: methods of values
 //   group                    what users hold
 //   options, launcher        who this process is, where it meets the others
@@ -37,6 +38,7 @@
 // operand) -> world (ready) -> driver (go: the engine starts it) -> driver (the engine is through) ->
 // world (its end) -> slot -> the source behind the value.
 
+mod buckets;
 mod collectives;
 mod driver;
 mod engine;
@@ -53,6 +55,8 @@ mod secret;
 mod slot;
 mod world;
 
+pub(crate) use buckets::summed;
+pub(crate) use collectives::{shared, summed_once};
 pub use engine::Combine;
 pub use group::{Group, Waiting};
 pub use options::Options;

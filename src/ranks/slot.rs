@@ -2,7 +2,9 @@
 
 use super::protocol::Ended;
 use super::protocol::message::Fault;
+use crate::engine::port::Port;
 use crate::error::Error;
+use crate::graph::node::NodeLink;
 use crate::graph::value::Value;
 use crate::sync::lock_plain as lock;
 use std::future::Future;
@@ -25,6 +27,8 @@ struct State {
     value: Option<Value>,
     own: Option<Error>,
     outcome: Option<Result<Ended, Fault>>,
+    /// The value that this brings, if it is one's.
+    node: Option<NodeLink>,
     waker: Option<Waker>,
 }
 
@@ -42,13 +46,26 @@ impl Slot {
         lock(&self.0).own = Some(error);
     }
 
+    /// The value that this brings: whoever ends the slot publishes it, without a hand-over.
+    pub fn brings(&self, node: NodeLink) {
+        let mut state = lock(&self.0);
+        let late = if state.outcome.is_none() { state.node.replace(node) } else { Some(node) };
+        drop(state);
+        drop(late);
+    }
+
     /// It has ended. Whoever waits is woken, outside of every lock.
     pub fn end(&self, outcome: Result<Ended, Fault>) {
-        let waker = {
+        let (node, waker) = {
             let mut state = lock(&self.0);
             state.outcome.get_or_insert(outcome);
-            state.waker.take()
+            (state.node.take(), state.waker.take())
         };
+        if let Some(node) = node {
+            let port = Port::of(&node);
+            port.poll_source(node, Waker::noop());
+        }
+        // Where another thread polled it at that moment, it is asked again.
         if let Some(waker) = waker {
             waker.wake();
         }

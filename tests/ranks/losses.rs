@@ -1,6 +1,6 @@
 //! Ranks that are killed, stopped, or leave.
 
-use super::stage::{Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, signal, told};
+use super::stage::{Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, settle, signal, told};
 use futensor::Device;
 use futensor::ranks::Combine::Sum;
 use std::path::Path;
@@ -147,6 +147,7 @@ fn apart(stage: Stage) {
     let x = Device::cpu().ones([100]);
     if group.rank() == 2 {
         block_on(group.barrier()).expect("all are here");
+        settle();
         stage.dies(2);
     }
     block_on(group.barrier()).expect("all are here");
@@ -160,6 +161,7 @@ fn apart(stage: Stage) {
 fn stopped(stage: Stage) {
     let group = stage.join();
     block_on(group.barrier()).expect("all are here");
+    settle();
     if group.rank() == 2 {
         stage.stops(2);
     }

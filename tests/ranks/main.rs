@@ -13,6 +13,7 @@ mod support;
 mod joins;
 mod losses;
 mod stage;
+mod training;
 mod values;
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -21,7 +22,7 @@ use support::Deadline;
 
 /// All scenes, by name.
 fn scenes() -> Vec<Scene> {
-    [values::scenes(), losses::scenes(), joins::scenes()].concat()
+    [values::scenes(), losses::scenes(), joins::scenes(), training::scenes()].concat()
 }
 
 fn main() {

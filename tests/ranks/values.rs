@@ -1,6 +1,6 @@
 //! Values, types, order and gradients.
 
-use super::stage::{Scene, Stage, block_on};
+use super::stage::{Scene, Stage, block_on, settle};
 use futensor::ranks::Combine::{Max, Min, Product, Sum};
 use futensor::{DType, Device, grad};
 
@@ -49,6 +49,7 @@ fn collectives(stage: Stage) {
     block_on(group.barrier()).expect("all are here");
     // What one rank refuses the others hear of: in a group of its own, so that nothing else fails.
     let apart = block_on(group.split(0)).expect("all of them");
+    settle();
     assert!(x.broadcast(&apart, 3).error().is_some_and(|e| e.is_argument()), "there is no rank 3");
 }
 
@@ -67,6 +68,7 @@ fn types(stage: Stage) {
     assert_eq!(block_on(flags.all_reduce(&group, Max).to_vec::<bool>()).unwrap(), [true, true, false]);
     assert_eq!(block_on(flags.all_reduce(&group, Min).to_vec::<bool>()).unwrap(), [true, false, false]);
     let apart = block_on(group.split(0)).expect("both");
+    settle();
     let wrong = flags.all_reduce(&apart, Sum);
     assert!(block_on(&wrong).unwrap_err().is_dtype());
 }
