@@ -159,7 +159,7 @@ fn all_end_well(launcher: &Path, scene: &Scene) {
     nothing_is_left(scene);
 }
 
-/// No process of the scene's, no note of where to meet, no shared memory.
+/// No process of the scene's, and no note of where to meet.
 pub fn nothing_is_left(scene: &Scene) {
     let me = std::env::current_exe().expect("this program");
     let of_scene = |folder: &Path| {
