@@ -24,6 +24,9 @@ pub(crate) enum ErrorKind {
     Source,
     Barrier,
     Refused,
+    /// The member of a group that is gone, by its rank there.
+    #[allow(dead_code)] // Made where there are ranks.
+    PeerLost(u32),
 }
 
 /// Why a value could not be had.
@@ -159,6 +162,19 @@ impl Error {
     /// A queue was full, or closed, and took no more: try again later, or elsewhere.
     pub fn is_refused(&self) -> bool {
         self.kind() == ErrorKind::Refused
+    }
+
+    /// A member of a group of ranks is gone, or did not come: [`lost_rank`](Self::lost_rank) says
+    /// which.
+    pub fn is_peer_lost(&self) -> bool {
+        self.lost_rank().is_some()
+    }
+    /// The rank, in the group of the op that failed, that was lost.
+    pub fn lost_rank(&self) -> Option<usize> {
+        match self.kind() {
+            ErrorKind::PeerLost(rank) => Some(rank as usize),
+            _ => None,
+        }
     }
 
     /// True where both are the same failure (the same root), not merely alike.

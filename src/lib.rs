@@ -30,6 +30,7 @@
 //!   [`TensorFuture::stop_gradient`], [`checkpoint`]. Layers and training: [`nn`], [`optim`],
 //!   [`train`], [`data`].
 //! - A block of ops that is planned once and then only run: [`Device::region`].
+//! - Several processes and machines: [`ranks`].
 //! - In a service: [`serve`] (many requests, few batches; results as they complete).
 //! - What ran and who waited, as a picture: [`Device::record`].
 //! - Ops of your own: [`custom`](mod@custom), with kernels for a GPU: [`cuda`].
@@ -69,6 +70,7 @@
 //!
 //! - `cuda`: GPUs, without a toolkit;
 //! - `safetensors`: weights from and to disk;
+//! - `ranks`: groups of processes, collectives with gradients, over an MPI that is found at run time;
 //! - `serve`: [`serve::Batcher`], a tower `Service`, and [`serve::completed`];
 //! - `tokio`: [`block_on`] refuses to block a worker of tokio's.
 //!
@@ -110,6 +112,8 @@ pub mod cuda;
 pub mod data;
 pub mod nn;
 pub mod optim;
+#[cfg(all(feature = "ranks", unix))]
+pub mod ranks;
 #[cfg(feature = "safetensors")]
 pub mod safetensors;
 pub mod train;

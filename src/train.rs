@@ -6,6 +6,12 @@ use crate::optim::Optimizer;
 use crate::tensor::build::called_from;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+#[cfg(all(feature = "ranks", unix))]
+use crate::{
+    nn::values,
+    ranks::{Combine, Group, summed},
+    tensor::gradient::some_gradients,
+};
 use std::panic::Location;
 
 /// Moves a model and its batches to devices. With several devices each batch is split, each device
@@ -30,6 +36,8 @@ use std::panic::Location;
 #[derive(Clone, Debug)]
 pub struct Trainer {
     devices: Vec<Device>,
+    #[cfg(all(feature = "ranks", unix))]
+    group: Option<Group>,
 }
 
 /// A batch in parts, one a device: see [`Trainer::prepare_batch`].
@@ -66,7 +74,44 @@ impl Trainer {
     pub fn new<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Trainer {
         let devices: Vec<Device> = devices.into_iter().cloned().collect();
         assert!(!devices.is_empty(), "a trainer needs at least one device");
-        Trainer { devices }
+        Trainer {
+            devices,
+            #[cfg(all(feature = "ranks", unix))]
+            group: None,
+        }
+    }
+
+    /// With other processes, each of which runs the model on its own rows: their gradients are
+    /// averaged, as if all had been one batch. [`prepare_model`](Self::prepare_model) then gives all
+    /// rank 0's parameters; each rank makes its [part](crate::data::Loader::part) of a batch. All ranks
+    /// have to make the same steps.
+    ///
+    /// Gradients are reduced in buckets, each as soon as it is computed, while the backward pass goes
+    /// on.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::{self, Module}, optim::Sgd, ranks::{Group, Options}, train::Trainer};
+    /// let (group, device) = (Group::join(Options::default()).await?, Device::cpu());
+    /// let net = nn::Linear::new(3, 1, &device);
+    /// let trainer = Trainer::new([&device]).with_group(&group);
+    /// trainer.prepare_model(&net);
+    /// let mut sgd = Sgd::new(net.parameters(), 0.1);
+    /// let batch = trainer.prepare_batch(&[&device.ones([4, 3])]);             // this rank's rows
+    /// let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).square().mean_all());
+    /// assert!(loss.item::<f32>().await? >= 0.0);                              // of all ranks' rows
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Where a rank is lost, a step leaves the model as it was, and its loss
+    /// [says so](crate::Error::is_peer_lost). One rank may have come through the step where another has
+    /// not: make a trainer with the group that is left, prepare the model again, take a new optimizer,
+    /// and go on.
+    #[cfg(all(feature = "ranks", unix))]
+    pub fn with_group(mut self, group: &Group) -> Trainer {
+        self.group = Some(group.clone());
+        self
     }
 
     /// The device that keeps the model.
@@ -78,6 +123,11 @@ impl Trainer {
     #[track_caller]
     pub fn prepare_model(&self, model: &dyn Module) {
         model.to(self.device());
+        #[cfg(all(feature = "ranks", unix))]
+        if let Some(group) = &self.group {
+            let all = model.named_parameters().into_iter().chain(model.named_buffers());
+            all.for_each(|(_, own)| own.set(own.value().stop_gradient().broadcast(group, 0)));
+        }
     }
 
     /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as
@@ -194,7 +244,33 @@ impl Trainer {
     ) -> TensorFuture {
         let loss = self.loss(model, batch, loss);
         let at = Location::caller();
+        #[cfg(all(feature = "ranks", unix))]
+        if let Some(group) = &self.group {
+            return called_from(at, || step_with(group, optimizer, loss, batch.rows, at));
+        }
         let step = called_from(at, || optimizer.minimize(&loss));
         step.gate(&loss.stop_gradient(), at)
     }
+}
+
+/// A step of several ranks, each with the mean loss of so many rows.
+#[cfg(all(feature = "ranks", unix))]
+#[track_caller]
+fn step_with(
+    group: &Group,
+    optimizer: &mut dyn Optimizer,
+    loss: TensorFuture,
+    rows: usize,
+    at: &'static Location<'static>,
+) -> TensorFuture {
+    let rows = loss.device().full_dtype((), rows as f64, loss.dtype());
+    // Each rank's share of all rows: they need not have the same number.
+    let share = &rows / rows.all_reduce(group, Combine::Sum);
+    let weighted = loss * share;
+    let step = match some_gradients(&weighted, &values(optimizer.parameters())) {
+        Ok(gradients) => optimizer.step_some(&summed(&gradients, group)),
+        // As a step alone would fail; the others are told by the loss.
+        Err(_) => optimizer.minimize(&weighted),
+    };
+    step.gate(&weighted.stop_gradient().all_reduce(group, Combine::Sum), at)
 }

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
 /// `cuda`.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("train", &["train"]),
     ("serve", &["serve"]),
     ("optim", &["optim"]),
     ("nn", &["nn"]),
+    ("ranks", &["ranks"]),
     ("data", &["data", "safetensors"]),
     ("cuda", &["cuda"]),
     ("tensor", &["tensor"]),
@@ -95,6 +96,10 @@ const UNSAFE: &[&str] = &[
     "graph/device_run.rs",
     "graph/node.rs",
     "host/kernels/",
+    "ranks/driver.rs",
+    "ranks/keeper.rs",
+    "ranks/mpi/",
+    "ranks/secret.rs",
     "tensor/creation.rs",
     "tensor/read.rs",
     "tensor/region/trace.rs",

@@ -64,7 +64,10 @@ fn help_explains_each_flag_of_each_example() {
         seen.push(name);
     }
     seen.sort();
-    assert_eq!(seen, ["async_computation", "devices", "embed", "load_weights", "server", "train_digits"]);
+    assert_eq!(
+        seen,
+        ["async_computation", "devices", "embed", "load_weights", "ranks", "server", "train_digits"]
+    );
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Loader<B> {
     batch_size: usize,
     seed: Option<u64>,
     drop_last: bool,
+    /// Which part of each batch, of how many.
+    part: (usize, usize),
     prefetch: usize,
     workers: usize,
 }
@@ -47,7 +49,7 @@ impl<B: Send + 'static> Loader<B> {
     /// batch, in order, two batches ahead, one thread, until told otherwise.
     pub fn new(len: usize, make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static) -> Loader<B> {
         let make = Arc::new(make);
-        Loader { make, len, batch_size: 1, seed: None, drop_last: false, prefetch: 2, workers: 1 }
+        Loader { make, len, batch_size: 1, seed: None, drop_last: false, part: (0, 1), prefetch: 2, workers: 1 }
     }
 
     /// Examples a batch; at least one.
@@ -91,6 +93,26 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
+    /// Only a part of each batch, of so many as equal as can be: what a rank of several makes. All
+    /// ranks make parts of the same batches, in the same order. A last batch with fewer examples than
+    /// parts is left out.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, data::Loader};
+    /// let all = Loader::new(9, |at, _| Ok(at.to_vec())).batch_size(4);
+    /// let (first, second) = (all.clone().part(0, 2), all.part(1, 2));
+    /// assert_eq!(first.batches(), 2);
+    /// assert_eq!(first.epoch(0, &Device::cpu()).next().await.unwrap()?, [0, 1]);
+    /// assert_eq!(second.epoch(0, &Device::cpu()).next().await.unwrap()?, [2, 3]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn part(mut self, part: usize, of: usize) -> Loader<B> {
+        let of = of.max(1);
+        self.part = (part.min(of - 1), of);
+        self
+    }
+
     /// Batches that are made ahead of the one that was received last; at least one. They are what
     /// the stream keeps in memory.
     ///
@@ -131,10 +153,9 @@ impl<B: Send + 'static> Loader<B> {
 
     /// How many batches an epoch has.
     pub fn batches(&self) -> usize {
-        match self.drop_last {
-            true => self.len / self.batch_size,
-            false => self.len.div_ceil(self.batch_size),
-        }
+        let rest = self.len % self.batch_size;
+        let last = !self.drop_last && rest >= self.part.1;
+        self.len / self.batch_size + last as usize
     }
 
     /// The numbers of the examples in the order of an epoch.
@@ -171,6 +192,7 @@ impl<B: Send + 'static> Loader<B> {
             make: self.make.clone(),
             order: self.order(epoch),
             batch_size: self.batch_size,
+            part: self.part,
             total: self.batches(),
             prefetch: self.prefetch,
             device: device.clone(),
@@ -215,6 +237,7 @@ struct Shared<B> {
     make: Arc<Make<B>>,
     order: Vec<usize>,
     batch_size: usize,
+    part: (usize, usize),
     total: usize,
     prefetch: usize,
     device: Device,
@@ -243,7 +266,9 @@ impl<B> Shared<B> {
                 state.next - 1
             };
             let start = batch * self.batch_size;
-            let at = &self.order[start..self.order.len().min(start + self.batch_size)];
+            let all = &self.order[start..self.order.len().min(start + self.batch_size)];
+            let (part, of) = self.part;
+            let at = &all[all.len() * part / of..all.len() * (part + 1) / of];
             let made = caught(|| (self.make)(at, &self.device));
             let made = made.unwrap_or_else(|words| {
                 let text = format!("batch {batch} panicked: {words}");

@@ -34,6 +34,8 @@ mod init;
 mod linear;
 mod module;
 mod norm;
+#[cfg(all(feature = "ranks", unix))]
+mod parallel;
 mod parameter;
 mod pool;
 mod sequential;
@@ -49,6 +51,8 @@ pub use embedding::Embedding;
 pub use linear::{LazyLinear, Linear};
 pub use module::{Mode, Module, Part};
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
+#[cfg(all(feature = "ranks", unix))]
+pub use parallel::{ColumnLinear, RowLinear};
 pub(crate) use parameter::substituted;
 pub use parameter::{Parameter, values};
 pub use pool::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Upsample};

@@ -453,19 +453,29 @@ pub(crate) fn sourced(
 
 /// The value of a node on another device, for the engine: nobody waits for it, so it counts as no
 /// barrier.
-struct Arrival {
+pub(crate) struct Arrival {
     from: TensorFuture,
     bell: Option<u32>,
     to: &'static Port,
     at: At,
+    /// Its elements are to lie in row-major order.
+    plain: bool,
     /// The copy to host memory, where that is on the way.
     reading: Option<read::Reading<Value>>,
+}
+
+impl Arrival {
+    /// From elsewhere to the host the copy is queued now, behind what makes the value.
+    pub fn new(x: &TensorFuture, to: &'static Port, plain: bool, at: At) -> Arrival {
+        let reading = (!x.port().in_memory && to.in_memory).then(|| read::to_memory(x, to, at));
+        Arrival { from: x.stop_gradient(), bell: None, to, at, plain, reading }
+    }
 }
 
 impl Future for Arrival {
     type Output = Result<Value, Error>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let Arrival { from, bell, to, at, reading } = &mut *self;
+        let Arrival { from, bell, to, at, plain, reading } = &mut *self;
         let (shape, dtype) = (from.shape(), from.dtype());
         let received = |value| to.runner.receive(value, shape, dtype);
         if let Some(reading) = reading {
@@ -488,7 +498,9 @@ impl Future for Arrival {
             Some(Err(error)) => return Poll::Ready(Err(error.clone())),
             None => unreachable!("it was complete"),
         };
-        if let Some(value) = from.port().runner.lend(value, shape, &*to.runner) {
+        if let Some(value) = from.port().runner.lend(value, shape, &*to.runner)
+            && (!*plain || value.layout(shape).is_contiguous())
+        {
             return Poll::Ready(Ok(received(value)));
         }
         let mut read = read::to_memory(from, to, at);
@@ -528,9 +540,7 @@ impl TensorFuture {
             return self.clone();
         }
         let (to, at) = (device.port, Location::caller());
-        // To the host from elsewhere: the copy is queued now, behind what makes the value.
-        let reading = (!self.port().in_memory && to.in_memory).then(|| read::to_memory(self, to, at));
-        let value = Arrival { from: self.stop_gradient(), bell: None, to, at, reading };
+        let value = Arrival::new(self, to, false, at);
         let moved = sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
         if self.tape.is_some() && self.dtype().is_float() && is_taping() {
             return taped(Made::Moved, &[self], moved.node.clone());

@@ -1,0 +1,58 @@
+//! Many gradients reduced in few calls, each as soon as it is there.
+//!
+//! Values are gathered into buckets of a few MiB from the last to the first, since that is the order
+//! in which a backward pass computes the gradients of parameters. A bucket's call waits for its own
+//! members alone: the first are reduced while the others are still computed.
+
+use super::engine::Combine;
+use super::group::Group;
+use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::join::cat;
+
+/// A call costs what a network's round trips do, whatever its size; beyond a few MiB more is gained
+/// by overlap.
+const BUCKET_BYTES: usize = 4 << 20;
+
+/// These values summed over the ranks; what is missing is missing on all.
+#[track_caller]
+pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Option<TensorFuture>> {
+    let mut out = values.to_vec();
+    if group.size() == 1 {
+        return out;
+    }
+    let mut bucket: Vec<usize> = Vec::new();
+    let bytes = |i: usize| values[i].as_ref().map_or(0, |x| x.numel() * x.dtype().size());
+    let alike = |i: usize, j: usize| match (&values[i], &values[j]) {
+        (Some(a), Some(b)) => a.dtype() == b.dtype() && a.device() == b.device(),
+        _ => false,
+    };
+    for i in (0..values.len()).rev().filter(|&i| values[i].is_some()) {
+        let full = bucket.iter().map(|&j| bytes(j)).sum::<usize>() + bytes(i) > BUCKET_BYTES;
+        if bucket.first().is_some_and(|&first| full || !alike(first, i)) {
+            reduce(&std::mem::take(&mut bucket), &mut out, group);
+        }
+        bucket.push(i);
+    }
+    reduce(&bucket, &mut out, group);
+    out
+}
+
+/// Reduces a bucket in one call, and puts each value back.
+#[track_caller]
+fn reduce(bucket: &[usize], out: &mut [Option<TensorFuture>], group: &Group) {
+    let values: Vec<TensorFuture> = bucket.iter().filter_map(|&i| out[i].clone()).collect();
+    let sum = match &values[..] {
+        [] => return,
+        [one] => return out[bucket[0]] = Some(one.all_reduce(group, Combine::Sum)),
+        several => {
+            let flat: Vec<TensorFuture> = several.iter().map(|x| x.reshape([x.numel()])).collect();
+            let flat: Vec<&TensorFuture> = flat.iter().collect();
+            cat(&flat, 0).all_reduce(group, Combine::Sum)
+        }
+    };
+    let mut start = 0;
+    for (&i, x) in bucket.iter().zip(&values) {
+        out[i] = Some(sum.narrow(0, start, x.numel()).reshape(x.dims()));
+        start += x.numel();
+    }
+}

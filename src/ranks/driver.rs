@@ -1,0 +1,358 @@
+//! The one thread of a process that owns the engine.
+//!
+//! It is told of calls in their order, waits for their operands as any task does (by a waker),
+//! starts what the protocol lets go, and polls the engine while anything is under way. Idle, it
+//! sleeps; and it lingers a moment before that, since a call as a rule follows another.
+
+use super::engine::{Call, Engine, Key, What};
+use super::mpi::Mpi;
+use super::protocol::Ticket;
+use super::slot::Slot;
+use crate::DType;
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind};
+use crate::graph::value::{Storage, Value};
+use crate::host::runner::lower_priority;
+use crate::memory::Block;
+use crate::sync::lock_plain as lock;
+use crate::tensor::creation::Arrival;
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How long it stays awake with nothing to do.
+const LINGER: Duration = Duration::from_micros(100);
+/// How long it polls without a pause while a call of no size is under way, and for each byte.
+const EAGER: Duration = Duration::from_millis(2);
+const EAGER_PER_BYTE: Duration = Duration::from_nanos(4);
+/// Between two polls after that: whoever is waited for is late, and others may want the core.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Who asks for calls and is told of them: the world of a process. Told by the driver's thread.
+pub(crate) trait Asks: Send + Sync {
+    /// A call's operand is there, or has failed.
+    fn ready(&self, group: u64, ticket: Ticket, operand: Result<(), String>);
+    /// The engine is through with a call.
+    fn done(&self, group: u64, ticket: Ticket, result: Result<(), String>);
+    /// The process ends: this is the last that is heard of it.
+    fn leave(&self);
+    /// True once it has left, and so has everybody else, or is lost; and whether any is lost.
+    fn is_over(&self) -> (bool, bool);
+}
+
+/// A call before it is started.
+pub(crate) struct Job {
+    pub world: Arc<dyn Asks>,
+    pub group: Key,
+    pub slot: Arc<Slot>,
+    pub what: What,
+    pub dtype: DType,
+    pub operand: Option<Arrival>,
+    /// Elements that the engine reads.
+    pub reads: usize,
+    /// Elements of the result, in memory of this device, where the engine writes one.
+    pub result: Option<(usize, &'static Port)>,
+    /// What the call gives, where it is no result of the engine's.
+    pub gives: Gives,
+    pub op: &'static str,
+    pub at: &'static Location<'static>,
+}
+
+/// What the value of a call is.
+#[derive(Clone, Debug)]
+pub(crate) enum Gives {
+    /// What the engine has written, or nothing.
+    Result,
+    /// Its own operand, once all is through.
+    Operand,
+    /// This.
+    Known(Value),
+}
+
+enum Order {
+    Add(Key, Box<Job>),
+    Woken(Key),
+    Go(Key),
+    Abort(Key),
+    Finish,
+}
+
+#[derive(Default)]
+struct Inbox {
+    orders: VecDeque<Order>,
+    /// Where nothing more happens.
+    finished: bool,
+}
+
+pub(crate) struct Driver {
+    inbox: Mutex<Inbox>,
+    has_orders: AtomicBool,
+    asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+    done: Condvar,
+    worlds: Mutex<Vec<Weak<dyn Asks>>>,
+}
+
+/// The driver of this process, with its engine.
+///
+/// # Errors
+/// There is no library: where it was looked for, and how to have one.
+pub(crate) fn driver() -> Result<&'static Driver, String> {
+    static DRIVER: OnceLock<Result<&'static Driver, String>> = OnceLock::new();
+    DRIVER
+        .get_or_init(|| {
+            let mpi = Mpi::find()?;
+            let driver: &'static Driver = Box::leak(Box::new(Driver {
+                inbox: Mutex::default(),
+                has_orders: AtomicBool::new(false),
+                asleep: AtomicBool::new(false),
+                thread: OnceLock::new(),
+                done: Condvar::new(),
+                worlds: Mutex::default(),
+            }));
+            let live =
+                move || Living { driver, engine: mpi, jobs: HashMap::new(), started: HashMap::new() }.live();
+            let thread = std::thread::Builder::new().name("futensor-mpi".into()).spawn(live);
+            let handle = thread.map_err(|error| format!("no thread for MPI: {error}"))?;
+            let _ = driver.thread.set(handle.thread().clone());
+            end_in_order(driver);
+            Ok(driver)
+        })
+        .clone()
+}
+
+static ENDS: OnceLock<&'static Driver> = OnceLock::new();
+
+/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that.
+#[allow(unsafe_code)]
+fn end_in_order(driver: &'static Driver) {
+    extern "C" fn end() {
+        if let Some(driver) = ENDS.get() {
+            driver.finish();
+        }
+    }
+    if ENDS.set(driver).is_ok() {
+        // SAFETY: a function of this program's, without state of its own. It does not unwind.
+        unsafe { libc::atexit(end) };
+    }
+}
+
+impl Driver {
+    fn order(&self, order: Order) {
+        lock(&self.inbox).orders.push_back(order);
+        // SeqCst: either the thread sees the order before it sleeps, or this sees it asleep.
+        self.has_orders.store(true, SeqCst);
+        if self.asleep.load(SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    pub fn add(&self, ticket: Key, job: Job) {
+        self.order(Order::Add(ticket, Box::new(job)));
+    }
+
+    pub fn go(&self, ticket: Key) {
+        self.order(Order::Go(ticket));
+    }
+
+    pub fn abort(&self, group: Key) {
+        self.order(Order::Abort(group));
+    }
+
+    /// A world whose end the end of the process waits for.
+    pub fn serves(&self, world: Weak<dyn Asks>) {
+        let mut worlds = lock(&self.worlds);
+        worlds.retain(|world| world.strong_count() > 0);
+        worlds.push(world);
+    }
+
+    /// The process ends: waits until the others are through as well, or lost.
+    fn finish(&self) {
+        for world in self.worlds() {
+            world.leave();
+        }
+        self.order(Order::Finish);
+        let mut inbox = lock(&self.inbox);
+        while !inbox.finished {
+            inbox = self.done.wait(inbox).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    fn worlds(&self) -> Vec<Arc<dyn Asks>> {
+        lock(&self.worlds).iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// What the waker of an operand does.
+struct Bell(&'static Driver, Key);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        self.0.order(Order::Woken(self.1));
+    }
+}
+
+/// The thread's own.
+struct Living<E> {
+    driver: &'static Driver,
+    engine: E,
+    jobs: HashMap<Key, Held>,
+    started: HashMap<Key, Under>,
+}
+
+/// A job whose call has not been started, and what of it is there.
+struct Held {
+    job: Job,
+    waker: Waker,
+    from: Option<Box<Value>>,
+    to: Option<Arc<Block>>,
+}
+
+/// A call that the engine has.
+struct Under {
+    world: Arc<dyn Asks>,
+    slot: Arc<Slot>,
+    gives: Gives,
+}
+
+impl<E: Engine> Living<E> {
+    fn live(mut self) {
+        lower_priority(8);
+        let mut ended = Vec::new();
+        let mut finishing = false;
+        let mut since = Instant::now();
+        let mut eager = LINGER;
+        loop {
+            let mut busy = false;
+            while let Some(order) = self.next_order() {
+                busy = true;
+                match order {
+                    Order::Add(key, job) => self.add(key, *job),
+                    Order::Woken(key) => self.look(key),
+                    Order::Go(key) => eager = eager.max(EAGER + self.start(key)),
+                    Order::Abort(group) => {
+                        self.jobs.retain(|_, held| held.job.group != group);
+                        self.engine.abort(group);
+                    }
+                    Order::Finish => finishing = true,
+                }
+            }
+            self.engine.poll(&mut ended);
+            for (call, result) in ended.drain(..) {
+                busy = true;
+                self.ends(call, result);
+            }
+            if finishing && self.driver.worlds().iter().all(|world| world.is_over().0) {
+                let lost = self.driver.worlds().iter().any(|world| world.is_over().1);
+                self.engine.finish(!lost);
+                lock(&self.driver.inbox).finished = true;
+                self.driver.done.notify_all();
+                return;
+            }
+            let under_way = self.engine.in_flight() > 0;
+            if busy {
+                since = Instant::now();
+                if !under_way {
+                    eager = LINGER;
+                }
+            } else if since.elapsed() < eager {
+                std::thread::yield_now();
+            } else {
+                let longest = match under_way || finishing {
+                    true => Some(PAUSE),
+                    false => None,
+                };
+                self.sleep(longest);
+            }
+        }
+    }
+
+    fn next_order(&self) -> Option<Order> {
+        if !self.driver.has_orders.load(SeqCst) {
+            return None;
+        }
+        let mut inbox = lock(&self.driver.inbox);
+        let order = inbox.orders.pop_front();
+        self.driver.has_orders.store(!inbox.orders.is_empty(), SeqCst);
+        order
+    }
+
+    fn sleep(&self, longest: Option<Duration>) {
+        self.driver.asleep.store(true, SeqCst);
+        if !self.driver.has_orders.load(SeqCst) {
+            match longest {
+                Some(longest) => std::thread::park_timeout(longest),
+                None => std::thread::park(),
+            }
+        }
+        self.driver.asleep.store(false, SeqCst);
+    }
+
+    fn add(&mut self, key: Key, job: Job) {
+        let waker = Waker::from(Arc::new(Bell(self.driver, key)));
+        self.jobs.insert(key, Held { job, waker, from: None, to: None });
+        self.look(key);
+    }
+
+    /// Looks whether a job's operand is there, and makes room for its result.
+    fn look(&mut self, key: Key) {
+        let Some(held) = self.jobs.get_mut(&key) else { return };
+        let mut failed = None;
+        if let Some(operand) = &mut held.job.operand {
+            match Pin::new(operand).poll(&mut Context::from_waker(&held.waker)) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(value)) => held.from = Some(Box::new(value)),
+                Poll::Ready(Err(error)) => failed = Some(error),
+            }
+            held.job.operand = None;
+        }
+        if let Some((n, port)) = held.job.result {
+            let bytes = n * held.job.dtype.size();
+            held.to = port.memory.alloc(bytes);
+            if held.to.is_none() && failed.is_none() {
+                let text = format!("out of memory: {bytes} bytes on {}", port.name);
+                failed = Some(Error::new(ErrorKind::OutOfMemory, held.job.op, text, held.job.at));
+            }
+        }
+        let (world, group) = (held.job.world.clone(), held.job.group);
+        let operand = failed.map_or(Ok(()), |error| {
+            let text = error.to_string();
+            held.job.slot.fail(error);
+            Err(text)
+        });
+        world.ready(group.1, key.1, operand);
+    }
+
+    /// Starts a call; how long it is polled eagerly for its size.
+    fn start(&mut self, key: Key) -> Duration {
+        let Some(Held { job, from, to, .. }) = self.jobs.remove(&key) else { return Duration::ZERO };
+        let reads = job.reads;
+        let writes = job.result.map_or(0, |(n, _)| n);
+        let group = job.group;
+        let bytes = reads.max(writes) * job.dtype.size();
+        let call = Call { ticket: key, group, what: job.what, dtype: job.dtype, reads, writes, from, to };
+        let under = Under { world: job.world, slot: job.slot, gives: job.gives };
+        self.started.insert(key, under);
+        self.engine.start(call);
+        EAGER_PER_BYTE * bytes.min(1 << 30) as u32
+    }
+
+    fn ends(&mut self, call: Call, result: Result<(), String>) {
+        let Some(under) = self.started.remove(&call.ticket) else { return };
+        let Call { ticket, group, from, to, .. } = call;
+        under.slot.bring(match under.gives {
+            Gives::Result => to.map(|block| Value::contiguous(Storage::Shared(block))),
+            Gives::Operand => from.map(|value| *value),
+            Gives::Known(value) => Some(value),
+        });
+        under.world.done(group.1, ticket.1, result);
+    }
+}

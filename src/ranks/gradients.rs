@@ -1,0 +1,63 @@
+//! Gradients of collectives, which are collectives themselves. All ranks form theirs alike, so the
+//! calls meet.
+
+use super::engine::Combine::Sum;
+use super::group::Group;
+use crate::Backward;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+
+/// What the gradient of a collective is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rule {
+    /// As it comes.
+    Same,
+    AllReduce,
+    Reduce(usize),
+    Broadcast(usize),
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+}
+
+/// A collective on the tape. Its value comes from elsewhere: it is never run.
+pub(super) struct OfCollective {
+    pub op: &'static str,
+    pub rule: Option<Rule>,
+    pub group: Group,
+}
+
+impl Operation for OfCollective {
+    fn name(&self) -> &str {
+        self.op
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        Ok(inputs[0].clone())
+    }
+
+    fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        Err(Refusal::kernel("a collective is no kernel"))
+    }
+
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::NOTHING
+    }
+
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        let group = &self.group;
+        let rule = self.rule.ok_or_else(|| Refusal::argument("only a sum over ranks has a gradient"))?;
+        call.give(0, |call| {
+            let upstream = call.upstream();
+            match rule {
+                Rule::Same => upstream.clone(),
+                Rule::AllReduce => upstream.all_reduce(group, Sum),
+                Rule::Reduce(root) => upstream.broadcast(group, root),
+                Rule::Broadcast(root) => upstream.reduce(group, Sum, root),
+                Rule::AllGather => upstream.reduce_scatter(group, Sum),
+                Rule::ReduceScatter => upstream.all_gather(group),
+                Rule::AllToAll => upstream.all_to_all(group),
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! A group, as users hold it: joined, split, shrunk, and what it is asked for.
+
+use super::driver::{Asks, Gives, Job, driver};
+use super::engine::{Key, What};
+use super::keeper::keep;
+use super::links::Links;
+use super::options::{Options, Plan};
+use super::protocol::message::{Fault, FaultKind, GroupId, Lane};
+use super::protocol::{Ended, WORLD};
+use super::slot::{End, Slot, Trouble};
+use super::world::World;
+use crate::dtype::DType;
+use crate::engine::port::Port;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::build::At;
+use crate::tensor::creation::Arrival;
+use std::fmt;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Processes that work together: this one and others, on this machine and elsewhere.
+///
+/// A collective is an op like any other: [`all_reduce`](crate::TensorFuture::all_reduce) and its
+/// siblings are queued at once and give a [`TensorFuture`](crate::TensorFuture). Calls on one group
+/// keep their order, which must be the same on all its members. Each **ends**: with the value, or,
+/// once a member is gone, with an error that [names it](Error::lost_rank). Then nothing comes of that
+/// group any more, other groups go on, and [`shrink`](Group::shrink) makes a new one of those who are
+/// left.
+///
+/// A collective runs whether or not anybody holds its result: the others wait for it.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, ranks::{Combine::Sum, Group, Options}};
+/// let group = Group::join(Options::default()).await?;          // alone, where no launcher says more
+/// let mine = Device::cpu().full([2], group.rank() as f32);
+/// let all = mine.all_reduce(&group, Sum);                      // nothing has waited
+/// assert_eq!(all.to_vec::<f32>().await?.len(), 2);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// When the last handle of a process on any of its groups is gone, it has left in order. A program
+/// that ends waits for the others to end as well, as every MPI program does.
+#[derive(Clone)]
+pub struct Group(Arc<Inner>);
+
+struct Inner {
+    id: GroupId,
+    /// By their numbers in the world.
+    members: Vec<usize>,
+    me: usize,
+    /// Nobody else where a process is alone.
+    world: Option<Arc<Membership>>,
+}
+
+/// This process's place in its world, which it leaves when nobody holds it.
+struct Membership(Arc<World>);
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// What a group was asked for, to be awaited. It is under way already; dropping it gives up the wait
+/// and nothing else.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Waiting<T>(Pin<Box<dyn Future<Output = Result<T>> + Send>>);
+
+impl<T> Future for Waiting<T> {
+    type Output = Result<T>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl<T> fmt::Debug for Waiting<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiting")
+    }
+}
+
+impl<T: Send + 'static> Waiting<T> {
+    pub(super) fn on(future: impl Future<Output = Result<T>> + Send + 'static) -> Waiting<T> {
+        Waiting(Box::pin(future))
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group(rank {} of {})", self.rank(), self.size())
+    }
+}
+
+/// A call of the engine's, as ops ask for it.
+pub(super) struct Asked<'a> {
+    pub op: &'static str,
+    pub lane: Lane,
+    pub what: What,
+    /// The call in words, the same wherever it is made.
+    pub text: String,
+    pub dtype: DType,
+    pub operand: Option<&'a crate::TensorFuture>,
+    /// Elements of the result, and in whose memory.
+    pub result: Option<(usize, &'static Port)>,
+    pub gives: Gives,
+    pub at: At,
+}
+
+impl Group {
+    /// A group of this process alone: what every collective gives is its operand.
+    pub fn alone() -> Group {
+        Group(Arc::new(Inner { id: WORLD, members: vec![0], me: 0, world: None }))
+    }
+
+    /// Joins the others that a launcher has started, or that the options speak of; alone where
+    /// neither says anything. Joining begins with this call.
+    ///
+    /// # Errors
+    /// An argument error that says what is missing or differs: options, secret, version, size, a
+    /// rank that two processes claim. A device error where no MPI library is found: where it was
+    /// looked for, and how to have one. [`is_peer_lost`](Error::is_peer_lost) with the rank that
+    /// went away meanwhile or did not come in time.
+    #[track_caller]
+    pub fn join(options: Options) -> Waiting<Group> {
+        let at = Location::caller();
+        let wrong = move |kind, text: String| Error::new(kind, "join", text, at);
+        let plan = match options.plan(|name| std::env::var(name).ok()) {
+            Ok(Some(plan)) => plan,
+            Ok(None) => return Waiting::on(std::future::ready(Ok(Group::alone()))),
+            Err(text) => return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text)))),
+        };
+        let begun = Group::begin(plan).map_err(|text| wrong(ErrorKind::Device, text));
+        Waiting::on(async move {
+            let (world, slot) = begun?;
+            let membership = Arc::new(Membership(world));
+            match End(slot).await {
+                Ok((Ended::Group(id, members), _)) => Group::open(membership, id, members, "join", at)?.await,
+                Ok(_) => unreachable!("joining ends with a group"),
+                Err(trouble) => Err(error_of(trouble, &[], membership.0.rank, "join", at)),
+            }
+        })
+    }
+
+    /// Starts the thread of the links.
+    fn begin(plan: Plan) -> Result<(Arc<World>, Arc<Slot>), String> {
+        let driver = driver()?;
+        let (links, heard) = Links::new(plan.size).map_err(|error| error.to_string())?;
+        let (world, slot) = World::new(&plan, links, driver);
+        let asks: Arc<dyn Asks> = world.clone();
+        driver.serves(Arc::downgrade(&asks));
+        let keeps = world.clone();
+        let thread = std::thread::Builder::new().name("futensor-ranks".into());
+        thread.spawn(move || keep(keeps, plan, heard)).map_err(|error| error.to_string())?;
+        Ok((world, slot))
+    }
+
+    /// Has the engine open a group that the members have agreed on.
+    fn open(
+        world: Arc<Membership>,
+        id: GroupId,
+        members: Vec<usize>,
+        op: &'static str,
+        at: At,
+    ) -> Result<impl Future<Output = Result<Group>> + Send + use<>, Error> {
+        let rank = world.0.rank;
+        let me = members.iter().position(|&r| r == rank).unwrap_or(0);
+        let what = What::Open(members.clone(), rank);
+        let group = Group(Arc::new(Inner { id, members, me, world: Some(world) }));
+        let asked = Asked {
+            op,
+            lane: Lane::All,
+            what,
+            text: op.into(),
+            dtype: DType::Bool,
+            operand: None,
+            result: None,
+            gives: Gives::Result,
+            at,
+        };
+        let slot = if group.size() > 1 { Some(group.call(asked)?) } else { None };
+        Ok(async move {
+            if let Some(slot) = slot {
+                End(slot).await.map_err(|trouble| group.error(trouble, op, at))?;
+            }
+            Ok(group)
+        })
+    }
+
+    /// Which member this process is, from 0 on.
+    pub fn rank(&self) -> usize {
+        self.0.me
+    }
+
+    /// How many members there are.
+    pub fn size(&self) -> usize {
+        self.0.members.len()
+    }
+
+    /// Those who say the same color come into a group of their own, in the order of their ranks. All
+    /// members have to call it; it keeps this group as it is.
+    ///
+    /// # Errors
+    /// [`is_peer_lost`](Error::is_peer_lost), where a member is gone or does not come.
+    #[track_caller]
+    pub fn split(&self, color: u64) -> Waiting<Group> {
+        let (at, group) = (Location::caller(), self.clone());
+        let Some(membership) = self.0.world.clone() else { return Waiting::on(async move { Ok(group) }) };
+        let asked = membership.0.ask(|machine, now| machine.split(group.0.id, color, now));
+        Waiting::on(async move {
+            let slot = asked.map_err(|fault| group.error(Trouble::Fault(fault), "split", at))?;
+            match End(slot).await.map_err(|trouble| group.error(trouble, "split", at))? {
+                (Ended::Group(id, members), _) => Group::open(membership, id, members, "split", at)?.await,
+                _ => unreachable!("a split ends with a group"),
+            }
+        })
+    }
+
+    /// A new group of those members who are left, once all of them ask for it: the way on after a
+    /// loss. Who does not ask within the deadline is given up. Without a loss it has the same
+    /// members.
+    ///
+    /// # Errors
+    /// [`is_peer_lost`](Error::is_peer_lost) with this rank, where the others have given it up (it
+    /// was stopped for too long); an error of the engine.
+    #[track_caller]
+    pub fn shrink(&self) -> Waiting<Group> {
+        let (at, mut group) = (Location::caller(), self.clone());
+        let Some(membership) = self.0.world.clone() else { return Waiting::on(async move { Ok(group) }) };
+        let shrink =
+            |group: &Group, world: &World| world.ask(|machine, now| Ok(machine.shrink(group.0.id, now)));
+        let mut asked = shrink(&group, &membership.0);
+        Waiting::on(async move {
+            loop {
+                let slot = asked.map_err(|fault| group.error(Trouble::Fault(fault), "shrink", at))?;
+                let ended = End(slot).await.map_err(|trouble| group.error(trouble, "shrink", at))?;
+                let (Ended::Group(id, members), _) = ended else { unreachable!("a shrink ends with a group") };
+                let rank = membership.0.rank;
+                let me = members.iter().position(|&r| r == rank).unwrap_or(0);
+                let world = Some(membership.clone());
+                group = Group(Arc::new(Inner { id, members: members.clone(), me, world }));
+                let opened = match Group::open(membership.clone(), id, members, "shrink", at) {
+                    Ok(opens) => opens.await,
+                    Err(error) => Err(error),
+                };
+                match opened {
+                    // Another is lost, of those who were left.
+                    Err(error) if error.is_peer_lost() => asked = shrink(&group, &membership.0),
+                    opened => return opened,
+                }
+            }
+        })
+    }
+
+    /// Waits until all members have come to it.
+    ///
+    /// # Errors
+    /// As of any call: [`is_peer_lost`](Error::is_peer_lost).
+    #[track_caller]
+    pub fn barrier(&self) -> Waiting<()> {
+        let asked = Asked {
+            op: "barrier",
+            lane: Lane::All,
+            what: What::Barrier,
+            text: "barrier".into(),
+            dtype: DType::Bool,
+            operand: None,
+            result: None,
+            gives: Gives::Result,
+            at: Location::caller(),
+        };
+        self.signal(asked)
+    }
+
+    /// A call that gives no elements.
+    pub(super) fn signal(&self, asked: Asked<'_>) -> Waiting<()> {
+        if self.size() == 1 {
+            return Waiting::on(async { Ok(()) });
+        }
+        let (group, op, at) = (self.clone(), asked.op, asked.at);
+        let slot = self.call(asked);
+        Waiting::on(async move { End(slot?).await.map(|_| ()).map_err(|trouble| group.error(trouble, op, at)) })
+    }
+
+    /// A call of the engine's, queued in the order of this group's calls.
+    ///
+    /// # Errors
+    /// Nothing comes of the group any more.
+    pub(super) fn call(&self, asked: Asked<'_>) -> Result<Arc<Slot>, Error> {
+        let Asked { op, lane, what, text, dtype, operand, result, gives, at } = asked;
+        let world = &self.0.world.as_ref().unwrap_or_else(|| unreachable!("who is alone asks nobody")).0;
+        let group = self.0.id;
+        let host = crate::Device::cpu;
+        let reads = operand.map_or(0, |x| x.numel());
+        let operand = operand.map(|x| {
+            let to = if x.port().in_memory { x.port() } else { host().port };
+            Arrival::new(x, to, true, at)
+        });
+        // The lane's rank is the world's.
+        let lane = match lane {
+            Lane::All => Lane::All,
+            Lane::Send(rank) => Lane::Send(self.0.members[rank]),
+            Lane::Recv(rank) => Lane::Recv(self.0.members[rank]),
+        };
+        let job = |slot| Job {
+            world: world.clone(),
+            group: Key(world.serial, group),
+            slot,
+            what,
+            dtype,
+            operand,
+            reads,
+            result,
+            gives,
+            op,
+            at,
+        };
+        let called = world.call(|machine| machine.call(group, lane, text), job);
+        called.map_err(|fault| self.error(Trouble::Fault(fault), op, at))
+    }
+
+    /// A call that this rank could not make: the others would wait for it.
+    pub(super) fn spoil(&self, op: &str, text: &str) {
+        let Some(world) = &self.0.world else { return };
+        world.0.act(|machine, _| machine.spoil(self.0.id, format!("{op}: {text}")));
+    }
+
+    /// Why a call came to nothing, as an error of this group's: its ranks count here.
+    pub(super) fn error(&self, trouble: Trouble, op: &str, at: At) -> Error {
+        error_of(trouble, &self.0.members, self.0.members[self.0.me], op, at)
+    }
+}
+
+/// An error in the words of a group with these members; of the world, where there are none yet.
+fn error_of(trouble: Trouble, members: &[usize], me: usize, op: &str, at: At) -> Error {
+    let Fault { kind, rank, text } = match trouble {
+        Trouble::Own(error) => return error,
+        Trouble::Fault(fault) => fault,
+    };
+    let here = |r: usize| members.iter().position(|&m| m == r).unwrap_or(r);
+    let named = rank.map(|r| format!("rank {}", here(r)));
+    let (kind, text) = match (kind, rank, named) {
+        (FaultKind::Lost, Some(rank), _) if rank == me => {
+            (ErrorKind::PeerLost(here(rank) as u32), format!("this rank is lost to the others: {text}"))
+        }
+        (FaultKind::Lost, Some(rank), Some(name)) => {
+            (ErrorKind::PeerLost(here(rank) as u32), format!("{name} is lost: {text}"))
+        }
+        (FaultKind::Operand, _, Some(name)) => {
+            (ErrorKind::Kernel, format!("what {name} was to bring has failed: {text}"))
+        }
+        (FaultKind::Engine, _, Some(name)) => (ErrorKind::Kernel, format!("MPI failed on {name}: {text}")),
+        (FaultKind::Calls, ..) => (ErrorKind::Argument, text),
+        _ => (ErrorKind::Kernel, text),
+    };
+    Error::new(kind, op, text, at)
+}

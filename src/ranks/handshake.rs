@@ -1,0 +1,275 @@
+//! How two members come to trust a link: each sends a challenge, and proves that it knows the
+//! secret by a code over both challenges and what it says of itself.
+//!
+//! Until then a peer can send [`HELLO`] bytes and hold its place for [`PATIENCE`], and nothing is
+//! kept of what it says. The link is not encrypted: what goes over it are the words of
+//! `protocol/message`. A network where others can write into a connection needs a tunnel.
+
+use super::secret::{BYTES, Secret, random};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Longest time from a connection to a link.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+const MAGIC: &[u8; 16] = b"futensor-ranks-\n";
+/// Of what is said on the side channel. What is below here never changes with it.
+pub(crate) const VERSION: u32 = 1;
+const GREETING: usize = 16 + 4 + BYTES;
+const HELLO: usize = GREETING + 16 + BYTES;
+
+/// What a member says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Who {
+    pub rank: usize,
+    pub size: usize,
+    pub compares: bool,
+    /// Where it listens, on the machine that it calls from.
+    pub port: u16,
+}
+
+impl Who {
+    fn bytes(&self) -> [u8; 16] {
+        let mut out = [0; 16];
+        out[..4].copy_from_slice(&(self.rank as u32).to_le_bytes());
+        out[4..8].copy_from_slice(&(self.size as u32).to_le_bytes());
+        out[8..10].copy_from_slice(&self.port.to_le_bytes());
+        out[10] = self.compares as u8;
+        out
+    }
+
+    fn of(bytes: &[u8; 16]) -> Who {
+        let word =
+            |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
+        let port = u16::from_le_bytes([bytes[8], bytes[9]]);
+        Who { rank: word(0), size: word(4), compares: bytes[10] != 0, port }
+    }
+}
+
+/// Why there is no link. `proved` where the other has shown that it knows the secret: then it is
+/// one of ours, started wrongly, and no group can come of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refused {
+    pub proved: bool,
+    pub text: String,
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Refused {
+        Refused { proved: false, text: error.to_string() }
+    }
+}
+
+fn refused(proved: bool, text: impl Into<String>) -> Refused {
+    Refused { proved, text: text.into() }
+}
+
+/// What one who calls is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Verdict {
+    Welcome = 0,
+    Secret = 1,
+    Version = 2,
+    Size = 3,
+    Taken = 4,
+    Compares = 5,
+}
+
+/// Reads all of it before a time, however slowly it comes.
+fn read_by(mut stream: &TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    let mut read = 0;
+    while read < bytes.len() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes[read..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn greeting(challenge: &[u8; BYTES], version: u32) -> [u8; GREETING] {
+    let mut out = [0; GREETING];
+    out[..16].copy_from_slice(MAGIC);
+    out[16..20].copy_from_slice(&version.to_le_bytes());
+    out[20..].copy_from_slice(challenge);
+    out
+}
+
+fn version(greeting: &[u8]) -> Option<u32> {
+    let (magic, rest) = greeting.split_at_checked(16)?;
+    (magic == MAGIC).then(|| u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]))
+}
+
+/// Greets one who called: who it is, if it may come in. `takes` says whether that rank is awaited.
+pub(crate) fn answer(
+    stream: &TcpStream,
+    secret: &Secret,
+    me: Who,
+    takes: impl Fn(usize) -> bool,
+) -> Result<Who, Refused> {
+    let until = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let own = greeting(&random()?, VERSION);
+    (&mut &*stream).write_all(&own)?;
+    let mut hello = [0; HELLO];
+    read_by(stream, &mut hello, until)?;
+    let (theirs, rest) = hello.split_at(GREETING);
+    let (about, proof) = rest.split_at(16);
+    let Some(version) = version(theirs) else { return Err(refused(false, "it speaks something else")) };
+    let (Ok(about), Ok(proof)) = (<&[u8; 16]>::try_from(about), <&[u8; BYTES]>::try_from(proof)) else {
+        return Err(refused(false, "it speaks something else"));
+    };
+    let who = Who::of(about);
+    let proved = secret.check(&[b"call", &own, theirs, about], proof);
+    let (verdict, text) = match who {
+        _ if !proved => (Verdict::Secret, "it does not know the secret".into()),
+        _ if version != VERSION => {
+            (Verdict::Version, format!("rank {} speaks version {version}, this rank {VERSION}", who.rank))
+        }
+        Who { rank, size, .. } if size != me.size || rank >= size => (
+            Verdict::Size,
+            format!("rank {rank} was started as one of {size}, this rank as one of {}", me.size),
+        ),
+        Who { rank, compares, .. } if compares != me.compares => (
+            Verdict::Compares,
+            format!(
+                "calls are to be compared on rank {}, and not on the other",
+                if compares { rank } else { me.rank }
+            ),
+        ),
+        Who { rank, .. } if !takes(rank) => {
+            (Verdict::Taken, format!("another process has come as rank {rank}, which is here already"))
+        }
+        _ => (Verdict::Welcome, String::new()),
+    };
+    let proof = secret.prove(&[b"answer", &own, theirs, about, &me.bytes(), &[verdict as u8]]);
+    let mut reply = [0; 1 + 16 + BYTES];
+    reply[0] = verdict as u8;
+    reply[1..17].copy_from_slice(&me.bytes());
+    reply[17..].copy_from_slice(&proof);
+    (&mut &*stream).write_all(&reply)?;
+    match verdict {
+        Verdict::Welcome => Ok(who),
+        // The rank that is here goes on; the second has been told.
+        Verdict::Taken => Err(refused(false, text)),
+        _ => Err(refused(proved, text)),
+    }
+}
+
+/// Calls a member: a link with `rank`.
+pub(crate) fn call(stream: &TcpStream, secret: &Secret, me: Who, rank: usize) -> Result<(), Refused> {
+    let until = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let mut theirs = [0; GREETING];
+    read_by(stream, &mut theirs, until)?;
+    let Some(version) = version(&theirs) else { return Err(refused(false, "what answers is no futensor")) };
+    let own = greeting(&random()?, VERSION);
+    let about = me.bytes();
+    (&mut &*stream).write_all(&own)?;
+    (&mut &*stream).write_all(&about)?;
+    (&mut &*stream).write_all(&secret.prove(&[b"call", &theirs, &own, &about]))?;
+    let mut reply = [0; 1 + 16 + BYTES];
+    read_by(stream, &mut reply, until)?;
+    let (Ok(other), Ok(proof)) = (<&[u8; 16]>::try_from(&reply[1..17]), <&[u8; BYTES]>::try_from(&reply[17..]))
+    else {
+        return Err(refused(false, "what answers is no futensor"));
+    };
+    if !secret.check(&[b"answer", &theirs, &own, &about, other, &reply[..1]], proof) {
+        return Err(refused(true, format!("the secret of rank {rank} is another")));
+    }
+    let who = Who::of(other);
+    Err(refused(
+        true,
+        match reply[0] {
+            0 if who.rank == rank => return Ok(()),
+            0 => format!("rank {} answers where rank {rank} should", who.rank),
+            2 => format!("rank {rank} speaks version {version}, this rank {VERSION}"),
+            3 => format!("this rank was started as one of {}, rank {rank} as one of {}", me.size, who.size),
+            4 => format!("another process has come as rank {} before this one", me.rank),
+            5 => format!(
+                "calls are to be compared on rank {}, and not on the other",
+                if me.compares { me.rank } else { rank }
+            ),
+            _ => format!("rank {rank} refuses this one"),
+        },
+    ))
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn who(rank: usize) -> Who {
+        Who { rank, size: 2, compares: false, port: 7 }
+    }
+
+    /// What the two ends say of each other.
+    fn meet(a: (&str, Who), b: (&str, Who), takes: bool) -> (Result<Who, Refused>, Result<(), Refused>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (secret, caller) = (Secret::of(b.0.as_bytes()), b.1);
+        let calls = std::thread::spawn(move || call(&TcpStream::connect(address).unwrap(), &secret, caller, 0));
+        let answered = answer(&listener.accept().unwrap().0, &Secret::of(a.0.as_bytes()), a.1, |_| takes);
+        (answered, calls.join().unwrap())
+    }
+
+    #[test]
+    fn members_come_in_and_others_are_told_why_not_on_both_sides() {
+        assert_eq!(meet(("s", who(0)), ("s", who(1)), true), (Ok(who(1)), Ok(())));
+        let (here, there) = meet(("s", who(0)), ("t", who(1)), true);
+        assert_eq!(here, Err(refused(false, "it does not know the secret")));
+        assert_eq!(there, Err(refused(true, "the secret of rank 0 is another")));
+        let (here, there) = meet(("s", who(0)), ("s", Who { size: 3, ..who(1) }), true);
+        assert_eq!(here, Err(refused(true, "rank 1 was started as one of 3, this rank as one of 2")));
+        assert_eq!(there, Err(refused(true, "this rank was started as one of 3, rank 0 as one of 2")));
+        let (here, there) = meet(("s", who(0)), ("s", who(1)), false);
+        assert!(here.unwrap_err().text.contains("rank 1, which is here already"));
+        assert!(there.unwrap_err().text.contains("another process has come as rank 1"));
+        let (here, there) = meet(("s", who(0)), ("s", Who { compares: true, ..who(1) }), true);
+        assert!(here.unwrap_err().text.contains("on rank 1, and not") && there.is_err());
+    }
+
+    #[test]
+    fn another_version_that_knows_the_secret_is_told_and_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let later = std::thread::spawn(move || {
+            let stream = TcpStream::connect(address).unwrap();
+            let (mut theirs, about) = ([0; GREETING], who(1).bytes());
+            read_by(&stream, &mut theirs, Instant::now() + PATIENCE).unwrap();
+            let own = greeting(&[7; BYTES], VERSION + 1);
+            let proof = Secret::of(b"s").prove(&[b"call", &theirs, &own, &about]);
+            (&mut &stream).write_all(&[&own[..], &about, &proof].concat()).unwrap();
+            let mut reply = [0; 1];
+            read_by(&stream, &mut reply, Instant::now() + PATIENCE).unwrap();
+            reply[0]
+        });
+        let refusal = answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
+        assert_eq!(refusal, refused(true, "rank 1 speaks version 2, this rank 1"));
+        assert_eq!(later.join().unwrap(), Verdict::Version as u8);
+    }
+
+    #[test]
+    fn one_who_speaks_something_else_or_hangs_up_is_let_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; HELLO + 100]] {
+            let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            stream.write_all(words).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let refusal =
+                answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
+            assert!(!refusal.proved, "{refusal:?}");
+        }
+    }
+}

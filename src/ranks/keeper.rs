@@ -1,0 +1,300 @@
+//! The thread that makes the links to the other members, and reads them.
+//!
+//! Rank 0 is called by all, and says where each listens; of the others, who has the larger number
+//! calls. The thread sleeps in `poll`, and never waits for a socket.
+
+use super::driver::Asks;
+use super::handshake::{Refused, Who, answer, call};
+use super::options::{Meeting, Plan};
+use super::protocol::message::{BYTES_MAX, Fault, FaultKind, Message};
+use super::secret::{Note, Secret};
+use super::world::World;
+use std::io::{self, Read};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Callers that are greeted at once; more are hung up on, and may call again.
+const GREETED: usize = 32;
+/// Between two tries to call.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// What a thread that greets or calls comes back with.
+enum Met {
+    Link(usize, TcpStream, String),
+    Refused(Refused),
+    /// A member cannot be called.
+    Missed(usize, String),
+}
+
+struct Reading {
+    rank: usize,
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+/// The thread.
+struct Keeper {
+    world: Arc<World>,
+    me: Who,
+    secret: Secret,
+    listener: Option<TcpListener>,
+    note: Option<Note>,
+    heard: UnixStream,
+    readings: Vec<Reading>,
+    met: (Sender<Met>, Receiver<Met>),
+    greeted: Arc<AtomicUsize>,
+}
+
+/// Meets the others and keeps the links, until everybody has left. The thread's whole life.
+pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
+    let me = Who { rank: plan.rank, size: plan.size, compares: plan.rules.compares, port: 0 };
+    let until = Instant::now() + plan.rules.arrival;
+    let begun = if plan.rank == 0 { open(&plan) } else { call_first(&plan, me, until) };
+    let (listener, secret, note, first) = match begun {
+        Ok(begun) => begun,
+        Err(text) => {
+            let fault = Fault { kind: FaultKind::Calls, rank: None, text };
+            return world.act(|machine, _| machine.fail_join(fault));
+        }
+    };
+    let port = listener.local_addr().map_or(0, |address| address.port());
+    let mut keeper = Keeper {
+        me: Who { port, ..me },
+        world,
+        secret,
+        listener: Some(listener),
+        note,
+        heard,
+        readings: Vec::new(),
+        met: channel(),
+        greeted: Arc::default(),
+    };
+    if let Some(stream) = first {
+        keeper.link(0, stream, String::new());
+    }
+    while !keeper.world.is_over().0 {
+        keeper.turn();
+    }
+}
+
+type Begun = (TcpListener, Secret, Option<Note>, Option<TcpStream>);
+
+/// Rank 0 listens.
+fn open(plan: &Plan) -> Result<Begun, String> {
+    let listen = |address: &str| {
+        let listener = TcpListener::bind(address).and_then(|l| l.set_nonblocking(true).map(|()| l));
+        listener.map_err(|error| format!("cannot listen at {address}: {error}"))
+    };
+    match &plan.meeting {
+        Meeting::Address(address, secret) => Ok((listen(address)?, secret.clone(), None, None)),
+        Meeting::File(job) => {
+            let listener = listen("127.0.0.1:0")?;
+            let address = listener.local_addr().map_err(|error| error.to_string())?;
+            let (note, secret) = Note::write(job, &address.to_string()).map_err(|error| {
+                format!("cannot say in {} where to meet: {error}", std::env::temp_dir().display())
+            })?;
+            Ok((listener, secret, Some(note), None))
+        }
+    }
+}
+
+/// Another rank calls rank 0 until it answers, and listens where it called from.
+fn call_first(plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
+    let mut listener: Option<TcpListener> = None;
+    let mut last = "it has not said where it listens".to_string();
+    loop {
+        let place = match &plan.meeting {
+            Meeting::Address(address, secret) => Some((address.clone(), secret.clone())),
+            Meeting::File(job) => Note::read(job),
+        };
+        if let Some((address, secret)) = place {
+            match TcpStream::connect(&address) {
+                Ok(stream) => {
+                    let own = listener
+                        .take()
+                        .map_or_else(|| listen_beside(&stream), Ok)
+                        .map_err(|e| e.to_string())?;
+                    let port = own.local_addr().map_err(|error| error.to_string())?.port();
+                    match call(&stream, &secret, Who { port, ..me }, 0) {
+                        Ok(()) => return Ok((own, secret, None, Some(stream))),
+                        Err(Refused { proved: true, text }) => return Err(text),
+                        Err(Refused { text, .. }) => last = format!("at {address}: {text}"),
+                    }
+                    listener = Some(own);
+                }
+                Err(error) => last = format!("at {address}: {error}"),
+            }
+        }
+        if Instant::now() >= until {
+            return Err(format!("rank 0 does not answer within {:?}: {last}", plan.rules.arrival));
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Listens on the side from which rank 0 was called.
+fn listen_beside(stream: &TcpStream) -> io::Result<TcpListener> {
+    let side: IpAddr = stream.local_addr()?.ip();
+    let listener = TcpListener::bind((side, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Keeper {
+    fn turn(&mut self) {
+        self.sleep();
+        let mut rings = [0; 64];
+        while matches!((&self.heard).read(&mut rings), Ok(n) if n > 0) {}
+        self.greet();
+        for (rank, address) in self.world.links.wanted() {
+            self.call(rank, address);
+        }
+        while let Ok(met) = self.met.1.try_recv() {
+            self.meets(met);
+        }
+        self.read();
+        self.world.links.flush();
+        self.world.act(|machine, now| machine.tick(now));
+        if self.readings.len() + 1 >= self.me.size {
+            // All are here: nobody else comes in.
+            (self.listener, self.note) = (None, None);
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn sleep(&mut self) {
+        let entry = |fd: i32, events: i16| libc::pollfd { fd, events, revents: 0 };
+        let mut fds = vec![entry(self.heard.as_raw_fd(), libc::POLLIN)];
+        fds.extend(self.listener.as_ref().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)));
+        fds.extend(self.readings.iter().map(|r| entry(r.stream.as_raw_fd(), libc::POLLIN)));
+        fds.extend(self.world.links.full().into_iter().map(|fd| entry(fd, libc::POLLOUT)));
+        let wait = self.world.sleep();
+        let ms = wait.as_micros().div_ceil(1000).min(60_000) as i32;
+        // SAFETY: as many entries as are said, and they live through the call. A socket that another
+        // thread closes meanwhile is a wake too many at worst.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
+    }
+
+    /// Whoever calls is greeted by a thread of its own, which it can hold for a while and no more.
+    fn greet(&mut self) {
+        while let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
+            if self.greeted.fetch_add(1, SeqCst) >= GREETED {
+                self.greeted.fetch_sub(1, SeqCst);
+                continue;
+            }
+            let (me, secret, greeted) = (self.me, self.secret.clone(), self.greeted.clone());
+            let (world, met) = (self.world.clone(), self.met.0.clone());
+            let linked: Vec<usize> = self.readings.iter().map(|r| r.rank).collect();
+            let thread = std::thread::Builder::new().name("futensor-greets".into()).spawn(move || {
+                let takes = |rank: usize| rank > me.rank && !linked.contains(&rank);
+                let came = stream.set_nonblocking(false).map_err(Refused::from);
+                let came = came.and_then(|()| answer(&stream, &secret, me, takes));
+                greeted.fetch_sub(1, SeqCst);
+                let _ = met.send(match came {
+                    Ok(who) => {
+                        let listens = std::net::SocketAddr::new(from.ip(), who.port);
+                        Met::Link(who.rank, stream, listens.to_string())
+                    }
+                    Err(refused) => {
+                        Met::Refused(Refused { text: format!("{from}: {}", refused.text), ..refused })
+                    }
+                });
+                world.links.ring();
+            });
+            if thread.is_err() {
+                self.greeted.fetch_sub(1, SeqCst);
+            }
+        }
+    }
+
+    /// Calls a member at the address that rank 0 gave.
+    fn call(&mut self, rank: usize, address: String) {
+        let (me, secret) = (self.me, self.secret.clone());
+        let (world, met) = (self.world.clone(), self.met.0.clone());
+        let thread = std::thread::Builder::new().name("futensor-calls".into()).spawn(move || {
+            let came = TcpStream::connect(&address).map_err(Refused::from);
+            let came = came.and_then(|stream| call(&stream, &secret, me, rank).map(|()| stream));
+            let _ = met.send(match came {
+                Ok(stream) => Met::Link(rank, stream, String::new()),
+                Err(refused) if refused.proved => Met::Refused(refused),
+                Err(refused) => Met::Missed(rank, format!("it does not answer at {address}: {}", refused.text)),
+            });
+            world.links.ring();
+        });
+        if let Err(error) = thread {
+            let _ = self.met.0.send(Met::Missed(rank, error.to_string()));
+            self.world.links.ring();
+        }
+    }
+
+    fn meets(&mut self, met: Met) {
+        match met {
+            Met::Link(rank, stream, _) if self.readings.iter().any(|r| r.rank == rank) => {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            Met::Link(rank, stream, address) => self.link(rank, stream, address),
+            Met::Refused(Refused { proved: true, text }) => {
+                let fault = Fault { kind: FaultKind::Calls, rank: None, text };
+                self.world.act(|machine, _| machine.fail_join(fault));
+            }
+            Met::Refused(Refused { text, .. }) => self.world.note(text),
+            Met::Missed(rank, text) => self.world.act(|machine, _| machine.closed(rank, &text)),
+        }
+    }
+
+    fn link(&mut self, rank: usize, stream: TcpStream, address: String) {
+        let writing = stream.set_nonblocking(true).and_then(|()| stream.try_clone());
+        match writing {
+            Ok(writing) => {
+                self.world.links.add(rank, writing);
+                self.readings.push(Reading { rank, stream, bytes: Vec::new() });
+                self.world.act(|machine, now| machine.linked(rank, address, now));
+            }
+            Err(error) => self.world.act(|machine, _| machine.closed(rank, &error.to_string())),
+        }
+    }
+
+    /// Reads all that has come, and tells it in order.
+    fn read(&mut self) {
+        let mut chunk = [0; 16 << 10];
+        let world = &self.world;
+        self.readings.retain_mut(|reading| {
+            let why = loop {
+                match reading.stream.read(&mut chunk) {
+                    Ok(0) => break "its process has ended, or its connection",
+                    Ok(n) => reading.bytes.extend(&chunk[..n]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                    Err(_) => break "its connection broke",
+                }
+                if !tell(world, reading) {
+                    break "it said what is no message";
+                }
+            };
+            world.act(|machine, _| machine.closed(reading.rank, why));
+            false
+        });
+    }
+}
+
+/// Tells the whole messages that have come; false where one is none.
+fn tell(world: &World, reading: &mut Reading) -> bool {
+    let mut at = 0;
+    while let Some(head) = reading.bytes.get(at..at + 4) {
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        if length > BYTES_MAX {
+            return false;
+        }
+        let Some(body) = reading.bytes.get(at + 4..at + 4 + length) else { break };
+        let Some(message) = Message::decode(body) else { return false };
+        world.act(|machine, now| machine.heard(reading.rank, message, now));
+        at += 4 + length;
+    }
+    reading.bytes.drain(..at);
+    true
+}

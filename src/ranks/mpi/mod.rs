@@ -1,0 +1,245 @@
+//! The engine that is MPI: whatever network the installed library knows.
+//!
+//! The library is initialised by the first group that opens, on the one thread that calls it
+//! (`MPI_THREAD_FUNNELED`). Errors are returned; calls do not block, but for the opening of a
+//! communicator. A call whose group was aborted is revoked where the library can do that (Open MPI
+//! with `--with-ft ulfm`). Buffers are let go when the library says that a call went well, and never
+//! where it failed or does not end: parts of it may be on the way still.
+
+#![allow(unsafe_code)]
+
+mod find;
+mod table;
+
+use super::engine::{Call, Engine, Key, What};
+use crate::dtype::DType;
+use crate::graph::value::Buffer;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+use table::{Buf, Handle, Table};
+
+/// How long calls of an aborted group are polled, in case that the library lets go of them.
+const ABORTED: Duration = Duration::from_secs(2);
+/// Sends and receives of a group meet in order: one tag is enough.
+const TAG: c_int = 1;
+
+pub(crate) struct Mpi {
+    table: Table,
+    /// Whether the library was initialised, and how that went.
+    begun: Option<Result<(), String>>,
+    groups: HashMap<Key, Handle>,
+    /// What has ended at its start, since the last poll.
+    ended: Vec<(Call, Result<(), String>)>,
+    under_way: Vec<UnderWay>,
+    /// Calls of aborted groups, which the library may write to still.
+    aborted: Vec<UnderWay>,
+    aborted_at: Option<Instant>,
+}
+
+struct UnderWay {
+    call: Call,
+    request: Handle,
+}
+
+// SAFETY: handles are used by the one thread that the engine is given to.
+unsafe impl Send for Mpi {}
+
+impl Mpi {
+    /// The library that is installed here, not yet initialised.
+    ///
+    /// # Errors
+    /// There is none: where it was looked for, and how to have one.
+    pub fn find() -> Result<Mpi, String> {
+        let table = Table::find()?;
+        Ok(Mpi {
+            table,
+            begun: None,
+            groups: HashMap::new(),
+            ended: Vec::new(),
+            under_way: Vec::new(),
+            aborted: Vec::new(),
+            aborted_at: None,
+        })
+    }
+
+    /// Initialises the library, which may be done once in a process.
+    fn begin(&mut self) -> Result<(), String> {
+        let Table { call, is } = &self.table;
+        let (mut flag, mut level) = (0, 0);
+        // SAFETY: places for what is asked; no arguments are handed in.
+        unsafe {
+            self.table.check((call.initialized)(&mut flag))?;
+            if flag != 0 {
+                return Err("MPI was initialised by somebody else in this process".into());
+            }
+            self.table.check((call.init_thread)(null_mut(), null_mut(), is.funneled, &mut level))?;
+            self.table.check((call.comm_set_errhandler)(is.world, is.errors_return))
+        }
+    }
+
+    /// Opens a group: its communicator.
+    fn open(&mut self, group: Key, ranks: &[usize], me: usize) -> Result<(), String> {
+        if self.begun.is_none() {
+            self.begun = Some(self.begin());
+        }
+        if let Some(Err(text)) = &self.begun {
+            return Err(text.clone());
+        }
+        let Table { call, is } = &self.table;
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: places for two numbers.
+        unsafe {
+            self.table.check((call.comm_rank)(is.world, &mut rank))?;
+            self.table.check((call.comm_size)(is.world, &mut size))?;
+        }
+        let most = ranks.iter().max().map_or(0, |r| r + 1);
+        if (size as usize) < most || rank as usize != me {
+            return Err(format!(
+                "MPI takes this process for rank {rank} of {size}, and not for rank {me} of {most} or more: start all \
+                 with its own launcher, `mpirun`"
+            ));
+        }
+        let name = format!("futensor-{}-{:x}", group.0, group.1);
+        let made = self.table.communicator(ranks, &name)?;
+        self.groups.insert(group, made);
+        Ok(())
+    }
+
+    /// Has the library start a call; the request that it gives.
+    fn begin_call(&self, call: &Call) -> Result<Handle, String> {
+        let Table { call: mpi, is } = &self.table;
+        let comm = *self.groups.get(&call.group).ok_or("the group was not opened")?;
+        let count = |n: usize| {
+            c_int::try_from(n).map_err(|_| format!("{n} elements are more than an MPI call takes (2^31 - 1)"))
+        };
+        let (reads, writes) = (count(call.reads)?, count(call.writes)?);
+        let from: Buf =
+            call.from.as_ref().map_or(null_mut(), |value| value.first(call.dtype).cast_mut().cast());
+        let to: Buf = call.to.as_ref().and_then(|block| block.host()).map_or(null_mut(), |ptr| ptr.cast());
+        let (dtype, mut request) = (is.of(call.dtype), null_mut());
+        let mut size = 1;
+        // SAFETY: the call owns what it reads and writes, of at least so many elements of this type,
+        // and is kept until the library has let go of it.
+        let code = unsafe {
+            (mpi.comm_size)(comm, &mut size);
+            let each = |n: c_int| n / size.max(1);
+            match call.what {
+                What::Open(..) => return Err("a group is opened by itself".into()),
+                What::Barrier => (mpi.ibarrier)(comm, &mut request),
+                What::AllReduce(op) => (mpi.iallreduce)(from, to, writes, dtype, is.op(op), comm, &mut request),
+                What::Reduce(op, root) => {
+                    (mpi.ireduce)(from, to, reads, dtype, is.op(op), root as c_int, comm, &mut request)
+                }
+                What::Broadcast(root) => {
+                    let (buffer, n) = if to.is_null() { (from, reads) } else { (to, writes) };
+                    (mpi.ibcast)(buffer, n, dtype, root as c_int, comm, &mut request)
+                }
+                What::AllGather => (mpi.iallgather)(from, reads, dtype, to, reads, dtype, comm, &mut request),
+                What::ReduceScatter(op) => {
+                    (mpi.ireduce_scatter_block)(from, to, writes, dtype, is.op(op), comm, &mut request)
+                }
+                What::AllToAll => {
+                    (mpi.ialltoall)(from, each(reads), dtype, to, each(writes), dtype, comm, &mut request)
+                }
+                What::Send(rank) => (mpi.isend)(from, reads, dtype, rank as c_int, TAG, comm, &mut request),
+                What::Recv(rank) => (mpi.irecv)(to, writes, dtype, rank as c_int, TAG, comm, &mut request),
+            }
+        };
+        self.table.check(code)?;
+        Ok(request)
+    }
+
+    /// Keeps for good what a call that failed reads and writes: parts of it may be on the way still.
+    fn keep(&mut self, call: &mut Call) {
+        std::mem::forget((call.from.take(), call.to.take()));
+    }
+
+    /// Whether a request is through; after that the library has let go of it.
+    fn test(&self, request: &mut Handle) -> Option<Result<(), String>> {
+        let mut flag = 0;
+        // SAFETY: a request of this library's; a status is not asked for.
+        let code = unsafe { (self.table.call.test)(request, &mut flag, null_mut()) };
+        match self.table.check(code) {
+            Err(text) => Some(Err(text)),
+            Ok(()) if flag != 0 => Some(Ok(())),
+            Ok(()) => None,
+        }
+    }
+}
+
+impl Engine for Mpi {
+    fn start(&mut self, call: Call) {
+        if let What::Open(ranks, me) = &call.what {
+            let (ranks, me) = (ranks.clone(), *me);
+            let opened = self.open(call.group, &ranks, me);
+            return self.ended.push((call, opened));
+        }
+        match self.begin_call(&call) {
+            Ok(request) => self.under_way.push(UnderWay { call, request }),
+            Err(text) => self.ended.push((call, Err(text))),
+        }
+    }
+
+    fn poll(&mut self, ended: &mut Vec<(Call, Result<(), String>)>) {
+        ended.append(&mut self.ended);
+        let mut at = 0;
+        while at < self.under_way.len() {
+            let mut request = self.under_way[at].request;
+            let through = self.test(&mut request);
+            self.under_way[at].request = request;
+            match through {
+                Some(result) => {
+                    let UnderWay { mut call, .. } = self.under_way.remove(at);
+                    if result.is_err() {
+                        self.keep(&mut call);
+                    }
+                    ended.push((call, result));
+                }
+                None => at += 1,
+            }
+        }
+        if self.aborted_at.is_some_and(|at| at.elapsed() < ABORTED) {
+            let mut aborted = std::mem::take(&mut self.aborted);
+            aborted.retain_mut(|under_way| match self.test(&mut under_way.request) {
+                Some(Err(_)) => {
+                    self.keep(&mut under_way.call);
+                    false
+                }
+                through => through.is_none(),
+            });
+            self.aborted = aborted;
+        }
+    }
+
+    fn abort(&mut self, group: Key) {
+        let Some(comm) = self.groups.remove(&group) else { return };
+        let (gone, stay) = std::mem::take(&mut self.under_way).into_iter().partition(|u| u.call.group == group);
+        self.under_way = stay;
+        self.aborted.extend::<Vec<UnderWay>>(gone);
+        self.aborted_at = Some(Instant::now());
+        if let Some(revoke) = self.table.call.comm_revoke {
+            // SAFETY: a communicator of this library's. It does not wait.
+            unsafe { revoke(comm) };
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.under_way.len()
+    }
+
+    fn finish(&mut self, in_order: bool) {
+        if in_order && matches!(self.begun, Some(Ok(()))) {
+            // SAFETY: by the thread that has initialised it, once.
+            unsafe { (self.table.call.finalize)() };
+        }
+        // What was aborted and is not through may be written to for as long as the process lives.
+        std::mem::take(&mut self.aborted).into_iter().for_each(std::mem::forget);
+    }
+}
+
+/// Types that MPI adds up.
+pub(crate) fn combines(dtype: DType) -> bool {
+    !matches!(dtype, DType::F16 | DType::BF16)
+}

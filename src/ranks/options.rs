@@ -1,0 +1,178 @@
+//! How a group is joined.
+
+use super::launcher::{Launched, is_loopback, launched};
+use super::protocol::Rules;
+use super::secret::Secret;
+use crate::options::options;
+use std::time::Duration;
+
+/// How [`Group::join`](super::Group::join) goes about it. What is not said here is taken from the
+/// environment, where launchers put it: `OMPI_COMM_WORLD_RANK` and its like, `PMI_RANK`,
+/// `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as torchrun has them, `SLURM_PROCID`.
+/// Where nobody says anything, a process is alone.
+///
+/// ```
+/// use futensor::ranks::Options;
+/// use std::time::Duration;
+/// let options = Options::default().address("10.0.0.1:29500").secret("not this one").silence(Duration::from_secs(5));
+/// assert!(!format!("{options:?}").contains("not this one"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    member: Option<(usize, usize)>,
+    address: Option<String>,
+    secret: Option<Secret>,
+    silence: Duration,
+    deadline: Duration,
+    arrival: Duration,
+    compares: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            member: None,
+            address: None,
+            secret: None,
+            silence: Duration::from_secs(10),
+            deadline: Duration::from_secs(600),
+            arrival: Duration::from_secs(60),
+            compares: cfg!(debug_assertions),
+        }
+    }
+}
+
+options! { Options;
+    /// A member of which nothing is heard for so long is lost; 10 s by default. (One whose process
+    /// ends is lost at once.)
+    silence: Duration;
+    /// How long a call may take once its operand is there: then it fails, and names a rank that has
+    /// not come to it. 10 minutes by default.
+    deadline: Duration;
+    /// How long is waited for all to join; a minute by default.
+    arrival: Duration;
+    /// Whether calls are compared before they start, so that those that differ (in op, shape, type or
+    /// order) are an error on every rank. By default in builds with debug assertions; it costs a
+    /// message between each two members a call. The same on every rank.
+    compares: bool;
+}
+
+impl Options {
+    /// Which member this process is, and of how many.
+    pub fn member(mut self, rank: usize, size: usize) -> Options {
+        self.member = Some((rank, size));
+        self
+    }
+
+    /// Where rank 0 listens: host and port.
+    pub fn address(mut self, address: impl Into<String>) -> Options {
+        self.address = Some(address.into());
+        self
+    }
+
+    /// What all members know and nobody else; else `FUTENSOR_SECRET` is. Needed wherever an address
+    /// is given: who knows it may join. It is never sent.
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Options {
+        self.secret = Some(Secret::of(secret.as_ref()));
+        self
+    }
+}
+
+/// Where members meet.
+#[derive(Clone, Debug)]
+pub(crate) enum Meeting {
+    Address(String, Secret),
+    /// On this machine: rank 0 says where in a file that only this user can read.
+    File(String),
+}
+
+/// What joining needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub rank: usize,
+    pub size: usize,
+    pub meeting: Meeting,
+    pub rules: Rules,
+}
+
+impl Options {
+    /// What is to be done in this environment; nothing where the process is alone.
+    ///
+    /// # Errors
+    /// What is missing, or makes no sense.
+    pub(crate) fn plan(&self, get: impl Fn(&str) -> Option<String>) -> Result<Option<Plan>, String> {
+        let found = launched(&get)?;
+        let (rank, size) = match (self.member, &found) {
+            (Some(member), _) => member,
+            (None, Some(found)) => (found.rank, found.size),
+            (None, None) if self.address.is_some() => {
+                return Err("an address is given, and neither rank nor size".into());
+            }
+            (None, None) => return Ok(None),
+        };
+        if rank >= size {
+            return Err(format!("rank {rank} of {size} members: ranks count from 0"));
+        }
+        if size == 1 {
+            return Ok(None);
+        }
+        let (address, job) = match found {
+            Some(Launched { address, local_job, .. }) => (address, local_job),
+            None => (None, None),
+        };
+        let secret = self.secret.clone().or_else(|| get("FUTENSOR_SECRET").map(|s| Secret::of(s.as_bytes())));
+        let meeting = match (self.address.clone().or(address), job) {
+            (Some(address), _) => match secret {
+                Some(secret) => Meeting::Address(address, secret),
+                None if is_loopback(&address) => {
+                    return Err(format!(
+                        "anybody on this machine can call {address}: set FUTENSOR_SECRET to the same words for every rank"
+                    ));
+                }
+                None => {
+                    return Err(format!(
+                        "whoever reaches {address} could join: set FUTENSOR_SECRET to the same words for every rank"
+                    ));
+                }
+            },
+            (None, Some(job)) => Meeting::File(job),
+            (None, None) => {
+                return Err(
+                    "nobody says where rank 0 is: set MASTER_ADDR, MASTER_PORT and FUTENSOR_SECRET".into()
+                );
+            }
+        };
+        let Options { silence, deadline, arrival, compares, .. } = *self;
+        Ok(Some(Plan { rank, size, meeting, rules: Rules { silence, deadline, arrival, compares } }))
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_goes_before_what_the_launcher_says_and_what_is_missing_is_named() {
+        let none = |_: &str| None;
+        assert!(Options::default().plan(none).unwrap().is_none());
+        assert!(Options::default().member(0, 1).plan(none).unwrap().is_none());
+        let error = Options::default().member(0, 2).plan(none).unwrap_err();
+        assert!(error.contains("MASTER_ADDR"), "{error}");
+        let error = Options::default().member(2, 2).plan(none).unwrap_err();
+        assert_eq!(error, "rank 2 of 2 members: ranks count from 0");
+        let error = Options::default().member(0, 2).address("127.0.0.1:1").plan(none).unwrap_err();
+        assert!(error.contains("FUTENSOR_SECRET"), "{error}");
+        let vars = |name: &str| match name {
+            "RANK" => Some("1".into()),
+            "WORLD_SIZE" => Some("3".into()),
+            "MASTER_ADDR" => Some("127.0.0.1".into()),
+            "FUTENSOR_SECRET" => Some("s".into()),
+            _ => None,
+        };
+        let plan = Options::default().plan(vars).unwrap().unwrap();
+        assert_eq!((plan.rank, plan.size), (1, 3));
+        assert!(matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:29500"));
+        let plan = Options::default().member(0, 2).address("127.0.0.1:7").plan(vars).unwrap().unwrap();
+        assert!(matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:7"));
+    }
+}

@@ -1,0 +1,242 @@
+//! Agreement: which group follows from a group, for those who split it and those who survive it.
+//!
+//! To *split*, each says its color, and who has said the same one is in.
+//!
+//! To *shrink*, each says whom it has lost. A member has settled once all whom it has not lost have
+//! said the same as it does; it then says so. Who hears what is settled takes it over. So no two
+//! that live settle on different members: of what a member settles on, all say the same; whoever
+//! comes to another view later needs a word from each of them that is younger than their own, and
+//! that word says what was settled. (A link is in order; a member that is given up is not heard any
+//! more.) Whoever is lost after that is lost to the new group, which shrinks again. A member that
+//! was given up and lives is told so, and settles on nothing any more.
+
+use super::message::{Fault, FaultKind, GroupId, Message};
+use super::{Action, Ended, Group, Machine, Rules, Ticket, follows};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// Splits under way: what this rank asked for, and the colors that others have said.
+#[derive(Default)]
+pub(super) struct Splitting {
+    made: u64,
+    open: Vec<Split>,
+    heard: HashMap<u64, BTreeMap<usize, u64>>,
+}
+
+struct Split {
+    ticket: Ticket,
+    seq: u64,
+    color: u64,
+    since: Duration,
+}
+
+impl Splitting {
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.open.iter().map(|split| split.ticket)
+    }
+
+    pub fn clear(&mut self) {
+        self.open.clear();
+        self.heard.clear();
+    }
+
+    pub fn deadline(&self, rules: &Rules) -> Option<Duration> {
+        self.open.iter().map(|split| split.since + rules.deadline).min()
+    }
+}
+
+/// The one shrink of a group.
+#[derive(Default)]
+pub(super) struct Shrinking {
+    /// This rank has asked, then, and waits.
+    asked: Option<(Vec<Ticket>, Duration)>,
+    /// Whom each member has lost, by its last word.
+    said: BTreeMap<usize, Vec<usize>>,
+    settled: Option<Vec<usize>>,
+}
+
+impl Shrinking {
+    pub fn deadline(&self, rules: &Rules) -> Option<Duration> {
+        let (tickets, since) = self.asked.as_ref()?;
+        (!tickets.is_empty()).then_some(*since + rules.deadline)
+    }
+}
+
+impl Machine {
+    /// Splits a group: who says the same color comes into the same new one.
+    ///
+    /// # Errors
+    /// Nothing comes of the group any more.
+    pub fn split(&mut self, id: GroupId, color: u64, now: Duration) -> Result<Ticket, Fault> {
+        let ticket = self.ticket();
+        let group = self.groups.get_mut(&id).expect("a group that was given out");
+        if let Some(fault) = &group.broken {
+            return Err(fault.clone());
+        }
+        let seq = group.splitting.made;
+        group.splitting.made += 1;
+        group.splitting.open.push(Split { ticket, seq, color, since: now });
+        self.send_to(self.members_but_me(id), &Message::Split { group: id, seq, color });
+        self.look_at_splits(id);
+        Ok(ticket)
+    }
+
+    pub(super) fn heard_split(&mut self, id: GroupId, from: usize, seq: u64, color: u64) {
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
+        group.splitting.heard.entry(seq).or_default().insert(from, color);
+        self.look_at_splits(id);
+    }
+
+    fn look_at_splits(&mut self, id: GroupId) {
+        while let Some(group) = self.groups.get_mut(&id) {
+            let splitting = &mut group.splitting;
+            let all = |split: &Split| {
+                splitting.heard.get(&split.seq).map_or(0, BTreeMap::len) + 1 == group.members.len()
+            };
+            let Some(at) = splitting.open.iter().position(all) else { return };
+            let Split { ticket, seq, color, .. } = splitting.open.remove(at);
+            let heard = splitting.heard.remove(&seq).unwrap_or_default();
+            let is_in = |rank: &usize| *rank == self.me || heard.get(rank) == Some(&color);
+            let members: Vec<usize> = group.members.iter().copied().filter(is_in).collect();
+            let new = follows(id, &[0, seq, color]);
+            self.enter(new, members.clone());
+            self.actions.push(Action::End(ticket, Ok(Ended::Group(new, members))));
+        }
+    }
+
+    /// Asks for the group of those who are left of one.
+    pub fn shrink(&mut self, id: GroupId, now: Duration) -> Ticket {
+        let ticket = self.ticket();
+        if let Some(fault) = &self.expelled {
+            self.actions.push(Action::End(ticket, Err(fault.clone())));
+            return ticket;
+        }
+        let shrinking = &mut self.groups.get_mut(&id).expect("a group that was given out").shrinking;
+        match &mut shrinking.asked {
+            Some((tickets, _)) => {
+                tickets.push(ticket);
+                self.settle(id);
+            }
+            None => {
+                shrinking.asked = Some((vec![ticket], now));
+                self.say_shrink(id);
+            }
+        }
+        ticket
+    }
+
+    pub(super) fn end_shrink(&mut self, id: GroupId, fault: Fault) {
+        let asked = self.groups.get_mut(&id).and_then(|group| group.shrinking.asked.as_mut());
+        let tickets = asked.map(|(tickets, _)| std::mem::take(tickets)).unwrap_or_default();
+        self.actions.extend(tickets.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
+    }
+
+    /// A member is out: who has asked for less says it again.
+    pub(super) fn members_changed(&mut self, rank: usize) {
+        for id in self.groups_with(rank) {
+            if self.groups[&id].shrinking.asked.is_some() {
+                self.say_shrink(id);
+            }
+        }
+    }
+
+    fn out_of(&self, id: GroupId) -> Vec<usize> {
+        self.groups[&id].members.iter().copied().filter(|&r| self.is_out(r)).collect()
+    }
+
+    fn say_shrink(&mut self, id: GroupId) {
+        let lost = self.out_of(id);
+        let me = self.me;
+        let shrinking = &mut self.groups.get_mut(&id).expect("a known group").shrinking;
+        shrinking.said.insert(me, lost.clone());
+        let settled = shrinking.settled.clone();
+        let still: Vec<usize> = self.members_but_me(id).into_iter().filter(|r| !lost.contains(r)).collect();
+        self.send_to(still, &Message::Shrink { group: id, lost, settled });
+        self.settle(id);
+    }
+
+    pub(super) fn heard_shrink(
+        &mut self,
+        id: GroupId,
+        from: usize,
+        lost: Vec<usize>,
+        settled: Option<Vec<usize>>,
+    ) {
+        let shrinking = &mut self.groups.get_mut(&id).expect("a known group").shrinking;
+        shrinking.said.insert(from, lost);
+        if shrinking.settled.is_none() && settled.is_some() {
+            shrinking.settled = settled;
+            if shrinking.asked.is_some() {
+                return self.say_shrink(id);
+            }
+        }
+        self.settle(id);
+    }
+
+    /// Looks whether all say the same, and ends the awaits where it is settled.
+    fn settle(&mut self, id: GroupId) {
+        let asked = |group: &&Group| group.shrinking.asked.is_some();
+        let Some(group) = self.groups.get(&id).filter(asked).filter(|_| self.expelled.is_none()) else {
+            return;
+        };
+        if group.shrinking.settled.is_none() {
+            let lost = self.out_of(id);
+            let still: Vec<usize> = group.members.iter().copied().filter(|r| !lost.contains(r)).collect();
+            if !still.iter().all(|r| group.shrinking.said.get(r) == Some(&lost)) {
+                return;
+            }
+            self.groups.get_mut(&id).expect("it is there").shrinking.settled = Some(still);
+            return self.say_shrink(id);
+        }
+        let shrinking = &mut self.groups.get_mut(&id).expect("it is there").shrinking;
+        let (Some((tickets, _)), Some(members)) = (&mut shrinking.asked, shrinking.settled.clone()) else {
+            return;
+        };
+        let tickets = std::mem::take(tickets);
+        if tickets.is_empty() {
+            return;
+        }
+        let words: Vec<u64> = members.iter().map(|&r| r as u64).collect();
+        let new = follows(id, &[&[1], &words[..]].concat());
+        let ended = match members.contains(&self.me) {
+            true => Ok(Ended::Group(new, members.clone())),
+            // The others went on without this rank, which they had given up.
+            false => {
+                let text = "the others went on without this rank".into();
+                Err(Fault { kind: FaultKind::Lost, rank: Some(self.me), text })
+            }
+        };
+        if ended.is_ok() && !self.groups.contains_key(&new) {
+            self.enter(new, members);
+        }
+        self.actions.extend(tickets.into_iter().map(|ticket| Action::End(ticket, ended.clone())));
+    }
+
+    /// Who does not come to a split breaks its group; who does not come to a shrink is given up.
+    pub(super) fn tick_agreement(&mut self, id: GroupId, now: Duration) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let deadline = self.rules.deadline;
+        if let Some(split) = group.splitting.open.iter().find(|split| split.since + deadline <= now) {
+            let heard = group.splitting.heard.get(&split.seq);
+            let absent = |r: &usize| *r != self.me && !heard.is_some_and(|heard| heard.contains_key(r));
+            let rank = group.members.iter().copied().find(absent);
+            let text = format!("it has not come to split within {deadline:?}");
+            self.break_group(id, Fault { kind: FaultKind::Lost, rank, text }, true);
+        }
+        let Some(group) = self.groups.get(&id) else { return };
+        if group.shrinking.deadline(&self.rules).is_some_and(|until| until <= now) {
+            let lost = self.out_of(id);
+            let absent: Vec<usize> = (self.members_but_me(id).into_iter())
+                .filter(|r| !lost.contains(r) && !group.shrinking.said.contains_key(r))
+                .collect();
+            let shrinking = &mut self.groups.get_mut(&id).expect("it is there").shrinking;
+            if let Some((_, since)) = &mut shrinking.asked {
+                // Whoever has said anything is there, and will say the same as all in the end.
+                *since = now;
+            }
+            for rank in absent {
+                self.lost(rank, &format!("it has not come to shrink within {deadline:?}"));
+            }
+        }
+    }
+}

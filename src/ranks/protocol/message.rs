@@ -1,0 +1,279 @@
+//! What members say to each other on the side channel, and how it lies on the wire.
+//!
+//! A message is its length in four bytes, a tag, and its fields, little-endian. Nothing of a tensor
+//! is ever in one. What a peer sends is not trusted to be well-formed: each length is checked
+//! before anything is made of it.
+
+/// A group, by the same number on all its members.
+pub(crate) type GroupId = u64;
+
+/// Most bytes of a message.
+pub(crate) const BYTES_MAX: usize = 64 << 10;
+/// Most bytes of a text in one.
+const TEXT_MAX: usize = 512;
+
+/// Calls that must meet: those of all members, or a send and its receive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Lane {
+    All,
+    Send(usize),
+    Recv(usize),
+}
+
+/// How many calls a member has made in a group: of all, its sends to the reader, its receives from
+/// the reader.
+pub(crate) type Counts = [u64; 3];
+
+/// Why nothing comes of a group any more.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Fault {
+    pub kind: FaultKind,
+    /// The member, by its number in the world, whose doing it is.
+    pub rank: Option<usize>,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FaultKind {
+    /// The member is gone, or did not come in time.
+    Lost,
+    /// Calls of the members differ.
+    Calls,
+    /// What a member was to bring has failed.
+    Operand,
+    /// The engine failed.
+    Engine,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Message {
+    /// I am there, and have made so many calls.
+    Beat {
+        calls: Vec<(GroupId, Counts)>,
+    },
+    /// From rank 0 once all are with it: where each listens.
+    Roster {
+        addresses: Vec<String>,
+    },
+    /// A call in words, where calls are compared. `lane` is 0 for all, 1 for a send, 2 for a
+    /// receive.
+    Called {
+        group: GroupId,
+        lane: u8,
+        seq: u64,
+        text: String,
+    },
+    Broke {
+        group: GroupId,
+        fault: Fault,
+    },
+    /// I have given this member up.
+    Lost {
+        rank: usize,
+        text: String,
+    },
+    Split {
+        group: GroupId,
+        seq: u64,
+        color: u64,
+    },
+    /// I wish to go on without these; and what the members are, if I know that it is settled.
+    Shrink {
+        group: GroupId,
+        lost: Vec<usize>,
+        settled: Option<Vec<usize>>,
+    },
+    /// I leave in order, after so many calls.
+    Bye {
+        calls: Vec<(GroupId, Counts)>,
+    },
+}
+
+impl Message {
+    /// The message on the wire, with its length before it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer(vec![0; 4]);
+        match self {
+            Message::Beat { calls } => w.u8(0).calls(calls),
+            Message::Roster { addresses } => {
+                w.u8(1).u32(addresses.len());
+                addresses.iter().fold(&mut w, |w, a| w.text(a))
+            }
+            Message::Called { group, lane, seq, text } => w.u8(2).u64(*group).u8(*lane).u64(*seq).text(text),
+            Message::Broke { group, fault } => {
+                let rank = fault.rank.map_or(u32::MAX as usize, |r| r);
+                w.u8(3).u64(*group).u8(fault.kind as u8).u32(rank).text(&fault.text)
+            }
+            Message::Lost { rank, text } => w.u8(4).u32(*rank).text(text),
+            Message::Split { group, seq, color } => w.u8(5).u64(*group).u64(*seq).u64(*color),
+            Message::Shrink { group, lost, settled } => {
+                w.u8(6).u64(*group).ranks(lost).u8(settled.is_some() as u8);
+                w.ranks(settled.as_deref().unwrap_or(&[]))
+            }
+            Message::Bye { calls } => w.u8(7).calls(calls),
+        };
+        let length = (w.0.len() - 4) as u32;
+        w.0[..4].copy_from_slice(&length.to_le_bytes());
+        w.0
+    }
+
+    /// A message without its length; `None` where it is none.
+    pub fn decode(bytes: &[u8]) -> Option<Message> {
+        let mut r = Reader(bytes);
+        let message = match r.u8()? {
+            0 => Message::Beat { calls: r.calls()? },
+            1 => {
+                let n = r.count(4)?;
+                Message::Roster { addresses: (0..n).map(|_| r.text()).collect::<Option<_>>()? }
+            }
+            2 => Message::Called { group: r.u64()?, lane: r.u8()?, seq: r.u64()?, text: r.text()? },
+            3 => {
+                let group = r.u64()?;
+                let kind = match r.u8()? {
+                    0 => FaultKind::Lost,
+                    1 => FaultKind::Calls,
+                    2 => FaultKind::Operand,
+                    3 => FaultKind::Engine,
+                    _ => return None,
+                };
+                let rank = r.u32()?;
+                let rank = (rank != u32::MAX as usize).then_some(rank);
+                Message::Broke { group, fault: Fault { kind, rank, text: r.text()? } }
+            }
+            4 => Message::Lost { rank: r.u32()?, text: r.text()? },
+            5 => Message::Split { group: r.u64()?, seq: r.u64()?, color: r.u64()? },
+            6 => {
+                let (group, lost, some) = (r.u64()?, r.ranks()?, r.u8()?);
+                let settled = r.ranks()?;
+                Message::Shrink { group, lost, settled: (some == 1).then_some(settled) }
+            }
+            7 => Message::Bye { calls: r.calls()? },
+            _ => return None,
+        };
+        r.0.is_empty().then_some(message)
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u8(&mut self, x: u8) -> &mut Writer {
+        self.0.push(x);
+        self
+    }
+    fn u32(&mut self, x: usize) -> &mut Writer {
+        self.0.extend((x as u32).to_le_bytes());
+        self
+    }
+    fn u64(&mut self, x: u64) -> &mut Writer {
+        self.0.extend(x.to_le_bytes());
+        self
+    }
+    /// Of a long text its beginning.
+    fn text(&mut self, text: &str) -> &mut Writer {
+        let end = (0..=text.len().min(TEXT_MAX)).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+        let text = &text[..end];
+        self.u32(text.len()).0.extend(text.as_bytes());
+        self
+    }
+    fn ranks(&mut self, ranks: &[usize]) -> &mut Writer {
+        ranks.iter().fold(self.u32(ranks.len()), |w, &r| w.u32(r))
+    }
+    fn calls(&mut self, calls: &[(GroupId, Counts)]) -> &mut Writer {
+        let each = |w, (group, counts): &(GroupId, Counts)| {
+            counts.iter().fold(Writer::u64(w, *group), |w, &n| w.u64(n))
+        };
+        calls.iter().fold(self.u32(calls.len()), each)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.take(1).map(|b| b[0])
+    }
+    fn u32(&mut self) -> Option<usize> {
+        self.take(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
+    }
+    /// How many follow, of at least so many bytes each.
+    fn count(&mut self, each: usize) -> Option<usize> {
+        self.u32().filter(|n| n.saturating_mul(each) <= self.0.len())
+    }
+    fn text(&mut self) -> Option<String> {
+        let n = self.u32().filter(|&n| n <= TEXT_MAX)?;
+        String::from_utf8(self.take(n)?.to_vec()).ok()
+    }
+    fn ranks(&mut self) -> Option<Vec<usize>> {
+        let n = self.count(4)?;
+        (0..n).map(|_| self.u32()).collect()
+    }
+    fn calls(&mut self) -> Option<Vec<(GroupId, Counts)>> {
+        let n = self.count(32)?;
+        (0..n).map(|_| Some((self.u64()?, [self.u64()?, self.u64()?, self.u64()?]))).collect()
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+
+    fn some() -> Vec<Message> {
+        let fault = Fault { kind: FaultKind::Operand, rank: Some(3), text: "é was too much".into() };
+        vec![
+            Message::Beat { calls: vec![(7, [1, 2, 3]), (u64::MAX, [0; 3])] },
+            Message::Roster { addresses: vec!["127.0.0.1:4".into(), String::new()] },
+            Message::Called { group: 1, lane: 2, seq: 9, text: "sum of float32 [4]".into() },
+            Message::Broke { group: 2, fault: Fault { rank: None, ..fault.clone() } },
+            Message::Broke { group: 2, fault },
+            Message::Lost { rank: 5, text: "gone".into() },
+            Message::Split { group: 1, seq: 2, color: 3 },
+            Message::Shrink { group: 1, lost: vec![1, 2], settled: None },
+            Message::Shrink { group: 1, lost: vec![], settled: Some(vec![0]) },
+            Message::Bye { calls: vec![] },
+        ]
+    }
+
+    #[test]
+    fn a_message_comes_out_as_it_went_in() {
+        for message in some() {
+            let bytes = message.encode();
+            assert_eq!(u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize, bytes.len() - 4);
+            assert_eq!(Message::decode(&bytes[4..]), Some(message));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_goes_on_is_no_message_and_no_bytes_at_all_make_it_panic() {
+        for message in some() {
+            let bytes = message.encode();
+            for end in 4..bytes.len() {
+                assert_eq!(Message::decode(&bytes[4..end]), None, "{message:?} of {end} bytes");
+            }
+            assert_eq!(Message::decode(&[&bytes[4..], &[0]].concat()), None);
+            for at in 4..bytes.len() {
+                for value in [0, 1, 0x7f, 0xff] {
+                    let mut wrong = bytes.clone();
+                    wrong[at] = value;
+                    let _ = Message::decode(&wrong[4..]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_two_characters() {
+        let text = "é".repeat(TEXT_MAX);
+        let bytes = Message::Lost { rank: 1, text }.encode();
+        let Some(Message::Lost { text, .. }) = Message::decode(&bytes[4..]) else { panic!("no message") };
+        assert_eq!(text.len(), TEXT_MAX);
+    }
+}

@@ -1,0 +1,414 @@
+//! The protocol of members: who is there, what each may start, which await ends how.
+//!
+//! A state machine without threads, sockets or a clock: it is told what happened and when, and says
+//! what is to be done ([`Action`]). `world` feeds it from sockets and the engine; the tests, from a
+//! simulated network. It has one duty: **every ticket ends**, with what was asked for or with a
+//! [`Fault`] that names the rank.
+//!
+//! - *Links.* Each two members have one (`net`). A link that ends, or on which nothing was heard
+//!   for too long, is a loss; a loss is told to all, so that all come to see the same members.
+//! - *Calls* (`calls`) of a group go to the engine in program order, each once its operand is
+//!   there and, where calls are compared, once all members have made the same.
+//! - *A group breaks once*, and for all its members: by a loss, calls that differ, an operand that
+//!   failed, a deadline. All its tickets end with that fault; other groups go on.
+//! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows.
+
+mod agree;
+mod calls;
+pub(crate) mod message;
+#[cfg(all(test, not(futensor_loom)))]
+mod simulated;
+
+use agree::{Shrinking, Splitting};
+use calls::Calls;
+use message::{Counts, Fault, FaultKind, GroupId, Message};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// An await of this rank's.
+pub(crate) type Ticket = u64;
+
+/// The await that joining is.
+pub(crate) const JOIN: Ticket = 0;
+/// The group of all.
+pub(crate) const WORLD: GroupId = 1;
+/// Messages that are kept for groups that this rank has not made yet.
+const EARLY_MAX: usize = 4096;
+/// Groups in one beat.
+const BEAT_GROUPS: usize = 1000;
+
+/// How long is waited for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// A member that nothing was heard of for so long is lost.
+    pub silence: Duration,
+    /// A call that has not ended so long after it could start never does.
+    pub deadline: Duration,
+    /// All members are to have come so long after the first did.
+    pub arrival: Duration,
+    /// Calls are compared before they start.
+    pub compares: bool,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Send(usize, Message),
+    /// Make a link to a member that listens there.
+    Connect(usize, String),
+    Close(usize),
+    /// The engine may start this call.
+    Go(Ticket),
+    End(Ticket, Result<Ended, Fault>),
+    /// Nobody waits for what the engine does for this group.
+    Abort(GroupId),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Ended {
+    Done,
+    Group(GroupId, Vec<usize>),
+}
+
+#[derive(Default)]
+struct Peer {
+    linked: bool,
+    /// Given up, by whomever; nothing that it says counts any more.
+    gone: bool,
+    /// It has left in order, after so many calls.
+    left: Option<HashMap<GroupId, Counts>>,
+    heard: Duration,
+    address: String,
+}
+
+struct Group {
+    /// By their numbers in the world, in order.
+    members: Vec<usize>,
+    broken: Option<Fault>,
+    calls: Calls,
+    splitting: Splitting,
+    shrinking: Shrinking,
+}
+
+pub(crate) struct Machine {
+    me: usize,
+    rules: Rules,
+    peers: Vec<Peer>,
+    groups: BTreeMap<GroupId, Group>,
+    early: Vec<(usize, GroupId, Message)>,
+    /// Until when this rank is still joining.
+    joining: Option<Duration>,
+    /// The others have given this rank up.
+    expelled: Option<Fault>,
+    roster: bool,
+    next_ticket: Ticket,
+    next_beat: Duration,
+    actions: Vec<Action>,
+}
+
+impl Machine {
+    /// Of this rank, which begins to join now.
+    pub fn new(me: usize, size: usize, rules: Rules, now: Duration) -> Machine {
+        let mut machine = Machine {
+            me,
+            rules,
+            peers: (0..size).map(|_| Peer::default()).collect(),
+            groups: BTreeMap::new(),
+            early: Vec::new(),
+            joining: Some(now + rules.arrival),
+            expelled: None,
+            roster: false,
+            next_ticket: JOIN + 1,
+            next_beat: now,
+            actions: Vec::new(),
+        };
+        machine.all_linked();
+        machine
+    }
+
+    /// What is to be done since the last time, in order.
+    pub fn take(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// A peer is linked that says it listens there.
+    pub fn linked(&mut self, rank: usize, address: String, now: Duration) {
+        let peer = &mut self.peers[rank];
+        if peer.gone || peer.linked {
+            return self.actions.push(Action::Close(rank));
+        }
+        *peer = Peer { linked: true, heard: now, address, ..Peer::default() };
+        self.all_linked();
+    }
+
+    /// Looks whether this rank has joined.
+    fn all_linked(&mut self) {
+        if self.joining.is_none() || self.others().any(|r| !self.peers[r].linked) {
+            return;
+        }
+        if self.me == 0 && !self.roster {
+            self.roster = true;
+            let addresses: Vec<String> = self.peers.iter().map(|p| p.address.clone()).collect();
+            self.send_to(self.others().collect(), &Message::Roster { addresses });
+        }
+        self.joining = None;
+        let members: Vec<usize> = (0..self.peers.len()).collect();
+        self.enter(WORLD, members.clone());
+        self.actions.push(Action::End(JOIN, Ok(Ended::Group(WORLD, members))));
+    }
+
+    /// Joining has come to nothing.
+    pub fn fail_join(&mut self, fault: Fault) {
+        if self.joining.take().is_some() {
+            self.send_to(self.others().collect(), &Message::Broke { group: WORLD, fault: fault.clone() });
+            self.actions.push(Action::End(JOIN, Err(fault)));
+        }
+    }
+
+    /// A peer has said something.
+    pub fn heard(&mut self, from: usize, message: Message, now: Duration) {
+        if self.peers[from].gone {
+            return;
+        }
+        self.peers[from].heard = now;
+        let group = match &message {
+            Message::Beat { calls } => return self.count(from, calls),
+            Message::Roster { addresses } => return self.called_on(from, addresses),
+            Message::Lost { rank, text } if *rank == self.me => return self.expel(from, text),
+            Message::Lost { rank, text } if *rank < self.peers.len() => return self.lost(*rank, text),
+            Message::Bye { calls } => return self.says_bye(from, calls),
+            Message::Broke { group: WORLD, fault } if self.joining.is_some() => {
+                return self.fail_join(fault.clone());
+            }
+            Message::Called { group, .. }
+            | Message::Broke { group, .. }
+            | Message::Split { group, .. }
+            | Message::Shrink { group, .. } => *group,
+            Message::Lost { .. } => return,
+        };
+        match self.groups.get(&group) {
+            Some(known) if known.members.contains(&from) => self.heard_in(group, from, message),
+            Some(_) => {}
+            None if self.early.len() < EARLY_MAX => self.early.push((from, group, message)),
+            None => {}
+        }
+    }
+
+    fn heard_in(&mut self, group: GroupId, from: usize, message: Message) {
+        match message {
+            Message::Called { lane, seq, text, .. } => self.called(group, from, lane, seq, text),
+            Message::Broke { fault, .. } => self.break_group(group, fault, false),
+            Message::Split { seq, color, .. } => self.heard_split(group, from, seq, color),
+            Message::Shrink { lost, settled, .. } => self.heard_shrink(group, from, lost, settled),
+            _ => {}
+        }
+    }
+
+    /// Rank 0 says where the others are: this rank calls on those between.
+    fn called_on(&mut self, from: usize, addresses: &[String]) {
+        if from != 0 || self.roster || addresses.len() != self.peers.len() {
+            return;
+        }
+        self.roster = true;
+        self.actions.extend((1..self.me).map(|r| Action::Connect(r, addresses[r].clone())));
+    }
+
+    fn says_bye(&mut self, from: usize, calls: &[(GroupId, Counts)]) {
+        self.count(from, calls);
+        self.peers[from].left = Some(calls.iter().copied().collect());
+        for id in self.groups_with(from) {
+            self.look_for_left(id);
+        }
+        self.members_changed(from);
+    }
+
+    /// A link has ended, or could not be made.
+    pub fn closed(&mut self, rank: usize, why: &str) {
+        self.lost(rank, why);
+    }
+
+    /// The others have given this rank up: it was silent for too long, and is to go on alone
+    /// nowhere.
+    fn expel(&mut self, by: usize, why: &str) {
+        let text = format!("rank {by} has given it up: {why}");
+        let fault = Fault { kind: FaultKind::Lost, rank: Some(self.me), text };
+        self.expelled.get_or_insert(fault.clone());
+        self.fail_join(fault.clone());
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.break_group(id, fault.clone(), false);
+            self.end_shrink(id, fault.clone());
+        }
+    }
+
+    /// A member is given up: all that is shared with it breaks, and all are told, itself too, in
+    /// case that it lives.
+    fn lost(&mut self, rank: usize, why: &str) {
+        if rank == self.me || self.peers[rank].gone {
+            return;
+        }
+        if self.peers[rank].left.is_none() && self.expelled.is_none() {
+            let others = self.others().filter(|&r| !self.is_out(r)).collect();
+            self.send_to(others, &Message::Lost { rank, text: why.into() });
+        }
+        self.peers[rank].gone = true;
+        self.actions.push(Action::Close(rank));
+        let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: why.into() };
+        self.fail_join(fault.clone());
+        for id in self.groups_with(rank) {
+            self.break_group(id, fault.clone(), false);
+        }
+        self.members_changed(rank);
+    }
+
+    /// Nothing comes of a group any more. Its members are told, unless they see it themselves.
+    fn break_group(&mut self, id: GroupId, fault: Fault, tell: bool) {
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
+        group.broken = Some(fault.clone());
+        let ended = group.calls.tickets().chain(group.splitting.tickets()).collect::<Vec<_>>();
+        group.calls.clear();
+        group.splitting.clear();
+        self.actions.push(Action::Abort(id));
+        self.actions.extend(ended.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
+        if tell {
+            let members = self.members_but_me(id);
+            self.send_to(members, &Message::Broke { group: id, fault });
+        }
+    }
+
+    /// Why nothing comes of a group any more.
+    #[cfg(all(test, not(futensor_loom)))]
+    fn fault(&self, id: GroupId) -> Option<&Fault> {
+        self.groups.get(&id)?.broken.as_ref()
+    }
+
+    /// This rank leaves in order.
+    pub fn leave(&mut self) {
+        for rank in self.others().collect::<Vec<_>>() {
+            if !self.is_out(rank) {
+                let calls = self.groups_with(rank).into_iter().map(|id| (id, self.counts_for(id, rank)));
+                let bye = Message::Bye { calls: calls.collect() };
+                self.actions.push(Action::Send(rank, bye));
+            }
+        }
+    }
+
+    /// True once every other member has left or is lost; and whether any is lost.
+    pub fn is_alone(&self) -> (bool, bool) {
+        let lost = self.others().any(|r| self.peers[r].gone && self.peers[r].left.is_none());
+        (self.others().all(|r| self.is_out(r)), lost)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Duration) {
+        if self.joining.is_some_and(|until| until <= now) {
+            let missing = self.others().find(|&r| !self.peers[r].linked);
+            let text = format!("it has not come within {:?}", self.rules.arrival);
+            self.fail_join(Fault { kind: FaultKind::Lost, rank: missing, text });
+        }
+        for rank in self.others().collect::<Vec<_>>() {
+            let peer = &self.peers[rank];
+            if peer.linked && !self.is_out(rank) && peer.heard + self.rules.silence <= now {
+                self.lost(rank, &format!("nothing was heard of it for {:?}", self.rules.silence));
+            }
+        }
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.tick_calls(id, now);
+            self.tick_agreement(id, now);
+        }
+        if self.next_beat <= now {
+            self.next_beat = now + self.beat();
+            for rank in self.others().collect::<Vec<_>>() {
+                if self.peers[rank].linked && !self.peers[rank].gone {
+                    let calls = self.news_for(rank);
+                    self.actions.push(Action::Send(rank, Message::Beat { calls }));
+                }
+            }
+        }
+    }
+
+    /// When [`tick`](Self::tick) is due again.
+    pub fn next(&self) -> Duration {
+        let heard = |r: &usize| self.peers[*r].linked && !self.is_out(*r);
+        let silence = self.others().filter(heard).map(|r| self.peers[r].heard + self.rules.silence);
+        let groups = self.groups.values().flat_map(|group| self.deadlines(group));
+        silence.chain(groups).chain(self.joining).fold(self.next_beat, Duration::min)
+    }
+
+    fn beat(&self) -> Duration {
+        (self.rules.silence / 5).clamp(Duration::from_millis(5), Duration::from_secs(1))
+    }
+
+    fn deadlines(&self, group: &Group) -> impl Iterator<Item = Duration> {
+        let calls = group.calls.deadline(&self.rules);
+        calls
+            .into_iter()
+            .chain(group.splitting.deadline(&self.rules))
+            .chain(group.shrinking.deadline(&self.rules))
+    }
+
+    /// A group comes to be, with what was said in it before.
+    fn enter(&mut self, id: GroupId, members: Vec<usize>) {
+        let group = Group {
+            members,
+            broken: None,
+            calls: Calls::default(),
+            splitting: Splitting::default(),
+            shrinking: Shrinking::default(),
+        };
+        self.groups.insert(id, group);
+        let (now, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.early).into_iter().partition(|(_, group, _)| *group == id);
+        self.early = later;
+        for (from, _, message) in now {
+            if !self.peers[from].gone && self.groups[&id].members.contains(&from) {
+                self.heard_in(id, from, message);
+            }
+        }
+        let gone = self.groups[&id].members.iter().copied().find(|&r| self.peers[r].gone);
+        if let Some(rank) = gone {
+            let text = "it was lost before the group came to be".into();
+            self.break_group(id, Fault { kind: FaultKind::Lost, rank: Some(rank), text }, false);
+        }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket - 1
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.me;
+        (0..self.peers.len()).filter(move |&r| r != me)
+    }
+
+    /// Gone or left: it takes part in nothing any more.
+    fn is_out(&self, rank: usize) -> bool {
+        self.peers[rank].gone || self.peers[rank].left.is_some()
+    }
+
+    fn groups_with(&self, rank: usize) -> Vec<GroupId> {
+        let with = self.groups.iter().filter(|(_, group)| group.members.contains(&rank));
+        with.map(|(id, _)| *id).collect()
+    }
+
+    fn members_but_me(&self, id: GroupId) -> Vec<usize> {
+        let members = self.groups.get(&id).map_or(&[][..], |group| &group.members);
+        members.iter().copied().filter(|&r| r != self.me).collect()
+    }
+
+    fn send_to(&mut self, ranks: Vec<usize>, message: &Message) {
+        for rank in ranks {
+            if self.peers[rank].linked && !self.peers[rank].gone {
+                self.actions.push(Action::Send(rank, message.clone()));
+            }
+        }
+    }
+}
+
+/// The number of a group that follows from another: the same on all its members.
+fn follows(parent: GroupId, what: &[u64]) -> GroupId {
+    // FNV-1a over words: no secret lies in it, and a clash needs 2^32 groups.
+    what.iter().fold(parent ^ 0xcbf2_9ce4_8422_2325, |hash, word| {
+        word.to_le_bytes().iter().fold(hash, |h, b| (h ^ *b as u64).wrapping_mul(0x100_0000_01b3))
+    })
+}

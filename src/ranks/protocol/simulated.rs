@@ -1,0 +1,549 @@
+//! Members on a simulated network: delays, reordering between peers, losses, by a seed.
+//!
+//! Time is virtual. A link keeps the order of its messages and delays each; a member may be killed
+//! (what it sent may arrive, or not), stopped for ever, stopped for a while, or cut off from one
+//! other. The engine is a stand-in: a call is through, a while later, once all that it needs were
+//! let go. Each member runs a program drawn from the seed: calls of all, sends and receives,
+//! splits, and a shrink where a group broke, with calls that differ and operands that fail among
+//! them. Then: every ticket of whoever lives has ended; calls went in order; survivors settled on
+//! the same members; and where nothing happened, nothing failed.
+
+use super::message::{FaultKind, GroupId, Lane, Message};
+use super::*;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet, VecDeque};
+
+/// splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// Something arrives on the link from a member to another.
+    Arrives(usize, usize),
+    Tick(usize),
+    Step(usize),
+    Ready(usize, GroupId, Ticket),
+    Through(usize, GroupId, Ticket),
+    Strike,
+    Resume(usize),
+    /// Long enough after a member was killed for all to have heard of it.
+    Known(usize, Duration),
+}
+
+enum Parcel {
+    Link,
+    Bytes(Vec<u8>),
+    End,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Life {
+    Lives,
+    Stopped,
+    Dead,
+}
+
+struct Member {
+    machine: Machine,
+    life: Life,
+    /// Events that came while it was stopped.
+    missed: Vec<Event>,
+    group: Option<GroupId>,
+    members: Vec<usize>,
+    open: HashMap<Ticket, (GroupId, Lane, u64)>,
+    since: HashMap<Ticket, Duration>,
+    awaits: HashSet<Ticket>,
+    /// Waits for this before its program goes on.
+    waits: Option<Ticket>,
+    steps: u32,
+    made: HashMap<(GroupId, Lane), u64>,
+    last_go: HashMap<GroupId, Ticket>,
+    settled: HashMap<GroupId, (GroupId, Vec<usize>)>,
+    shrinking: Option<(Ticket, GroupId)>,
+    failed: u32,
+    groups: HashMap<GroupId, Vec<usize>>,
+    /// Calls whose operand is there.
+    ready: HashSet<Ticket>,
+    turns: HashMap<GroupId, u64>,
+    /// Calls whose operand never comes: they end with their group, if it ends.
+    never: HashSet<Ticket>,
+}
+
+impl Member {
+    /// Its program is over, or stands for good.
+    fn is_through(&self) -> bool {
+        self.life != Life::Lives || self.awaits.is_empty() && (self.steps == 0 || self.group.is_none())
+    }
+}
+
+struct Net {
+    dice: Dice,
+    now: Duration,
+    queue: BinaryHeap<Reverse<(Duration, u64, Event)>>,
+    serial: u64,
+    members: Vec<Member>,
+    links: HashMap<(usize, usize), (Duration, VecDeque<Parcel>)>,
+    cut: HashSet<(usize, usize)>,
+    /// Who has let go of a call: by group, lane as the receiver or all see it, and number.
+    went: HashMap<(GroupId, Option<(usize, usize)>, u64), Vec<(usize, Ticket)>>,
+    faults: bool,
+    wrongs: bool,
+    /// Members that will be woken again.
+    resumes: u32,
+    seed: u64,
+}
+
+const RULES: Rules = Rules {
+    silence: Duration::from_secs(2),
+    deadline: Duration::from_secs(5),
+    arrival: Duration::from_secs(5),
+    compares: true,
+};
+
+impl Net {
+    fn new(seed: u64) -> Net {
+        let mut dice = Dice(seed);
+        let size = 1 + dice.below(5) as usize;
+        let rules = Rules { compares: dice.one_in(2), ..RULES };
+        let member = |me| Member {
+            machine: Machine::new(me, size, rules, Duration::ZERO),
+            life: Life::Lives,
+            missed: Vec::new(),
+            group: None,
+            members: Vec::new(),
+            open: HashMap::new(),
+            since: HashMap::new(),
+            awaits: HashSet::from([JOIN]),
+            waits: Some(JOIN),
+            steps: 12,
+            made: HashMap::new(),
+            last_go: HashMap::new(),
+            settled: HashMap::new(),
+            shrinking: None,
+            failed: 0,
+            groups: HashMap::new(),
+            ready: HashSet::new(),
+            turns: HashMap::new(),
+            never: HashSet::new(),
+        };
+        let mut net = Net {
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            serial: 0,
+            members: (0..size).map(member).collect(),
+            links: HashMap::new(),
+            cut: HashSet::new(),
+            went: HashMap::new(),
+            faults: !dice.one_in(4),
+            wrongs: dice.one_in(2),
+            resumes: 0,
+            dice,
+            seed,
+        };
+        for me in 0..size {
+            net.after(0, Event::Tick(me));
+            if me > 0 {
+                net.connect(me, 0);
+            }
+            net.act(me);
+        }
+        if net.faults {
+            // Often at nearly the same time, so that views of it cross.
+            let (first, apart) =
+                (net.dice.below(1_000_000), if net.dice.one_in(2) { 20_000 } else { 2_000_000 });
+            for _ in 0..1 + net.dice.below(3) {
+                let at = first + net.dice.below(apart);
+                net.after(at, Event::Strike);
+            }
+        }
+        net
+    }
+
+    fn after(&mut self, us: u64, event: Event) {
+        self.serial += 1;
+        self.queue.push(Reverse((self.now + Duration::from_micros(us), self.serial, event)));
+    }
+
+    fn put(&mut self, from: usize, to: usize, parcel: Parcel) {
+        if self.cut.contains(&(from.min(to), from.max(to))) {
+            return;
+        }
+        let most = if self.dice.one_in(20) { 100_000 } else { 2_000 };
+        let at = self.now + Duration::from_micros(10 + self.dice.below(most));
+        let link = self.links.entry((from, to)).or_default();
+        // In order: not before what was sent before.
+        link.0 = link.0.max(at);
+        link.1.push_back(parcel);
+        let us = (link.0 - self.now).as_micros() as u64;
+        self.after(us, Event::Arrives(from, to));
+    }
+
+    /// Both ends learn of a new link, unless the other is dead.
+    fn connect(&mut self, from: usize, to: usize) {
+        if self.members[to].life == Life::Dead {
+            return self.put(to, from, Parcel::End);
+        }
+        self.put(from, to, Parcel::Link);
+        self.put(to, from, Parcel::Link);
+    }
+
+    fn strike(&mut self) {
+        let who = self.dice.below(self.members.len() as u64) as usize;
+        if self.members[who].life != Life::Lives {
+            return;
+        }
+        match self.dice.below(4) {
+            0 | 1 => {
+                self.members[who].life = Life::Dead;
+                self.after(400_000, Event::Known(who, self.now));
+                let unsent = self.dice.one_in(2);
+                for other in 0..self.members.len() {
+                    if unsent && let Some((_, parcels)) = self.links.get_mut(&(who, other)) {
+                        // Their arrivals find nothing.
+                        let keep = self.dice.below(parcels.len() as u64 + 1) as usize;
+                        parcels.truncate(keep);
+                    }
+                    if other != who {
+                        self.put(who, other, Parcel::End);
+                    }
+                }
+            }
+            2 => {
+                self.members[who].life = Life::Stopped;
+                if self.dice.one_in(2) {
+                    self.resumes += 1;
+                    let us = self.dice.below(4_000_000);
+                    self.after(us, Event::Resume(who));
+                }
+            }
+            _ => {
+                let other = self.dice.below(self.members.len() as u64) as usize;
+                if other != who {
+                    self.put(who, other, Parcel::End);
+                    self.put(other, who, Parcel::End);
+                    self.cut.insert((who.min(other), who.max(other)));
+                }
+            }
+        }
+    }
+
+    /// Nobody waits any more for what a dead member was to take part in: the kill is what ended it.
+    fn all_know(&self, dead: usize, since: Duration) {
+        if !self.cut.is_empty() {
+            return;
+        }
+        for (rank, member) in self.members.iter().enumerate().filter(|(_, m)| m.life == Life::Lives) {
+            let seed = self.seed;
+            assert!(!member.awaits.contains(&JOIN), "seed {seed}: rank {rank} still joins");
+            for ticket in &member.awaits {
+                let shared = |(group, ..): &(GroupId, Lane, u64)| member.groups[group].contains(&dead);
+                let old = member.since.get(ticket).is_some_and(|at| *at <= since);
+                let waits = old && member.open.get(ticket).is_some_and(shared);
+                assert!(!waits, "seed {seed}: rank {rank} waits for {ticket} with {dead}, who is dead");
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(Reverse((at, _, event))) = self.queue.pop() {
+            if at > Duration::from_secs(120) {
+                break;
+            }
+            self.now = at;
+            self.happens(event);
+            if self.members.iter().all(Member::is_through) && self.resumes == 0 {
+                break;
+            }
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        let who = match event {
+            Event::Strike => return self.strike(),
+            Event::Resume(who) => {
+                self.resumes -= 1;
+                if self.members[who].life == Life::Stopped {
+                    self.members[who].life = Life::Lives;
+                    let mut missed = std::mem::take(&mut self.members[who].missed);
+                    // Whoever wakes reads what has come before it looks at the clock.
+                    missed.sort_by_key(|event| !matches!(event, Event::Arrives(..)));
+                    missed.into_iter().for_each(|event| self.happens(event));
+                }
+                return;
+            }
+            Event::Known(dead, since) => return self.all_know(dead, since),
+            Event::Arrives(_, who)
+            | Event::Tick(who)
+            | Event::Step(who)
+            | Event::Ready(who, ..)
+            | Event::Through(who, ..) => who,
+        };
+        match self.members[who].life {
+            Life::Dead => return,
+            Life::Stopped => return self.members[who].missed.push(event),
+            Life::Lives => {}
+        }
+        let (now, machine) = (self.now, &mut self.members[who].machine);
+        match event {
+            Event::Arrives(from, _) => {
+                match self.links.get_mut(&(from, who)).and_then(|link| link.1.pop_front()) {
+                    Some(Parcel::Link) => machine.linked(from, format!("{from}"), now),
+                    Some(Parcel::Bytes(bytes)) => {
+                        let message = Message::decode(&bytes[4..]).expect("what was encoded");
+                        machine.heard(from, message, now);
+                    }
+                    Some(Parcel::End) => machine.closed(from, "its connection ended"),
+                    None => {}
+                }
+            }
+            Event::Tick(_) => {
+                machine.tick(now);
+                let wait = machine.next().saturating_sub(now).as_micros() as u64;
+                self.after(wait.max(100), Event::Tick(who));
+            }
+            Event::Step(_) => self.step(who),
+            Event::Ready(_, group, ticket) => {
+                self.members[who].ready.insert(ticket);
+                self.members[who].machine.ready(group, ticket, now);
+            }
+            Event::Through(_, group, ticket) => machine.done(group, ticket, Ok(()), now),
+            Event::Strike | Event::Resume(_) | Event::Known(..) => {}
+        }
+        self.act(who);
+    }
+
+    fn act(&mut self, who: usize) {
+        for action in self.members[who].machine.take() {
+            match action {
+                Action::Send(to, message) => self.put(who, to, Parcel::Bytes(message.encode())),
+                Action::Connect(to, _) => self.connect(who, to),
+                Action::Close(to) => self.put(who, to, Parcel::End),
+                Action::Abort(_) => {}
+                Action::Go(ticket) => self.goes(who, ticket),
+                Action::End(ticket, result) => self.ends(who, ticket, result),
+            }
+        }
+    }
+
+    fn goes(&mut self, who: usize, ticket: Ticket) {
+        let member = &mut self.members[who];
+        let (group, lane, seq) = member.open[&ticket];
+        assert!(member.ready.contains(&ticket), "seed {}: rank {who} started {ticket} too soon", self.seed);
+        let before = member.last_go.insert(group, ticket).unwrap_or(0);
+        assert!(before < ticket, "seed {}: rank {who} started {before} before {ticket}", self.seed);
+        let (pair, needed) = match lane {
+            Lane::All => (None, member.groups[&group].len()),
+            Lane::Send(to) => (Some((who, to)), 2),
+            Lane::Recv(from) => (Some((from, who)), 2),
+        };
+        let went = self.went.entry((group, pair, seq)).or_default();
+        went.push((who, ticket));
+        if went.len() == needed {
+            for (rank, ticket) in went.clone() {
+                let us = self.dice.below(3_000);
+                self.after(us, Event::Through(rank, group, ticket));
+            }
+        }
+    }
+
+    fn ends(&mut self, who: usize, ticket: Ticket, result: Result<Ended, Fault>) {
+        let seed = self.seed;
+        let member = &mut self.members[who];
+        assert!(
+            member.awaits.remove(&ticket) || member.never.remove(&ticket),
+            "seed {seed}: rank {who}: {ticket} ends twice"
+        );
+        let shrunk = member.shrinking.take_if(|(t, _)| *t == ticket);
+        match result {
+            Ok(Ended::Group(id, members)) => {
+                if let Some((_, parent)) = shrunk {
+                    member.settled.insert(parent, (id, members.clone()));
+                }
+                member.groups.insert(id, members.clone());
+                (member.group, member.members) = (Some(id), members);
+            }
+            Ok(Ended::Done) => {}
+            Err(fault) => {
+                member.failed += 1;
+                assert!(self.faults || fault.kind != FaultKind::Lost || self.wrongs, "seed {seed}: {fault:?}");
+                if ticket == JOIN || shrunk.is_some() {
+                    member.group = None;
+                }
+            }
+        }
+        if member.waits == Some(ticket) {
+            member.waits = None;
+            let us = self.dice.below(5_000);
+            self.after(us, Event::Step(who));
+        }
+    }
+
+    /// The next step of a member's program: the same on all that are in the same group at the same
+    /// step, but for what is to go wrong.
+    fn step(&mut self, who: usize) {
+        let (now, seed) = (self.now, self.seed);
+        let member = &mut self.members[who];
+        let Some(group) = member.group else { return };
+        if member.waits.is_some() || member.steps == 0 {
+            return;
+        }
+        member.steps -= 1;
+        if member.machine.fault(group).is_some() {
+            let ticket = member.machine.shrink(group, now);
+            member.awaits.insert(ticket);
+            member.waits = Some(ticket);
+            member.shrinking = Some((ticket, group));
+            return;
+        }
+        // Drawn from what members of the group share.
+        let turn = member.turns.entry(group).or_default();
+        *turn += 1;
+        let mut shared = Dice(seed ^ group.rotate_left(17) ^ (*turn << 32));
+        let n = member.members.len() as u64;
+        let asked = match shared.below(8) {
+            0 => member.machine.split(group, shared.next().rotate_left(who as u32) % 2, now).map(|t| (t, None)),
+            1 if n > 1 => {
+                let from = shared.below(n);
+                let to = (from + 1 + shared.below(n - 1)) % n;
+                let (from, to) = (member.members[from as usize], member.members[to as usize]);
+                let lane = match who {
+                    _ if who == from => Lane::Send(to),
+                    _ if who == to => Lane::Recv(from),
+                    _ => return self.after(1, Event::Step(who)),
+                };
+                member.machine.call(group, lane, "sent".into()).map(|t| (t, Some(lane)))
+            }
+            _ => {
+                let wrong = self.wrongs && self.dice.one_in(60);
+                let text = if wrong { format!("broadcast by {who}") } else { "sum".into() };
+                member.machine.call(group, Lane::All, text).map(|t| (t, Some(Lane::All)))
+            }
+        };
+        let waits = shared.one_in(2);
+        let Ok((ticket, lane)) = asked else { return self.after(1, Event::Step(who)) };
+        let member = &mut self.members[who];
+        member.awaits.insert(ticket);
+        match lane {
+            Some(lane) => {
+                let seq = member.made.entry((group, lane)).or_default();
+                *seq += 1;
+                member.open.insert(ticket, (group, lane, *seq - 1));
+                member.since.insert(ticket, now);
+                if self.wrongs && self.dice.one_in(80) {
+                    member.machine.operand_failed(group, ticket, "an operand".into());
+                } else if !(self.wrongs && self.dice.one_in(100)) {
+                    let us = self.dice.below(2_000);
+                    self.after(us, Event::Ready(who, group, ticket));
+                } else {
+                    // Its operand never comes: the others' deadline is what ends it.
+                    member.awaits.remove(&ticket);
+                    member.never.insert(ticket);
+                }
+            }
+            None => self.members[who].waits = Some(ticket),
+        }
+        let member = &mut self.members[who];
+        if waits && !member.never.contains(&ticket) {
+            member.waits.get_or_insert(ticket);
+        }
+        if member.waits.is_none() {
+            let us = self.dice.below(1_000);
+            self.after(us, Event::Step(who));
+        }
+    }
+}
+
+fn run(seed: u64) -> Net {
+    let mut net = Net::new(seed);
+    net.run();
+    for (rank, member) in net.members.iter().enumerate().filter(|(_, m)| m.life == Life::Lives) {
+        assert!(member.awaits.is_empty(), "seed {seed}: rank {rank} waits for {:?}", member.awaits);
+        if !net.faults && !net.wrongs {
+            assert_eq!(member.failed, 0, "seed {seed}: rank {rank}");
+        }
+        for (parent, settled) in &member.settled {
+            // Who was given up, and lives, may have settled before it was told.
+            let others = settled.1.iter().map(|&r| &net.members[r]);
+            for other in others.filter(|m| m.life == Life::Lives && m.machine.expelled.is_none()) {
+                let theirs = other.settled.get(parent).unwrap_or(settled);
+                // Each of two that are cut off from one another has lost the other.
+                let is_cut = other.machine.peers[rank].gone;
+                let same = settled == theirs || is_cut || member.machine.expelled.is_some();
+                assert!(same, "seed {seed}: survivors of {parent} differ: {settled:?} {theirs:?}");
+            }
+        }
+    }
+    net
+}
+
+/// As many seeds as `FUTENSOR_RUNS` says.
+fn seeds() -> std::ops::Range<u64> {
+    let from = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok());
+    let runs = std::env::var("FUTENSOR_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000);
+    from.map_or(0..runs, |seed| seed..seed + 1)
+}
+
+#[test]
+fn every_await_ends_whatever_the_network_does() {
+    let (mut failed, mut shrunk, mut clean) = (0, 0, 0);
+    for seed in seeds() {
+        let net = run(seed);
+        failed += net.members.iter().map(|m| m.failed as u64).sum::<u64>();
+        shrunk += net.members.iter().map(|m| m.settled.len() as u64).sum::<u64>();
+        clean += (net.members.iter().all(|m| m.failed == 0 && m.steps == 0)) as u64;
+    }
+    // The seeds do what they are for: all three happen, often.
+    let runs = seeds().count() as u64;
+    assert!(
+        runs < 1000 || failed > runs / 2 && shrunk > runs / 4 && clean > runs / 10,
+        "{failed} {shrunk} {clean}"
+    );
+}
+
+#[test]
+fn calls_that_differ_fail_on_every_rank_and_say_how() {
+    let rules = Rules { compares: true, ..RULES };
+    let mut all: Vec<Machine> = (0..3).map(|me| Machine::new(me, 3, rules, Duration::ZERO)).collect();
+    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        all[a].linked(b, String::new(), Duration::ZERO);
+        all[b].linked(a, String::new(), Duration::ZERO);
+    }
+    let words = ["all_reduce of float32 [2]", "all_reduce of float32 [2]", "all_reduce of float32 [3]"];
+    all.iter_mut().for_each(|machine| drop(machine.take()));
+    for (machine, words) in all.iter_mut().zip(words) {
+        machine.call(WORLD, Lane::All, words.into()).expect("a whole group");
+    }
+    let mut faults = vec![None; 3];
+    for _ in 0..3 {
+        for from in 0..3 {
+            for action in all[from].take() {
+                match action {
+                    Action::Send(to, message) => all[to].heard(from, message, Duration::ZERO),
+                    Action::End(_, Err(fault)) => faults[from] = Some(fault),
+                    Action::Go(_) => panic!("rank {from} starts it"),
+                    _ => {}
+                }
+            }
+        }
+    }
+    for fault in faults {
+        let Fault { kind, text, .. } = fault.expect("its call failed");
+        assert_eq!(kind, FaultKind::Calls);
+        assert!(text.contains("[2], rank 2 for all_reduce of float32 [3]"), "{text}");
+    }
+}

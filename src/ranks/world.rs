@@ -1,0 +1,180 @@
+//! All processes together, as this one sees them: the protocol under its lock, and what it asks for
+//! carried out.
+//!
+//! Whoever has an event (a caller, the engine's thread, the thread of the links) takes the lock,
+//! tells the machine, sends what it says and hands calls to the engine in the order that it gives.
+//! Awaits are ended outside of the lock: a waker is a user's.
+
+use super::driver::{Asks, Driver, Job};
+use super::engine::Key;
+use super::links::Links;
+use super::options::Plan;
+use super::protocol::message::{Fault, GroupId};
+use super::protocol::{Action, JOIN, Machine, Ticket};
+use super::slot::Slot;
+use crate::guard::contained;
+use crate::sync::lock_plain as lock;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub(crate) struct World {
+    pub rank: usize,
+    pub deadline: Duration,
+    /// Of the worlds that this process has been in: part of its communicators' names.
+    pub serial: u64,
+    pub links: Links,
+    pub driver: &'static Driver,
+    began: Instant,
+    machine: Mutex<Machine>,
+    waits: Mutex<HashMap<Ticket, Arc<Slot>>>,
+    /// Who was turned away while this rank joined.
+    notes: Mutex<Vec<String>>,
+    left: AtomicBool,
+    /// It never came to be.
+    failed: AtomicBool,
+}
+
+impl World {
+    /// Of a process that begins to join; the slot is the await of that.
+    pub fn new(plan: &Plan, links: Links, driver: &'static Driver) -> (Arc<World>, Arc<Slot>) {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let slot = Arc::new(Slot::default());
+        let world = World {
+            rank: plan.rank,
+            deadline: plan.rules.deadline,
+            serial: SERIAL.fetch_add(1, SeqCst),
+            links,
+            driver,
+            began: Instant::now(),
+            machine: Mutex::new(Machine::new(plan.rank, plan.size, plan.rules, Duration::ZERO)),
+            waits: Mutex::new(HashMap::from([(JOIN, slot.clone())])),
+            notes: Mutex::new(Vec::new()),
+            left: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        };
+        (Arc::new(world), slot)
+    }
+
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Tells the machine something, and does what it says.
+    pub fn act<R>(&self, tell: impl FnOnce(&mut Machine, Duration) -> R) -> R {
+        let mut ended = Vec::new();
+        let told = {
+            let mut machine = lock(&self.machine);
+            let told = tell(&mut machine, self.now());
+            for action in machine.take() {
+                match action {
+                    Action::Send(rank, message) => self.links.send(rank, &message.encode()),
+                    Action::Connect(rank, address) => self.links.ask_for(rank, address),
+                    Action::Close(rank) => self.links.close(rank),
+                    Action::Go(ticket) => self.driver.go(Key(self.serial, ticket)),
+                    Action::Abort(group) => self.driver.abort(Key(self.serial, group)),
+                    Action::End(ticket, outcome) => ended.push((ticket, outcome)),
+                }
+            }
+            told
+        };
+        for (ticket, mut outcome) in ended {
+            if let (JOIN, Err(fault)) = (ticket, &mut outcome) {
+                self.tell_notes(fault);
+                self.failed.store(true, SeqCst);
+            }
+            let slot = lock(&self.waits).remove(&ticket);
+            if let Some(slot) = slot {
+                contained(|| slot.end(outcome));
+            }
+        }
+        told
+    }
+
+    /// An await of what the machine gives a ticket for.
+    ///
+    /// # Errors
+    /// What the machine says.
+    pub fn ask(
+        &self,
+        ask: impl FnOnce(&mut Machine, Duration) -> Result<Ticket, Fault>,
+    ) -> Result<Arc<Slot>, Fault> {
+        self.act(|machine, now| {
+            let ticket = ask(machine, now)?;
+            Ok(self.await_of(ticket))
+        })
+    }
+
+    /// A call of the engine's: `job` is made with its ticket, in the order of the calls.
+    ///
+    /// # Errors
+    /// Nothing comes of the group any more.
+    pub fn call(
+        &self,
+        ask: impl FnOnce(&mut Machine) -> Result<Ticket, Fault>,
+        job: impl FnOnce(Arc<Slot>) -> Job,
+    ) -> Result<Arc<Slot>, Fault> {
+        self.act(|machine, _| {
+            let ticket = ask(machine)?;
+            let slot = self.await_of(ticket);
+            // Under the lock: the engine's thread hears of calls in their order, and before they go.
+            self.driver.add(Key(self.serial, ticket), job(slot.clone()));
+            Ok(slot)
+        })
+    }
+
+    /// Under the machine's lock: nobody has ended it yet.
+    fn await_of(&self, ticket: Ticket) -> Arc<Slot> {
+        let slot = Arc::new(Slot::default());
+        lock(&self.waits).insert(ticket, slot.clone());
+        slot
+    }
+
+    /// Somebody was turned away: told to whoever waits in vain.
+    pub fn note(&self, text: String) {
+        let mut notes = lock(&self.notes);
+        if notes.len() < 4 && !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    fn tell_notes(&self, fault: &mut Fault) {
+        let notes = lock(&self.notes);
+        if !notes.is_empty() {
+            fault.text = format!("{} ({})", fault.text, notes.join("; "));
+        }
+    }
+
+    /// How long the thread of the links may sleep.
+    pub fn sleep(&self) -> Duration {
+        // A call that becomes ready meanwhile has its deadline after that.
+        let next = lock(&self.machine).next();
+        next.saturating_sub(self.now()).min(self.deadline)
+    }
+}
+
+impl Asks for World {
+    fn ready(&self, group: GroupId, ticket: Ticket, operand: Result<(), String>) {
+        self.act(|machine, now| match operand {
+            Ok(()) => machine.ready(group, ticket, now),
+            Err(text) => machine.operand_failed(group, ticket, text),
+        });
+    }
+
+    fn done(&self, group: GroupId, ticket: Ticket, result: Result<(), String>) {
+        self.act(|machine, now| machine.done(group, ticket, result, now));
+    }
+
+    fn leave(&self) {
+        if !self.left.swap(true, SeqCst) {
+            self.act(|machine, _| machine.leave());
+            self.links.ring();
+        }
+    }
+
+    fn is_over(&self) -> (bool, bool) {
+        let (alone, lost) = lock(&self.machine).is_alone();
+        (self.left.load(SeqCst) && alone || self.failed.load(SeqCst), lost)
+    }
+}

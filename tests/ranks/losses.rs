@@ -1,0 +1,209 @@
+//! Ranks that are killed, stopped, or leave.
+
+use super::stage::{Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, settle, signal, told};
+use futensor::Device;
+use futensor::ranks::Combine::Sum;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub fn scenes() -> Vec<Scene> {
+    let losing = |name, play| Scene { name, ranks: 3, play, direct: others_end_well };
+    vec![
+        losing("losses::a_rank_killed_before_its_call_is_named_and_the_rest_goes_on", before),
+        losing("losses::a_rank_killed_in_mid_course_is_named_and_the_rest_goes_on", middle),
+        losing("losses::a_rank_killed_while_others_shrink_is_left_out_too", shrinking),
+        losing("losses::rank_0_is_a_rank_like_any_other", first),
+        losing("losses::a_rank_killed_while_all_join_ends_the_join", joining),
+        losing("losses::a_loss_concerns_the_groups_that_share_it_alone", apart),
+        Scene {
+            name: "losses::a_stopped_rank_is_lost_once_it_was_silent_for_too_long",
+            ranks: 3,
+            play: stopped,
+            direct: with_one_stopped,
+        },
+        Scene::of("losses::a_rank_that_leaves_first_is_no_loss_to_what_it_took_part_in", 2, leaves),
+        Scene::of("losses::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it", 2, absent),
+    ]
+}
+
+/// Those that were not to die end well, and leave nothing.
+fn others_end_well(launcher: &Path, scene: &Scene) {
+    let folder = Folder::new(scene);
+    let output = command(launcher, scene, &folder).output().expect("mpirun runs");
+    let ended = (0..scene.ranks).filter(|r| folder.read(&format!("well-{r}")).is_some()).count();
+    let died = (0..scene.ranks).filter(|r| folder.read(&format!("died-{r}")).is_some()).count();
+    assert_eq!(ended + died, scene.ranks, "{died} died:\n{}", told(&output));
+    assert!(died > 0);
+    nothing_is_left(scene);
+}
+
+fn with_one_stopped(launcher: &Path, scene: &Scene) {
+    let folder = Folder::new(scene);
+    let mut ranks = command(launcher, scene, &folder);
+    let child = ranks.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+    let child = child.expect("mpirun runs");
+    let since = Instant::now();
+    let well = || (0..scene.ranks).filter(|r| folder.read(&format!("well-{r}")).is_some()).count();
+    while well() < scene.ranks - 1 && since.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let stopped = folder.read("stopped-2").expect("it has stopped").parse().expect("a process");
+    signal(stopped, libc::SIGKILL);
+    let output = child.wait_with_output().expect("mpirun ends");
+    assert_eq!(well(), scene.ranks - 1, "{}", told(&output));
+    nothing_is_left(scene);
+}
+
+/// How long a loss may take to be told. On two cores with three ranks and whatever else runs; the
+/// figure itself is noted, and `benches/ranks` has many.
+const SOON: Duration = Duration::from_millis(100);
+
+fn survives(stage: &Stage, group: &futensor::ranks::Group, lost: usize) {
+    let rest = block_on(group.shrink()).expect("those who are left");
+    assert_eq!(rest.size(), group.size() - 1);
+    assert_eq!(rest.rank(), group.rank() - (group.rank() > lost) as usize);
+    let sum = Device::cpu().ones([1000]).all_reduce(&rest, Sum).sum_all();
+    assert_eq!(block_on(sum.item::<f32>()).unwrap(), 1000.0 * rest.size() as f32);
+    block_on(rest.barrier()).expect("all who are left");
+    stage.note(&format!("well-{}", group.rank()), "");
+}
+
+fn fails(stage: &Stage, waits: futensor::TensorFuture, lost: usize) {
+    let error = block_on(&waits).unwrap_err();
+    let took = stage.since_death_of(lost);
+    assert!(error.is_peer_lost() && error.lost_rank() == Some(lost), "{error}");
+    assert!(took < SOON, "it took {took:?}");
+}
+
+fn before(stage: Stage) {
+    let group = stage.join();
+    if group.rank() == 2 {
+        stage.dies(2);
+    }
+    let x = Device::cpu().ones([1 << 20]);
+    fails(&stage, x.all_reduce(&group, Sum), 2);
+    // What is asked of the group later fails at once, and with the same rank.
+    assert_eq!(block_on(&x.all_gather(&group)).unwrap_err().lost_rank(), Some(2));
+    survives(&stage, &group, 2);
+}
+
+fn middle(stage: Stage) {
+    let group = stage.join();
+    let x = Device::cpu().ones([8 << 20]) * 1.0;
+    block_on(&x.all_reduce(&group, Sum)).expect("a sum");
+    let sums: Vec<_> = (0..20).map(|_| x.all_reduce(&group, Sum)).collect();
+    if group.rank() == 2 {
+        block_on(&sums[2]).expect("a sum");
+        stage.dies(2);
+    }
+    fails(&stage, sums[19].clone(), 2);
+    survives(&stage, &group, 2);
+}
+
+fn first(stage: Stage) {
+    let group = stage.join();
+    if group.rank() == 0 {
+        stage.dies(0);
+    }
+    fails(&stage, Device::cpu().ones([4]).all_reduce(&group, Sum), 0);
+    survives(&stage, &group, 0);
+}
+
+fn shrinking(stage: Stage) {
+    let group = stage.join();
+    if group.rank() == 2 {
+        stage.dies(2);
+    }
+    fails(&stage, Device::cpu().ones([4]).all_reduce(&group, Sum), 2);
+    let shrinks = group.shrink();
+    if group.rank() == 1 {
+        stage.dies(1);
+    }
+    let rest = block_on(shrinks).expect("this one alone");
+    // Either it was lost before the new group came to be, or to the new group.
+    let rest = if rest.size() == 2 { block_on(rest.shrink()).expect("this one alone") } else { rest };
+    assert_eq!((rest.size(), rest.rank()), (1, 0));
+    stage.note("well-0", "");
+}
+
+fn joining(stage: Stage) {
+    let joins = futensor::ranks::Group::join(stage.options());
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun says so");
+    if rank == "1" {
+        std::thread::sleep(Duration::from_millis(200));
+        stage.dies(1);
+    }
+    match block_on(joins) {
+        Err(error) => assert_eq!(error.lost_rank(), Some(1), "{error}"),
+        Ok(_) => panic!("joined without rank 1"),
+    }
+    assert!(stage.since_death_of(1) < SOON);
+    stage.note(&format!("well-{rank}"), "");
+}
+
+fn apart(stage: Stage) {
+    let group = stage.join();
+    let pair = block_on(group.split((group.rank() == 2) as u64)).expect("a part");
+    let x = Device::cpu().ones([100]);
+    if group.rank() == 2 {
+        block_on(group.barrier()).expect("all are here");
+        settle();
+        stage.dies(2);
+    }
+    block_on(group.barrier()).expect("all are here");
+    fails(&stage, x.all_reduce(&group, Sum), 2);
+    for _ in 0..20 {
+        assert_eq!(block_on(x.all_reduce(&pair, Sum).sum_all().item::<f32>()).unwrap(), 200.0);
+    }
+    stage.note(&format!("well-{}", group.rank()), "");
+}
+
+fn stopped(stage: Stage) {
+    let group = stage.join();
+    block_on(group.barrier()).expect("all are here");
+    settle();
+    if group.rank() == 2 {
+        stage.stops(2);
+    }
+    let since = Instant::now();
+    let error = block_on(&Device::cpu().ones([4]).all_reduce(&group, Sum)).unwrap_err();
+    let took = since.elapsed();
+    assert_eq!(error.lost_rank(), Some(2), "{error}");
+    // Its last beat may be as old as the time between two.
+    assert!(took < SILENCE + SOON && took > SILENCE / 2, "it took {took:?}");
+    survives(&stage, &group, 2);
+}
+
+fn leaves(stage: Stage) {
+    let group = stage.join();
+    let x = Device::cpu().ones([1 << 20]);
+    let sums: Vec<_> = (0..5).map(|_| x.all_reduce(&group, Sum)).collect();
+    if group.rank() == 1 {
+        sums.iter().for_each(|sum| drop(block_on(sum).expect("a sum")));
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    sums.iter().for_each(|sum| drop(block_on(sum).expect("a sum")));
+    let error = block_on(&x.all_reduce(&group, Sum)).unwrap_err();
+    assert!(error.lost_rank() == Some(1) && error.message().contains("left"), "{error}");
+}
+
+fn absent(stage: Stage) {
+    let options = stage.options().deadline(Duration::from_secs(3)).compares(false);
+    let group = block_on(futensor::ranks::Group::join(options)).expect("a group");
+    block_on(group.barrier()).expect("all are here");
+    let x = Device::cpu().ones([4]);
+    if group.rank() == 0 {
+        let since = Instant::now();
+        let error = block_on(&x.all_reduce(&group, Sum)).unwrap_err();
+        assert_eq!(error.lost_rank(), Some(1), "{error}");
+        assert!(error.message().contains("has not come to"), "{error}");
+        let late = since.elapsed().saturating_sub(Duration::from_secs(3));
+        assert!(late < SOON, "late by {late:?}");
+    } else {
+        std::thread::sleep(Duration::from_millis(3500));
+        assert!(block_on(&x.all_reduce(&group, Sum)).is_err());
+    }
+    // Both are there: the group of all that are left is the same.
+    assert_eq!(block_on(group.shrink()).expect("both").size(), 2);
+}

@@ -1,0 +1,178 @@
+//! How a trial starts its ranks, and how a rank finds itself.
+
+use futensor::ranks::{Group, Options};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// A scene: what each rank does, and who has them do it.
+#[derive(Clone, Copy)]
+pub struct Scene {
+    pub name: &'static str,
+    pub ranks: usize,
+    pub play: fn(Stage),
+    pub direct: fn(&Path, &Scene),
+}
+
+impl Scene {
+    /// One that all ranks end well.
+    pub const fn of(name: &'static str, ranks: usize, play: fn(Stage)) -> Scene {
+        Scene { name, ranks, play, direct: all_end_well }
+    }
+}
+
+/// What a rank knows of its trial.
+pub struct Stage {
+    pub scene: String,
+    folder: PathBuf,
+}
+
+/// A quarter of a second is long where nothing else is said.
+pub const SILENCE: Duration = Duration::from_millis(1500);
+
+impl Stage {
+    /// Where this process is a rank.
+    pub fn of_this_process() -> Option<Stage> {
+        let mut args = std::env::args().skip(1);
+        (args.next()? == "--scene").then_some(())?;
+        Some(Stage { scene: args.next()?, folder: args.next()?.into() })
+    }
+
+    pub fn options(&self) -> Options {
+        Options::default().silence(SILENCE).arrival(Duration::from_secs(20)).deadline(Duration::from_secs(20))
+    }
+
+    pub fn join(&self) -> Group {
+        let group = block_on(Group::join(self.options())).expect("a group");
+        settle();
+        group
+    }
+
+    /// Ends this process at once, and says when.
+    pub fn dies(&self, rank: usize) -> ! {
+        fs::write(self.folder.join(format!("died-{rank}")), format!("{}", now().as_nanos())).expect("a note");
+        signal(std::process::id(), libc::SIGKILL);
+        unreachable!("it was killed")
+    }
+
+    /// Stops this process for good; the trial ends it.
+    pub fn stops(&self, rank: usize) {
+        fs::write(self.folder.join(format!("stopped-{rank}")), format!("{}", std::process::id()))
+            .expect("a note");
+        signal(std::process::id(), libc::SIGSTOP);
+    }
+
+    /// How long ago a rank died.
+    pub fn since_death_of(&self, rank: usize) -> Duration {
+        let noticed = now();
+        let text = fs::read_to_string(self.folder.join(format!("died-{rank}"))).expect("it has died");
+        noticed.saturating_sub(Duration::from_nanos(text.parse().expect("a time")))
+    }
+
+    /// Puts a figure where the trial finds it.
+    pub fn note(&self, name: &str, text: impl std::fmt::Display) {
+        fs::write(self.folder.join(name), text.to_string()).expect("a note");
+    }
+}
+
+/// What is through here may not be known to be through elsewhere, and fails there if this rank breaks
+/// the group at once. So who is to break it gives the others a moment: no promise depends on it.
+pub fn settle() {
+    std::thread::sleep(Duration::from_millis(150));
+}
+
+/// The machine's clock, the same in all processes.
+#[allow(unsafe_code)]
+pub fn now() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[allow(unsafe_code)]
+pub fn signal(process: u32, signal: i32) {
+    // SAFETY: a system call; the process is one of this trial's.
+    unsafe { libc::kill(process as i32, signal) };
+}
+
+pub fn block_on<F: IntoFuture>(f: F) -> F::Output {
+    futures::executor::block_on(f.into_future())
+}
+
+/// The `mpirun` to start ranks with.
+pub fn launcher() -> Option<PathBuf> {
+    let named = std::env::var("FUTENSOR_MPIRUN").ok().map(PathBuf::from);
+    let folders = std::env::var("VIRTUAL_ENV").map(|venv| format!("{venv}/bin:")).unwrap_or_default()
+        + &std::env::var("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders).map(|folder| folder.join("mpirun")).find(|path| path.exists());
+    named.or(found)
+}
+
+/// A folder that goes with its trial.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(scene: &Scene) -> Folder {
+        let path = std::env::temp_dir().join(format!(
+            "futensor-scene-{}-{}",
+            scene.name.replace(':', "-"),
+            std::process::id()
+        ));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    pub fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.0.join(name)).ok()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a scene's ranks under `mpirun`, told to go on without those that end.
+pub fn command(launcher: &Path, scene: &Scene, folder: &Folder) -> Command {
+    let mut command = Command::new(launcher);
+    command.args(["--with-ft", "ulfm", "--oversubscribe", "-n", &scene.ranks.to_string()]);
+    command.arg(std::env::current_exe().expect("this program"));
+    command.arg("--scene").arg(scene.name).arg(&folder.0);
+    // A container has one user, who is root.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
+}
+
+pub fn told(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn all_end_well(launcher: &Path, scene: &Scene) {
+    let folder = Folder::new(scene);
+    let output = command(launcher, scene, &folder).output().expect("mpirun runs");
+    assert!(output.status.success(), "{}", told(&output));
+    nothing_is_left(scene);
+}
+
+/// No process of the scene's, and no note of where to meet.
+pub fn nothing_is_left(scene: &Scene) {
+    let me = std::env::current_exe().expect("this program");
+    let of_scene = |folder: &Path| {
+        let line = fs::read(folder.join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
+        let is_me = words.first().is_some_and(|word| *word == me.as_os_str().as_encoded_bytes());
+        let ended = fs::read_to_string(folder.join("stat")).is_ok_and(|stat| stat.contains(") Z "));
+        is_me && !ended && words.get(2).is_some_and(|word| *word == scene.name.as_bytes())
+    };
+    let processes = || fs::read_dir("/proc").expect("processes").flatten().any(|entry| of_scene(&entry.path()));
+    super::support::until(|| !processes());
+    let user = std::env::temp_dir();
+    let notes = fs::read_dir(user).expect("files").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = notes.filter(|name| name.to_string_lossy().starts_with("futensor-ranks-")).collect();
+    assert!(left.is_empty(), "{left:?} are left");
+}

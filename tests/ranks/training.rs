@@ -1,0 +1,159 @@
+//! Training over ranks: the same curve as alone, on after a loss, layers in parts.
+
+use super::stage::{Scene, Stage, block_on};
+use futensor::data::Loader;
+use futensor::nn::{ColumnLinear, Linear, Module, Relu, RowLinear, Sequential};
+use futensor::optim::{AdamW, Sgd};
+use futensor::ranks::Combine::Sum;
+use futensor::ranks::Group;
+use futensor::train::Trainer;
+use futensor::{Device, TensorFuture, grad};
+
+pub fn scenes() -> Vec<Scene> {
+    vec![
+        Scene::of("training::several_ranks_come_to_the_losses_of_one", 3, same_losses),
+        Scene::of("training::gradients_in_many_buckets_are_those_of_one_batch", 2, buckets),
+        Scene::of("training::layers_in_parts_give_what_the_whole_gives", 2, layers),
+        Scene::of("training::a_layer_that_does_not_divide_says_so", 3, uneven),
+    ]
+}
+
+const ROWS: usize = 50;
+
+fn net(device: &Device) -> Sequential {
+    Sequential::new().then(Linear::new(6, 32, device)).then(Relu).then(Linear::new(32, 1, device))
+}
+
+/// Ten epochs of five batches, of which the last does not divide by the ranks: the losses, and the
+/// parameters at the end.
+fn train(group: &Group, device: &Device) -> (Vec<f32>, Vec<f32>) {
+    // Each rank begins elsewhere: what they train is rank 0's.
+    device.seed(7 + group.rank() as u64);
+    let net = net(device);
+    device.seed(7);
+    let trainer = Trainer::new([device]).with_group(group);
+    trainer.prepare_model(&net);
+    let mut optimizer = AdamW::new(net.parameters(), 1e-2);
+    let all: Vec<f32> = block_on(device.randn([ROWS, 6]).to_vec()).expect("rows");
+    let loader = Loader::new(ROWS, move |at, device| {
+        let rows: Vec<f32> = at.iter().flat_map(|i| all[i * 6..][..6].to_vec()).collect();
+        Ok(device.from_vec(rows, [at.len(), 6]))
+    });
+    let loader = loader.batch_size(11).shuffle(3).part(group.rank(), group.size());
+    let mut losses = Vec::new();
+    for epoch in 0..10 {
+        let mut batches = loader.epoch(epoch, device);
+        while let Some(x) = block_on(batches.next()) {
+            let x = x.expect("a batch");
+            let batch = trainer.prepare_batch(&[&x]);
+            let loss = trainer.step(&net, &mut optimizer, &batch, |part| {
+                let wanted = part[0].square().sum_keepdim(1);
+                net.forward(&part[0]).mse_loss(&wanted, ())
+            });
+            losses.push(block_on(loss.item::<f32>()).expect("a loss"));
+        }
+    }
+    let parameters =
+        net.parameters().iter().flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values")).collect();
+    (losses, parameters)
+}
+
+fn same_losses(stage: Stage) {
+    let group = stage.join();
+    let device = Device::cpu();
+    let (losses, parameters) = train(&group, &device);
+    let (alone, _) = train(&Group::alone(), &device);
+    assert_eq!((losses.len(), alone.len()), (50, 50));
+    if group.rank() == 0 {
+        // The same rows and the same first weights: the sums are in another order.
+        for (step, (together, alone)) in losses.iter().zip(&alone).enumerate() {
+            assert!((together - alone).abs() <= 2e-3 * alone.abs(), "step {step}: {together}, alone {alone}");
+        }
+    }
+    assert!(losses[49] < losses[0] / 2.0, "it learns: {losses:?}");
+    // Bit for bit the same on all ranks.
+    let mine = device.from_vec(parameters.clone(), [1, parameters.len()]);
+    let all = block_on(mine.all_gather(&group).to_vec::<f32>()).expect("all parameters");
+    assert!(all.chunks(parameters.len()).all(|other| other == parameters));
+}
+
+fn buckets(stage: Stage) {
+    let group = stage.join();
+    let device = Device::cpu();
+    device.seed(1);
+    // Beyond one bucket, within one, and of another type's size.
+    let sizes = [[1500, 1000], [3, 5], [700, 900], [1, 1], [1200, 1100]];
+    let layers: Vec<Linear> = sizes.iter().map(|[n, m]| Linear::new(*n, *m, &device)).collect();
+    let inputs: Vec<TensorFuture> = sizes.iter().map(|[n, _]| device.randn([2, *n])).collect();
+    let loss = |r: usize| {
+        let one = |(layer, x): (&Linear, &TensorFuture)| layer.forward(&x.narrow(0, r, 1)).sum_all();
+        layers.iter().zip(&inputs).map(one).reduce(|a, b| a + b).expect("layers")
+    };
+    struct All<'a>(&'a [Linear]);
+    impl Module for All<'_> {
+        fn forward(&self, x: &TensorFuture) -> TensorFuture {
+            x.clone()
+        }
+        fn parts(&self, visit: &mut dyn FnMut(&str, futensor::nn::Part<'_>)) {
+            self.0
+                .iter()
+                .enumerate()
+                .for_each(|(i, layer)| visit(&i.to_string(), futensor::nn::Part::Module(layer)));
+        }
+    }
+    let before: Vec<Vec<f32>> = values(&layers);
+    let wanted = grad((loss(0) + loss(1)) / 2.0, &All(&layers).parameters());
+    let wanted: Vec<Vec<f32>> =
+        wanted.iter().map(|g| block_on(g.to_vec::<f32>()).expect("a gradient")).collect();
+    let trainer = Trainer::new([&device]).with_group(&group);
+    let mut sgd = Sgd::new(All(&layers).parameters(), 1.0);
+    let batch = trainer.prepare_batch(&[&device.ones([1])]);
+    let mine = group.rank();
+    block_on(&trainer.step(&All(&layers), &mut sgd, &batch, |_| loss(mine))).expect("a step");
+    for ((after, before), gradient) in values(&layers).iter().zip(&before).zip(&wanted) {
+        for ((after, before), gradient) in after.iter().zip(before).zip(gradient) {
+            assert!((before - gradient - after).abs() < 1e-4, "{before} - {gradient} is not {after}");
+        }
+    }
+}
+
+fn values(layers: &[Linear]) -> Vec<Vec<f32>> {
+    let all = layers.iter().flat_map(|layer| layer.parameters());
+    all.map(|p| block_on(p.value().to_vec::<f32>()).expect("values")).collect()
+}
+
+fn layers(stage: Stage) {
+    let group = stage.join();
+    let (device, n) = (Device::cpu(), group.size());
+    device.seed(5);
+    let (up, down) = (Linear::new(4, 6, &device), Linear::new(6, 3, &device));
+    let x = device.randn([5, 4]).requires_grad();
+    let whole = down.forward(&up.forward(&x).relu());
+    let wrt = [x.clone(), up.weight(), down.weight(), down.bias().expect("a bias")];
+    let wanted = grad(whole.square().sum_all(), &wrt);
+    let (columns, rows) = (ColumnLinear::of(&up, &group), RowLinear::of(&down, &group));
+    assert_eq!(columns.parameters()[0].value().dims(), [6 / n, 4]);
+    let parts = rows.forward(&columns.forward(&x).relu());
+    let near = |a: &TensorFuture, b: &TensorFuture| {
+        assert_eq!(a.dims(), b.dims());
+        block_on((a - b).abs().max_all().item::<f32>()).expect("a difference") < 1e-4
+    };
+    assert!(near(&parts, &whole));
+    let own = [x, columns.parameters()[0].value(), rows.parameters()[0].value(), rows.parameters()[1].value()];
+    let found = grad(parts.square().sum_all(), &own);
+    let mine = |x: &TensorFuture, dim: isize, size: usize| x.narrow(dim, group.rank() * size, size);
+    assert!(near(&found[0], &wanted[0]), "of the input, on every rank whole");
+    assert!(near(&found[1], &mine(&wanted[1], 0, 6 / n)));
+    assert!(near(&found[2], &mine(&wanted[2], 1, 6 / n)));
+    assert!(near(&found[3], &wanted[3]));
+}
+
+fn uneven(stage: Stage) {
+    let group = stage.join();
+    let device = Device::cpu();
+    let layer = ColumnLinear::of(&Linear::new(2, 4, &device), &group);
+    let error = block_on(&layer.forward(&device.ones([1, 2]))).unwrap_err();
+    assert!(error.is_shape() && error.message().contains("does not divide by 3 ranks"), "{error}");
+    // Nothing was asked of the group, which goes on.
+    assert_eq!(block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"), 3.0);
+}
