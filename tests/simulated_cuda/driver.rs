@@ -21,6 +21,7 @@ pub fn all() -> Vec<Entry> {
         a_block_with_large_products_becomes_a_graph_and_its_operands_may_move
         a_warm_region_is_one_graph_from_its_first_call
         a_warm_device_has_its_handles_before_the_first_product
+        a_device_that_is_lost_while_values_arrive_ends_every_await
         a_process_may_end_with_work_queued
     ]
     .to_vec()
@@ -231,6 +232,33 @@ fn a_warm_device_has_its_handles_before_the_first_product(simulator: &Simulator,
     assert_eq!(simulator.stats().live_handles, 3);
     drop((x, device));
     until(|| simulator.stats().live_handles == 0);
+}
+
+/// A device is lost when some pieces of what is read have come. In a process of its own: what has come
+/// is copied on, from memory that a machine made anew would take away.
+pub fn lost() {
+    let seed: u64 = std::env::var("FUTENSOR_TEST_SEED").unwrap().parse().unwrap();
+    let _deadline = Deadline::of("reads of a device that is lost");
+    let simulator = Simulator::attach().unwrap();
+    let device = Device::cuda_with(0, CudaOptions::default().pinned_bytes(0)).unwrap();
+    let x = block_on(device.arange(0.0, 2_500_000.0, 1.0) + 0.0).unwrap();
+    simulator.pause();
+    let reads: Vec<_> = (0..4).map(|k| (&x + k as f64).to_vec::<f32>()).collect();
+    let (moved, shown) = (x.to_device(&Device::cpu()), x.display());
+    simulator.step(4 + 3 * seed);
+    simulator.lose_device(0, futensor_simulated_driver::ECC_UNCORRECTABLE);
+    simulator.resume();
+    for read in reads {
+        assert!(block_on(read).unwrap_err().is_device_lost());
+    }
+    assert!(block_on(moved).unwrap_err().is_device_lost());
+    assert!(block_on(shown).unwrap_err().is_device_lost());
+}
+
+fn a_device_that_is_lost_while_values_arrive_ends_every_await(_: &Simulator, _: u64) {
+    for seed in 0..8 {
+        assert_eq!(played("lost", |c| c.env("FUTENSOR_TEST_SEED", seed.to_string())), "", "seed {seed}");
+    }
 }
 
 /// Queues work of every kind and goes.

@@ -47,6 +47,7 @@ pub fn part() -> Option<ExitCode> {
         "timed" => println!("{}", timed()),
         "held" => println!("{}", driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))),
         "gone" => driver::gone(),
+        "lost" => driver::lost(),
         "refused" => println!("{}", refused()),
         _ => println!("{:?}", values()),
     }
