@@ -429,6 +429,7 @@ impl Machine {
     }
 
     /// Whether a stream's first step was put off: what need not follow it goes elsewhere.
+    #[allow(dead_code)] // Host devices put nothing off.
     pub fn stuck(&mut self, stream: usize, is: bool) {
         self.streams[stream].stuck = is;
     }

@@ -47,12 +47,14 @@ pub(crate) trait Sink: Send + Sync {
     fn name(&self) -> &'static str;
     /// Memory for all elements in row-major order, where the sink takes them as they are: then it
     /// may be filled in pieces, and the sink is not called.
+    #[allow(dead_code)] // Host devices have all elements at once.
     fn room(&self) -> Option<Result<Room, Refusal>> {
         None
     }
 }
 
 /// Host memory that somebody else fills.
+#[allow(dead_code)] // As above.
 pub(crate) struct Room {
     pub ptr: *mut u8,
     /// To be called when all of it is written; the memory is kept until then.
@@ -64,6 +66,7 @@ unsafe impl Send for Room {}
 
 impl Room {
     /// Memory for so many bytes, which the second has as well.
+    #[allow(dead_code)] // As above.
     pub fn plain(bytes: usize) -> Result<(Room, Arc<Vec<MaybeUninit<u64>>>), Refusal> {
         let mut words: Vec<MaybeUninit<u64>> = Vec::new();
         let n = bytes.div_ceil(8);

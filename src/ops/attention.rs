@@ -125,6 +125,7 @@ pub(crate) enum Flow {
 /// `(q, k, v, upstream)`, the [`Flow::Stats`] of these for the others, then the mask if there is
 /// one: of an attention what flows back. No host has a kernel for it.
 pub(crate) struct AttentionGradient {
+    #[allow(dead_code)] // Read by devices that have a kernel.
     pub of: Attention,
     pub result: Flow,
 }

@@ -32,6 +32,7 @@ struct Slot<R, F> {
     at: build::At,
     taken: Arc<Mutex<Option<R>>>,
     take: F,
+    #[allow(dead_code)] // Host devices have all elements at once.
     room: Option<MakeRoom<R>>,
 }
 
