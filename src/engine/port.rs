@@ -534,7 +534,9 @@ impl Home for Port {
             // Its queued work may now be cancelled.
             Phase::Pending => self.look(node),
             Phase::Done
-                if node.value().is_some_and(|v| v.shared_bytes() >= FREED_BY_CALLER)
+                // A view's, whose elements others have, goes here: on its way to the engine it would keep
+                // them from being written over.
+                if node.value().is_some_and(|v| v.bytes_freed() >= FREED_BY_CALLER)
                     && node.is_only_owner() =>
             {
                 self.look(node);

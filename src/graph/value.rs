@@ -229,8 +229,11 @@ impl Value {
         }
     }
 
-    /// Bytes outside the node whose memory this value keeps.
-    pub fn shared_bytes(&self) -> usize {
-        self.buffer().map_or(0, Buffer::bytes)
+    /// Bytes outside the node that go with this value: none where others have them too.
+    pub fn bytes_freed(&self) -> usize {
+        match &self.storage {
+            Storage::Shared(buffer) if owners(buffer) == 1 => buffer.bytes(),
+            _ => 0,
+        }
     }
 }
