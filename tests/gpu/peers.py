@@ -96,6 +96,60 @@ def torch_rows():
     row("PyTorch eager", "host to device", 4 * N / median(5, timed(lambda: host.cuda(), wait)) / 1e9, "GB/s")
 
 
+def torch_families():
+    """The families of benches/gpu, each by events."""
+    import torch
+    from torch.nn import functional as F
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    n = M
+    x = torch.randn(n, n, device="cuda")
+    half = x.bfloat16()
+    weight, bias = torch.ones(n, device="cuda"), torch.zeros(n, device="cuda")
+    index = torch.randint(n, (n,), device="cuda")
+    ids = index[:, None].expand(n, n).contiguous()
+    image = torch.randn(32, 64, n // 64, n // 64, device="cuda")
+    filters = torch.randn(64, 64, 3, 3, device="cuda")
+    many = {
+        "add": lambda: x + x,
+        "gelu": lambda: F.gelu(x),
+        "sum of rows": lambda: x.sum(1),
+        "sum of columns": lambda: x.sum(0),
+        "argmax of rows": lambda: x.argmax(1),
+        "softmax of rows": lambda: x.softmax(1),
+        "softmax of rows, bf16": lambda: half.softmax(1),
+        "softmax of columns": lambda: x.softmax(0),
+        "layer norm": lambda: F.layer_norm(x, (n,), weight, bias),
+        "layer norm, bf16": lambda: F.layer_norm(half, (n,), weight.bfloat16(), bias.bfloat16()),
+        "transposed copy": lambda: x.t().contiguous(),
+        "cumsum of rows": lambda: x.cumsum(1),
+        "sort of rows": lambda: x.sort(1).values,
+        "50 largest of rows": lambda: x.topk(50, 1).values,
+        "rows by index": lambda: x.index_select(0, index),
+        "scatter_add of rows": lambda: torch.zeros(n, n, device="cuda").scatter_add(0, ids, x),
+        "product with bias and gelu": lambda: F.gelu(x @ x + bias),
+        "product with bias and gelu, bf16": lambda: F.gelu(half @ half + bias.bfloat16()),
+        "convolution 3 x 3, 64 channels": lambda: F.conv2d(image, filters, padding=1),
+        "greatest of 2 x 2": lambda: F.max_pool2d(image, 2),
+    }
+    for dtype, name in [(torch.float32, "float32"), (torch.bfloat16, "bf16")]:
+        q = torch.randn(4, 16, n // 2, 64, device="cuda", dtype=dtype)
+        many[f"causal attention, {name}"] = lambda q=q: F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    for who, made in [("PyTorch eager", lambda f: f), ("torch.compile", torch.compile)]:
+        for name, call in many.items():
+            call = made(call)
+
+            def sample():
+                began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                began.record()
+                call()
+                ended.record()
+                ended.synchronize()
+                return began.elapsed_time(ended) * 1e3
+
+            row(who, f"GPU's time: {name}", median(10, sample), "us")
+
+
 def cupy_rows():
     import cupy
 
@@ -107,7 +161,7 @@ def cupy_rows():
     ask("CuPy", array, add, chain, lambda x: (x * 0.5).sum(), cupy.matmul, wait, types)
 
 
-for rows in (torch_rows, cupy_rows):
+for rows in (torch_rows, torch_families, cupy_rows):
     try:
         rows()
     except ImportError as error:

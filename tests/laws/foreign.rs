@@ -524,7 +524,7 @@ fn a_payload_may_panic_as_it_goes(kind: Kind) {
         assert!(ruled.error().unwrap().is_kernel());
         is_well(&device);
     }
-    if kind != Kind::SimulatedCuda {
+    if kind != Kind::Cuda {
         // On whatever thread a part runs: of two panics one is not told, and goes as well.
         let x = device.ones([5000]) + 1.0;
         for _ in 0..50 {

@@ -44,6 +44,15 @@ impl Compiler {
         *unsafe { self.library.get::<F>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
+    /// Its version, as (13, 0).
+    pub fn version(&self) -> (c_int, c_int) {
+        let (mut major, mut minor) = (0, 0);
+        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = self.call("nvrtcVersion");
+        // SAFETY: both pointers are to live integers.
+        assert_eq!(unsafe { version(&mut major, &mut minor) }, 0, "nvrtcVersion");
+        (major, minor)
+    }
+
     /// Compiles to a CUBIN for `sm_{arch}`; the log is the error. A kernel that keeps registers in
     /// memory is one, too.
     pub fn compile(&self, source: &str, arch: u32, options: &[&str]) -> Result<Vec<u8>, String> {

@@ -36,7 +36,6 @@ mod host {
 mod catalogue;
 #[path = "host.rs"]
 mod on_host;
-mod suite;
 mod values;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -70,28 +69,6 @@ fn main() {
             });
             trials.push(trial.with_ignored_flag(missing));
         }
-    }
-    let folder = suite::folder();
-    for arch in [80, 90, 100] {
-        let (folder, compiler) = (folder.clone(), compiler.clone());
-        let missing = compiler.is_none() || folder.is_none();
-        let trial = Trial::test(format!("kernels_of_the_suite_compile_for_sm_{arch}"), move || {
-            let (units, count) = suite::units(&folder.ok_or("no folder is named")?)?;
-            if count == 0 {
-                return Err("the folder holds no kernels".into());
-            }
-            let compiler = compiler.ok_or("there is no NVRTC")?;
-            for text in &units {
-                compiler.compile(text, arch, cuda::kernels::source::OPTIONS).map_err(|log| {
-                    let path = std::env::temp_dir().join(format!("futensor-suite-{arch}.cu"));
-                    let _ = std::fs::write(&path, text);
-                    Failed::from(format!("{}\n{log}", path.display()))
-                })?;
-            }
-            println!("{count} kernels in {} units for sm_{arch}", units.len());
-            Ok(())
-        });
-        trials.push(trial.with_ignored_flag(missing));
     }
     let missing = !on_host::is_there();
     for (name, test) in values::TESTS {

@@ -29,7 +29,7 @@ pub enum Kind {
     /// Nothing is held back, and idle threads sleep at once.
     CpuImpatient,
     /// One stream of a simulated GPU: only in a process that has the simulated driver.
-    SimulatedCuda,
+    Cuda,
 }
 
 /// What a trial panics with where the device has no such thing: it is ignored then.
@@ -47,12 +47,12 @@ impl Kind {
             Kind::CpuWithoutInline => "cpu_without_inline",
             Kind::CpuOneThread => "cpu_one_thread",
             Kind::CpuImpatient => "cpu_impatient",
-            Kind::SimulatedCuda => "simulated_cuda",
+            Kind::Cuda => "simulated_cuda",
         }
     }
 
     pub fn threads(self) -> usize {
-        if matches!(self, Kind::CpuOneThread | Kind::SimulatedCuda) { 1 } else { 2 }
+        if matches!(self, Kind::CpuOneThread | Kind::Cuda) { 1 } else { 2 }
     }
 
     pub fn options(self) -> CpuOptions {
@@ -60,7 +60,7 @@ impl Kind {
         let options = CpuOptions::default().threads(self.threads()).nice(0);
         match self {
             Kind::Cpu | Kind::CpuOneThread => options,
-            Kind::SimulatedCuda => std::panic::resume_unwind(Box::new(NotHere("options of a CPU device"))),
+            Kind::Cuda => std::panic::resume_unwind(Box::new(NotHere("options of a CPU device"))),
             Kind::CpuWithoutInline => options.inline(false),
             Kind::CpuImpatient => options.hold_back(Duration::ZERO).linger(Duration::ZERO),
         }
@@ -68,7 +68,7 @@ impl Kind {
 
     /// A fresh device of this kind.
     pub fn device(self) -> Device {
-        if self == Kind::SimulatedCuda {
+        if self == Kind::Cuda {
             let options = futensor::cuda::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
             return Device::cuda_with(0, options).expect("a simulated GPU");
         }

@@ -1,10 +1,10 @@
 //! The laws of the contract on simulated CUDA: the list of `laws`, on the third kind of device.
 //!
-//!     cargo test -p futensor-tests --test laws_simulated_cuda        # ignored where there is no g++
+//!     cargo test -p futensor-tests --test laws_cuda        # ignored where there is no g++
 //!
-//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `fault` and `gone` as the first
-//! argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure as a kernel, a CPU device's options) are reported
-//! as ignored.
+//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `fault`, `gone` and `full` as the
+//! first argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure
+//! as a kernel, a CPU device's options) are reported as ignored.
 
 #[path = "laws/barriers.rs"]
 mod barriers;
@@ -37,7 +37,7 @@ mod wakers;
 #[path = "laws/weights.rs"]
 mod weights;
 
-use futensor::Device;
+use futensor::{Device, DeviceMemory};
 use futensor_simulated_driver::{Simulator, harness};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,7 +82,7 @@ fn run(simulator: Option<&Simulator>, promise: fn(Kind)) -> Result<Completion, F
     let alone = |on: bool| simulator.into_iter().for_each(|s| s.forbid_blocking(on));
     simulator.into_iter().for_each(|s| s.reset(1, 2));
     alone(true);
-    let outcome = catch_unwind(AssertUnwindSafe(|| promise(Kind::SimulatedCuda)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| promise(Kind::Cuda)));
     alone(false);
     let report = simulator.map(Simulator::report).unwrap_or_default();
     if let Err(panic) = outcome {
@@ -149,12 +149,42 @@ fn gone() {
     }
 }
 
+/// With 95 % of its memory taken a device computes as before; what does not fit is an error alone.
+fn full() {
+    let device = Device::cuda(0).expect("a GPU");
+    let computed = || {
+        let x = device.arange(0.0, 1e5, 1.0);
+        let sum = block_on(((&x % 7.0) * 2.0).sum_all().item::<f32>()).expect("a value");
+        let x = x.reshape([10, 10_000]);
+        let sorted = block_on(x.sort(1, true).narrow(1, 0, 1).to_vec::<f32>()).expect("values");
+        let product = block_on(x.narrow(1, 0, 10).matmul(&device.eye(10)).to_vec::<f32>()).expect("values");
+        (sum, sorted, product)
+    };
+    let want = computed();
+    let DeviceMemory { free: Some(free), total } = device.memory() else { panic!("nothing is known") };
+    let mut taken = 0;
+    let mut kept = Vec::new();
+    while total - (free - taken) < total / 100 * 95 {
+        let bytes = total / 100;
+        kept.push(block_on(device.ones([bytes / 4])).expect("what is free"));
+        taken += bytes;
+    }
+    assert_eq!(computed(), want, "at 95 % of {total} bytes");
+    let error = block_on(device.ones([total / 4 / 10])).expect_err("a tenth of all, of a twentieth");
+    assert!(error.is_out_of_memory(), "{error}");
+    assert_eq!(computed(), want);
+    println!("{taken} bytes in {} values, then: {error}", kept.len());
+    drop(kept);
+    block_on(device.ones([total / 4 / 10])).expect("what was let go");
+}
+
 fn main() {
     // A GPU has no simulator: `tests/gpu/run` says that there is one.
     let real = std::env::var_os("FUTENSOR_DEMAND_GPU").is_some();
     match std::env::args().nth(1).as_deref() {
         Some("fault") if real => return fault(),
         Some("gone") if real => return gone(),
+        Some("full") if real => return full(),
         _ => {}
     }
     let enter = || harness::enter().and_then(|s| s.can_compile().map(|()| s));

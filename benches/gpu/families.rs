@@ -1,0 +1,62 @@
+//! One op of each family of kernels: the GPU's own time for it, by events.
+
+use super::{median, row, wait};
+use futensor::cuda::CudaOptions;
+use futensor::{AttentionOptions, ConvOptions, DType, Device, TensorFuture};
+use futures::executor::block_on;
+
+/// The GPU's time for what one call queues, in microseconds. Its kernels are compiled before.
+fn on_gpu(device: &Device, name: &str, call: impl Fn() -> TensorFuture) {
+    let time = median(10, || {
+        let recording = device.record();
+        block_on(call().wait_to_read()).expect("a value");
+        wait(device);
+        let steps = recording.finish().steps;
+        let times: Vec<_> = steps.iter().filter(|s| s.by_device).map(|s| s.ended - s.began).collect();
+        assert!(!times.is_empty(), "the GPU has timed nothing of {name}");
+        times.iter().map(|time| time.as_secs_f64()).sum()
+    });
+    row(&format!("GPU's time: {name}"), time * 1e6, "us");
+}
+
+/// All families; `n` is the side of the large matrices.
+pub fn all(n: usize) {
+    let device = Device::cuda_with(0, CudaOptions::default().streams(1).timed(1)).expect("there was one");
+    let made = |value: TensorFuture| TensorFuture::from(block_on(value).expect("a value"));
+    let x = made(device.randn([n, n]));
+    let half = made(x.to_dtype(DType::BF16));
+    let (weight, bias) = (made(device.ones([n])), made(device.zeros([n])));
+    let index = made((device.rand([n]) * n as f64).floor().to_dtype(DType::I64));
+    let ids = made(device.zeros([n, n]).to_dtype(DType::I64) + &index.reshape([n, 1]));
+    let run = |name: &str, call: &dyn Fn() -> TensorFuture| on_gpu(&device, name, call);
+
+    run("add", &|| &x + &x);
+    run("gelu", &|| x.gelu());
+    run("sum of rows", &|| x.sum([1]));
+    run("sum of columns", &|| x.sum([0]));
+    run("argmax of rows", &|| x.argmax(1));
+    run("softmax of rows", &|| x.softmax(1));
+    run("softmax of rows, bf16", &|| half.softmax(1));
+    run("softmax of columns", &|| x.softmax(0));
+    run("layer norm", &|| x.layer_norm(&weight, &bias, 1e-5));
+    run("layer norm, bf16", &|| {
+        half.layer_norm(&weight.to_dtype(DType::BF16), &bias.to_dtype(DType::BF16), 1e-5)
+    });
+    run("transposed copy", &|| x.transpose(0, 1).reshape([n * n]));
+    run("cumsum of rows", &|| x.cumsum(1));
+    run("sort of rows", &|| x.sort(1, false));
+    run("50 largest of rows", &|| x.topk(50, 1, true).0);
+    run("rows by index", &|| x.index_select(0, &index));
+    run("scatter_add of rows", &|| device.zeros([n, n]).scatter_add(0, &ids, &x));
+    run("product with bias and gelu", &|| (x.matmul(&x) + &bias).gelu());
+    run("product with bias and gelu, bf16", &|| (half.matmul(&half) + &bias.to_dtype(DType::BF16)).gelu());
+    let image = made(device.randn([32, 64, n / 64, n / 64]));
+    let filter = made(device.randn([64, 64, 3, 3]));
+    run("convolution 3 x 3, 64 channels", &|| image.conv2d(&filter, None, ConvOptions::default().padding(1)));
+    run("greatest of 2 x 2", &|| image.max_pool2d(2));
+    for (dtype, name) in [(DType::F32, "float32"), (DType::BF16, "bf16")] {
+        let q = made(device.randn([4, 16, n / 2, 64]).to_dtype(dtype));
+        let causal = || AttentionOptions::default().causal(true);
+        run(&format!("causal attention, {name}"), &|| q.scaled_dot_product_attention(&q, &q, causal()));
+    }
+}
