@@ -17,11 +17,17 @@ const ROUND64: f64 = 6755399441055744.0;
 const LN2_HIGH: f32 = 0.693145751953125;
 const LN2_LOW: f32 = 1.428_606_8e-6;
 
-/// `e^r` for |r| <= 0.347, before scaling. The polynomial's own error is 2^-28.3.
+/// `e^r - 1` for |r| <= 0.347, before scaling. The polynomial's own error is 2^-28.3.
+#[inline(always)]
+fn expm1_core<S: Simd>(r: f32) -> f32 {
+    let q = horner::<S, 5>(r, [0.49999994, 0.1666652, 0.04166839, 0.00836878, 0.0013814496]);
+    fma::<S>(r * r, q, r)
+}
+
+/// `e^r` for the same r.
 #[inline(always)]
 fn exp_core<S: Simd>(r: f32) -> f32 {
-    let q = horner::<S, 5>(r, [0.49999994, 0.1666652, 0.04166839, 0.00836878, 0.0013814496]);
-    fma::<S>(r * r, q, r) + 1.0
+    expm1_core::<S>(r) + 1.0
 }
 
 /// `p * 2^n` in two steps, so that results below the normal range, and n = 128, come out right.
@@ -74,6 +80,25 @@ pub(crate) fn exp_of_difference<S: Simd>(x: f32) -> f32 {
     // The low bits of `t` are n, and those of ROUND are zeros: they go where the exponent is.
     let power = f32::from_bits((t.to_bits() << 23).wrapping_add(1f32.to_bits()));
     if x < -86.6 { 0.0 } else { exp_core::<S>(r) * power }
+}
+
+/// `(e^r - 1, 2^(n + 64))` with `-t^2 / 2 = n ln 2 + r`, for t up to 14.6. The square is taken with
+/// what its rounding loses.
+#[inline(always)]
+pub(super) fn exp_of_half_square<S: Simd>(t: f32) -> (f32, f32) {
+    let square = t * t;
+    let lost = if S::FMA {
+        t.mul_add(t, -square)
+    } else {
+        // Half of the bits of t have an exact square.
+        let high = f32::from_bits(t.to_bits() & 0xffff_f000);
+        (high * high - square) + (t - high) * (t + high)
+    };
+    let k = fma::<S>(square, -0.5 * LOG2_E, ROUND);
+    let n = k - ROUND;
+    let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, -0.5 * square));
+    let power = f32::from_bits((k.to_bits() << 23).wrapping_add((127 + 64) << 23));
+    (expm1_core::<S>(fma::<S>(lost, -0.5, r)), power)
 }
 
 #[inline(always)]
