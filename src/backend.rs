@@ -67,6 +67,11 @@ pub(crate) trait Backend: Sized {
     /// Has a sink take a value of `of`; `node` is the sink's.
     fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Self::Trouble>;
 
+    /// A few elements, whose op is done sooner than it is grouped with another.
+    fn is_tiny(&self, _node: &Node) -> bool {
+        false
+    }
+
     /// Runs an op of a few elements straight to where its value is read, and leaves it to be
     /// published; false where it is not as simple as that.
     fn run_tiny(&self, _claim: &mut Claim<'_>) -> bool {

@@ -17,12 +17,17 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
+use crate::graph::program::Reg;
 use crate::graph::value::Value;
 use smallvec::SmallVec;
 use std::time::Instant;
 
-/// Most ancestors that are run for the sake of one node.
-const DEPTH: u32 = 8;
+/// Most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
+const DEPTH: u32 = 64;
+/// So many of them count as one that is not tiny.
+const DEPTH_OF_A_GROUP: u32 = 8;
+/// Most ancestors in all.
+const ANCESTORS: u32 = 256;
 
 /// What runs small steps: the device, where to compute, and what has been done.
 pub(crate) struct Bench<B> {
@@ -37,6 +42,8 @@ pub(crate) struct Bench<B> {
     /// lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
     freed: SmallVec<[NodeLink; 4]>,
     pub started: u64,
+    /// How many more may be run for the sake of the one that was asked for.
+    left: u32,
 }
 
 /// A node as its holder has it.
@@ -94,7 +101,7 @@ impl<B: Immediate> OnTheSpot for Bench<B> {
 impl<B: Immediate> Bench<B> {
     /// For the engine.
     pub fn new(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
-        Bench { port, backend, limit_ns, look_again: false, freed: SmallVec::new(), started: 0 }
+        Bench { port, backend, limit_ns, look_again: false, freed: SmallVec::new(), started: 0, left: 0 }
     }
 
     /// For a poll.
@@ -104,6 +111,7 @@ impl<B: Immediate> Bench<B> {
 
     /// Runs a node if it is small and can be run now; true where it is complete afterwards.
     pub fn run_held(&mut self, node: Held<'_>) -> bool {
+        self.left = ANCESTORS;
         self.run_at(node, DEPTH)
     }
 
@@ -112,6 +120,8 @@ impl<B: Immediate> Bench<B> {
         if node.cost_ns > self.limit_ns || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given) {
             return node.completion.state().is_complete();
         }
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
         let Some(claim) = node.claim() else { return node.completion.state().is_complete() };
         let claimed = Claimed(node, self.port);
         let done = self.run_claimed(held, claim, depth);
@@ -121,17 +131,34 @@ impl<B: Immediate> Bench<B> {
 
     fn run_claimed(&mut self, held: Held<'_>, mut claim: Claim<'_>, depth: u32) -> bool {
         let node = held.node();
-        let mut began = self.port.recordings.now();
-        if self.backend.run_tiny(&mut claim) {
-            if self.port.recordings.is_on() {
-                self.port.recordings.lone(&claim, self.look_again, began);
+        // A few elements are computed op by op: to see that two ops are one group, and to make a
+        // program of them, takes longer than both.
+        if self.backend.is_tiny(node) {
+            if !self.are_there(claim.inputs(), depth.saturating_sub(1)) {
+                self.unclaim(held, claim, &[]);
+                return false;
             }
-            super::events::small(&self.port.name, node, 0, self.look_again);
-            self.freed.extend(claim.let_go());
-            self.port.publish_small(1, 0, !self.look_again, || claim.publish());
-            self.started += 1;
-            return true;
+            let began = self.port.recordings.now();
+            if self.backend.run_tiny(&mut claim) {
+                if self.port.recordings.is_on() {
+                    self.port.recordings.lone(&claim, self.look_again, began);
+                }
+                super::events::small(&self.port.name, node, 0, self.look_again);
+                self.freed.extend(claim.let_go());
+                self.port.publish_small(1, 0, !self.look_again, || claim.publish());
+                self.started += 1;
+                return true;
+            }
         }
+        self.run_group(held, claim, depth.saturating_sub(DEPTH_OF_A_GROUP))
+    }
+
+    /// Runs a claimed node that is more than a few elements. Apart, for the sake of the stack: tiny
+    /// ones call each other.
+    #[inline(never)]
+    fn run_group(&mut self, held: Held<'_>, claim: Claim<'_>, depth: u32) -> bool {
+        let node = held.node();
+        let mut began = self.port.recordings.now();
         let mut group: Group<&Node> = Group::new();
         let fill = matches!(node.op, Op::Fill(_));
         let result = if node.op.is_elementwise() && !fill {
@@ -144,28 +171,31 @@ impl<B: Immediate> Bench<B> {
                 }
                 Err(Not::Failed(error)) => Err(error),
                 Err(Not::Yet) => {
-                    self.unclaim(held, claim, &group);
+                    self.unclaim(held, claim, &group.members);
                     return false;
                 }
             }
         } else {
-            let inputs = claim.inputs();
-            let ready = inputs.iter().all(|input| {
-                input.completion.state().is_complete()
-                    || depth > 0 && self.is_ours(input) && self.run_at(Held::Link(input), depth - 1)
-            });
-            if !ready {
-                self.unclaim(held, claim, &group);
+            if !self.are_there(claim.inputs(), depth) {
+                self.unclaim(held, claim, &[]);
                 return false;
             }
             began = self.port.recordings.now();
-            run_node(node, inputs, self.backend)
+            run_node(node, claim.inputs(), self.backend)
         };
         let freed = self.publish(claim, &group, result, began);
         // The group borrows the temporaries that are freed now.
         drop(group);
         self.freed.extend(freed);
         true
+    }
+
+    /// True where all of these are there, be it that they are small and were run just now.
+    fn are_there(&mut self, inputs: &[NodeLink], depth: u32) -> bool {
+        inputs.iter().all(|input| {
+            input.completion.state().is_complete()
+                || depth > 0 && self.is_ours(input) && self.run_at(Held::Link(input), depth)
+        })
     }
 
     fn is_ours(&self, node: &Node) -> bool {
@@ -188,14 +218,14 @@ impl<B: Immediate> Bench<B> {
                     && group.has_room()
                     && input.completion.claim(Phase::Writing, ENTERED);
                 if absorbed {
-                    if let Err(not) = self.gather(input, depth - 1, group) {
+                    if let Err(not) = self.gather(input, depth.saturating_sub(DEPTH_OF_A_GROUP), group) {
                         if group.member(input).is_none() {
                             // SAFETY: claimed by us, a moment ago.
                             unsafe { input.completion.unclaim() };
                         }
                         return Err(not);
                     }
-                } else if !self.run_at(Held::Link(input), depth - 1) {
+                } else if !self.run_at(Held::Link(input), depth) {
                     return Err(Not::Yet);
                 }
             }
@@ -221,9 +251,9 @@ impl<B: Immediate> Bench<B> {
     }
 
     /// Gives claims back: others may take the nodes up again.
-    fn unclaim(&self, held: Held<'_>, claim: Claim<'_>, group: &Group<&Node>) {
+    fn unclaim(&self, held: Held<'_>, claim: Claim<'_>, members: &[(&Node, Reg)]) {
         let node = held.node();
-        for (member, _) in &group.members {
+        for (member, _) in members {
             if !std::ptr::eq(*member, node) {
                 // Only `node` can reach it, so nobody has looked for it.
                 // SAFETY: claimed by us in `gather`.

@@ -121,6 +121,42 @@ fn constant(port: &'static Port) -> NodeHandle {
     port.given([4].into(), DType::F32, Location::caller(), Ok(value))
 }
 
+/// How far a poll goes for one node: a chain of so many tiny ops, and not one more; of a tree so many
+/// in all. What it did not come to is whole, and another poll goes on.
+#[test]
+fn a_poll_runs_a_bounded_number_of_ancestors() {
+    let chain = |port: &'static Port, length: usize| {
+        (0..length).fold(constant(port), |x, _| node(port, Op::Unary(UnaryOp::Neg), &[&x], 4))
+    };
+    for by_poll in [true, false] {
+        let port = port();
+        assert!(run(port, &chain(port, 64), by_poll));
+        let long = chain(port, 66);
+        assert!(!run(port, &long, by_poll));
+        assert_eq!(port.pressure.queued().0, 66, "nothing of it was run");
+
+        fn tree(port: &'static Port, depth: u32) -> NodeHandle {
+            if depth == 0 {
+                return node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
+            }
+            let (a, b) = (tree(port, depth - 1), tree(port, depth - 1));
+            node(port, Op::Binary(BinaryOp::Add), &[&a, &b], 4)
+        }
+        let before = port.pressure.queued().0;
+        let tree = tree(port, 9);
+        let mut ran = 0;
+        let mut polls = 0;
+        while !run(port, &tree, by_poll) {
+            let left = port.pressure.queued().0 - before;
+            assert!(1023 - left > ran && 1023 - left - ran <= 256, "{ran}, then {left} left of 1023");
+            ran = 1023 - left;
+            polls += 1;
+        }
+        assert!(polls >= 3, "{polls} polls");
+        assert_eq!(port.pressure.queued().0, before);
+    }
+}
+
 /// A poll claims a sum, computes its left operand, and finds that the right one is not there.
 /// Meanwhile the engine has looked at the sum, and found it claimed.
 #[test]

@@ -173,8 +173,13 @@ impl Backend for Host<'_> {
         taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words))).map_err(Trouble::Failed)
     }
 
+    fn is_tiny(&self, node: &Node) -> bool {
+        let bytes = node.bytes();
+        self.inline_values && bytes <= INLINE_BYTES && bytes > 0 && node.op.is_elementwise()
+    }
+
     fn run_tiny(&self, claim: &mut Claim<'_>) -> bool {
-        run_tiny(claim, self)
+        run_tiny(claim)
     }
 
     fn blame(&self, trouble: Trouble, node: &Node) -> Result<Error, Infallible> {
@@ -240,12 +245,9 @@ fn run_reduction_of(
 /// This is what most small eager ops are, and half of their cost would be the views and the program
 /// around them. Nothing here is handed on but in registers: what was just stored by words, and is
 /// loaded whole, waits until every store before it is in the cache.
-fn run_tiny(claim: &mut Claim<'_>, host: &Host<'_>) -> bool {
+fn run_tiny(claim: &mut Claim<'_>) -> bool {
     let (node, inputs) = (claim.node(), claim.inputs());
     let n = node.numel();
-    if !host.inline_values || n == 0 || node.bytes() > INLINE_BYTES {
-        return false;
-    }
     let mut cells = [[0u64; INLINE_BYTES / 8]; 2];
     let mut cell = |i: usize| cells[i].as_mut_ptr().cast::<u8>();
     // Null where it is not simple.
