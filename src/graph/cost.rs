@@ -40,7 +40,7 @@ pub(crate) fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
             // In double precision inside.
             U::Asin | U::Acos | U::Asinh | U::Acosh => 3_000,
             U::Atan | U::Sinh | U::Cosh | U::Atanh => 1_300,
-            U::Log2 | U::Log10 | U::Log1p | U::Tan | U::Softplus | U::Gelu | U::GeluTanh => 1_300,
+            U::Log2 | U::Log10 | U::Log1p | U::Tan | U::Softplus | U::GeluTanh => 1_300,
             _ => 500,
         },
         Code::Binary(op, ..) => match op {
