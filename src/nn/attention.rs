@@ -239,16 +239,12 @@ impl MultiheadAttention {
         options: AttentionOptions,
     ) -> TensorFuture {
         let p = if self.mode.is_training() { self.dropout } else { 0.0 };
-        let (found, blind) = q.attended(k, v, options.dropout(p));
+        let found = q.scaled_dot_product_attention(k, v, options.dropout(p));
         if found.error().is_some() {
             return found;
         }
-        // Heads beside each other; who sees nothing gets zeros in the same pass.
-        let mut joined = found.permute([0, 2, 1, 3]);
-        if let Some(blind) = blind {
-            let [batch, heads, places] = [0, 1, 2].map(|i| found.dims()[i]);
-            joined = blind.expand([batch, heads, places, 1]).permute([0, 2, 1, 3]).where_cond(0.0, joined);
-        }
+        // Heads beside each other.
+        let joined = found.permute([0, 2, 1, 3]);
         let rows = product_of(&like.dims()[..like.rank() - 1]);
         self.out_proj.forward(&joined.reshape([rows, self.width])).reshape(like.dims())
     }

@@ -188,26 +188,23 @@ pub(crate) fn weights(
         let places = |n: usize| q.device().arange(0, n, 1);
         scores = places(rows).unsqueeze(1).ge(places(keys)).where_cond(&scores, f64::NEG_INFINITY);
     }
-    let Some(mask) = mask else { return scores.softmax(-1) };
-    scores = masked(&scores, mask);
-    if keys == 0 {
-        return scores;
-    }
     // A row of nothing but minus infinity has no softmax: it is of zeros.
-    let blind = scores.max_keepdim(-1).eq(f64::NEG_INFINITY);
-    blind.where_cond(0.0, blind.where_cond(0.0, &scores).softmax(-1))
+    match mask {
+        Some(mask) => masked(&scores, mask).safe_softmax(-1),
+        None => scores.softmax(-1),
+    }
 }
 
 /// `q k^T scale`.
 #[track_caller]
-pub(crate) fn scores(q: &TensorFuture, k: &TensorFuture, scale: f64) -> TensorFuture {
+fn scores(q: &TensorFuture, k: &TensorFuture, scale: f64) -> TensorFuture {
     let turned = k.transpose(-2, -1);
     if scale == 1.0 { q.matmul(turned) } else { (q * scale).matmul(turned) }
 }
 
 /// Scores without those that a mask hides, or with its numbers added.
 #[track_caller]
-pub(crate) fn masked(scores: &TensorFuture, mask: &TensorFuture) -> TensorFuture {
+fn masked(scores: &TensorFuture, mask: &TensorFuture) -> TensorFuture {
     match mask.dtype() {
         DType::Bool => mask.where_cond(scores, f64::NEG_INFINITY),
         _ => scores + mask,

@@ -3,17 +3,17 @@
 use super::check::{checked, dim_of, float, row_cost};
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::host::kernels::softmax;
+use crate::host::kernels::softmax::{self, Form};
 
 /// `softmax` and `log_softmax`.
 pub(crate) struct Softmax {
     pub dim: isize,
-    pub log: bool,
+    pub form: Form,
 }
 
 impl Operation for Softmax {
     fn name(&self) -> &str {
-        if self.log { "log_softmax" } else { "softmax" }
+        if self.form == Form::Log { "log_softmax" } else { "softmax" }
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         float(inputs[0])?;
@@ -36,9 +36,9 @@ impl Operation for Softmax {
                 // One number is a row of one, and always 1 (or log 1).
                 return g.mul(0);
             }
-            match self.log {
-                true => g.sub(y.exp().mul(g.sum_keepdim(dim))),
-                false => y.mul(g.sub(g.mul(y).sum_keepdim(dim))),
+            match self.form {
+                Form::Log => g.sub(y.exp().mul(g.sum_keepdim(dim))),
+                Form::Plain | Form::Safe => y.mul(g.sub(g.mul(y).sum_keepdim(dim))),
             }
         });
         Ok(())
@@ -51,7 +51,7 @@ impl Operation for Softmax {
             (x.shape, x.strides) = (&[1], &[1]);
             out.shape = &[1];
         }
-        softmax::softmax(x, checked(self.dim, x.shape.len()), self.log, &out, run.parallel);
+        softmax::softmax(x, checked(self.dim, x.shape.len()), self.form, &out, run.parallel);
         Ok(())
     }
 }

@@ -15,6 +15,8 @@ use smallvec::smallvec;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum RowOp {
     Softmax,
+    /// Zeros of a row of -inf alone.
+    SafeSoftmax,
     LogSoftmax,
     LogSumExp,
     /// Mean 0, variance 1, then weight and bias.
@@ -186,6 +188,7 @@ impl Key {
             _ => "    const u64 to = r / inner * n * inner + r % inner;\n",
         };
         let kind = match self.op {
+            RowOp::SafeSoftmax => "ft::SAFE_SOFTMAX",
             RowOp::LogSoftmax => "ft::LOG_SOFTMAX",
             RowOp::LogSumExp => "ft::LOGSUMEXP",
             _ => "ft::SOFTMAX",
@@ -207,6 +210,7 @@ impl Key {
         };
         let name = match self.op {
             RowOp::Softmax => "softmax",
+            RowOp::SafeSoftmax => "safe_softmax",
             RowOp::LogSoftmax => "log_softmax",
             RowOp::LogSumExp => "logsumexp",
             RowOp::LayerNorm { .. } => "layer_norm",

@@ -6,6 +6,7 @@ use crate::cuda::kernels::align;
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
+use crate::host::kernels::softmax::Form;
 use crate::ops::check::checked;
 use crate::ops::logsumexp::LogSumExp;
 use crate::ops::norm::Norm;
@@ -67,7 +68,12 @@ fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<
 
 impl OnCuda for Softmax {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        along(run, if self.log { RowOp::LogSoftmax } else { RowOp::Softmax }, self.dim)
+        let op = match self.form {
+            Form::Plain => RowOp::Softmax,
+            Form::Safe => RowOp::SafeSoftmax,
+            Form::Log => RowOp::LogSoftmax,
+        };
+        along(run, op, self.dim)
     }
 }
 

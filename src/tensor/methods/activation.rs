@@ -3,6 +3,7 @@
 
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::host::kernels::softmax::Form;
 use crate::op::{UnaryOp, for_each_unary};
 use crate::ops::softmax::Softmax;
 use crate::tensor::build::{self, At, custom};
@@ -74,7 +75,13 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn softmax(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(Softmax { dim, log: false }), &[self], Location::caller())
+        custom(Arc::new(Softmax { dim, form: Form::Plain }), &[self], Location::caller())
+    }
+
+    /// The same, and zeros of a row of -inf alone.
+    #[track_caller]
+    pub(crate) fn safe_softmax(&self, dim: isize) -> TensorFuture {
+        custom(Arc::new(Softmax { dim, form: Form::Safe }), &[self], Location::caller())
     }
 
     /// The logarithm of [`softmax`](Self::softmax).
@@ -87,7 +94,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(Softmax { dim, log: true }), &[self], Location::caller())
+        custom(Arc::new(Softmax { dim, form: Form::Log }), &[self], Location::caller())
     }
 
     /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et

@@ -1,9 +1,8 @@
 //! Scaled dot-product attention.
 
 use super::stats::{float, wide};
-use crate::dtype::DType;
 use crate::graph::operation::Refusal;
-use crate::ops::attention::{Attention, masked, scores, takes_mask, weights};
+use crate::ops::attention::{Attention, takes_mask, weights};
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
@@ -118,24 +117,6 @@ fn blocked(
     Some(out)
 }
 
-/// Rows of a mask that see no key, `[..., 1]`.
-#[track_caller]
-fn blind(mask: &TensorFuture) -> TensorFuture {
-    match mask.dtype() {
-        DType::Bool => mask.any_keepdim(-1).eq(false),
-        _ => mask.max_keepdim(-1).eq(f64::NEG_INFINITY),
-    }
-}
-
-/// The mask with everything shown to those who see nothing, so that their softmax is one.
-#[track_caller]
-fn seeing(mask: &TensorFuture, blind: &TensorFuture) -> TensorFuture {
-    match mask.dtype() {
-        DType::Bool => blind.where_cond(true, mask),
-        _ => blind.where_cond(0.0, mask),
-    }
-}
-
 /// Attention.
 impl TensorFuture {
     /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find
@@ -161,22 +142,10 @@ impl TensorFuture {
         value: impl AsRef<TensorFuture>,
         options: impl Into<AttentionOptions>,
     ) -> TensorFuture {
-        let (found, blind) = self.attended(key.as_ref(), value.as_ref(), options.into());
-        blind.map_or(found.clone(), |blind| blind.where_cond(0.0, found))
-    }
-
-    /// What the queries find, and where there is a mask, which of them `[..., queries or 1, 1]` see
-    /// no key and are to find zeros.
-    #[track_caller]
-    pub(crate) fn attended(
-        &self,
-        key: &TensorFuture,
-        value: &TensorFuture,
-        options: AttentionOptions,
-    ) -> (TensorFuture, Option<TensorFuture>) {
+        let (key, value, options) = (key.as_ref(), value.as_ref(), options.into());
         let at: At = Location::caller();
         if let Err(refusal) = checked(self, key, value) {
-            return (build::refused("scaled_dot_product_attention", self, refusal, at), None);
+            return build::refused("scaled_dot_product_attention", self, refusal, at);
         }
         let _within = build::within("scaled_dot_product_attention", at);
         let width = self.dims()[self.rank() - 1];
@@ -185,7 +154,7 @@ impl TensorFuture {
         let at_once = |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
             let operands = (options.dropout == 0.0).then(|| blocked(&op, q, k, v, mask))??;
             let operands: Vec<&TensorFuture> = operands.iter().collect();
-            Some((build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()), None))
+            Some(build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()))
         };
         // A GPU takes halves as they are.
         if !self.port().in_memory
@@ -198,16 +167,9 @@ impl TensorFuture {
         if let Some(found) = at_once(&q, &k, &v, mask.as_ref()) {
             return found;
         }
-        // What a mask hides from everybody is seen in the mask: the scores need not be looked
-        // through for it.
-        let some = |mask: &&TensorFuture| mask.dims().last().is_some_and(|&keys| keys > 0);
-        let blind = mask.as_ref().filter(|_| !options.causal).filter(some).map(blind);
-        let weights = match (&mask, &blind) {
-            (Some(mask), Some(blind)) => masked(&scores(&q, &k, scale), &seeing(mask, blind)).softmax(-1),
-            (mask, _) => weights(&q, &k, mask.as_ref(), scale, options.causal),
-        };
+        let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
         let weights = if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
-        (weights.matmul(v).to_dtype(self.dtype()), blind)
+        weights.matmul(v).to_dtype(self.dtype())
     }
 }
 

@@ -86,11 +86,12 @@ template <class C> struct Largest {
 
 // ---- softmax, log_softmax, logsumexp -------------------------------------------------------
 
-enum { SOFTMAX, LOG_SOFTMAX, LOGSUMEXP };
+enum { SOFTMAX, SAFE_SOFTMAX, LOG_SOFTMAX, LOGSUMEXP };
 
 // The last step of each, from the row's maximum and the sum of e^(x - maximum).
 template <int kind, class C> FN C soften(C x, C most, C sum, C log_sum) {
-    return kind == SOFTMAX ? exp(x - most) / sum : (x - most) - log_sum;
+    if (kind > SAFE_SOFTMAX) return (x - most) - log_sum;
+    return kind == SAFE_SOFTMAX && most == -inf(C()) ? (C)0 : exp(x - most) / sum;
 }
 // Of a row whose maximum is infinite, that is the logarithm too.
 template <class C> FN C log_total(C most, C log_sum) { return is_inf(most) ? most : most + log_sum; }
@@ -119,7 +120,7 @@ template <int kind, class T, int X, int K, int V> FN void softmax_row(const Row<
         if (own != most) sum = sum * exp(own - most);
     }
     sum = join_all<Sum<C>, X>(sum);
-    C log_sum = kind == SOFTMAX ? (C)0 : log(sum);
+    C log_sum = kind > SAFE_SOFTMAX ? log(sum) : (C)0;
     if (kind == LOGSUMEXP) {
         if (alive && threadIdx.x == 0) out[0] = As<T>::of(log_total(most, log_sum));
     } else {
@@ -136,7 +137,7 @@ template <int kind, class T> FN void softmax_column(Row<T> row, T* out, i64 step
     C most = -inf(C()), sum = 0;
     for (i64 j = 0; j < row.n; ++j) most = maximum(most, (C)load(row.p[j * row.step]));
     for (i64 j = 0; j < row.n; ++j) sum = sum + exp(load(row.p[j * row.step]) - most);
-    C log_sum = kind == SOFTMAX ? (C)0 : log(sum);
+    C log_sum = kind > SAFE_SOFTMAX ? log(sum) : (C)0;
     if (kind == LOGSUMEXP) {
         out[0] = As<T>::of(log_total(most, log_sum));
     } else {

@@ -6,9 +6,9 @@
 use super::super::isa::{Levelled, at_level};
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
-use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, Wide, fold_block};
+use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, fold_block};
 use super::super::simd::Simd;
-use super::{Float, LEAST};
+use super::{Float, Form, LEAST, base};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) fn softmax<T: Load<W>, W: Float>(
     to: Shared<T>,
     [n, inner]: [usize; 2],
     step: isize,
-    log: bool,
+    form: Form,
     par: &dyn Parallel,
 ) {
     let cuts = strips(n, inner);
@@ -43,7 +43,7 @@ pub(super) fn softmax<T: Load<W>, W: Float>(
                 let x = from.at(offset + columns.start as isize);
                 let y = to.at((unit / cuts * n * inner + columns.start) as isize);
                 let (x, y) = (Shared::<T>::new(x), Shared::<T>::new(y));
-                at_level(Strip { x, step, y, out_step: inner, n, wide: columns.len(), log, scratch });
+                at_level(Strip { x, step, y, out_step: inner, n, wide: columns.len(), form, scratch });
             }
         });
     });
@@ -57,7 +57,7 @@ struct Strip<'a, T, W> {
     out_step: usize,
     n: usize,
     wide: usize,
-    log: bool,
+    form: Form,
     scratch: &'a mut [W],
 }
 
@@ -104,7 +104,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let wide = self.wide;
+        let (wide, form) = (self.wide, self.form);
         // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is
         // written.
         let row = |r: usize| unsafe { std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide) };
@@ -112,9 +112,10 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         for r in 0..self.n {
             totals.look(row(r));
         }
+        totals.largest.iter_mut().for_each(|largest| *largest = form.base(*largest));
         for (r, keep) in self.scratch.chunks_mut(wide).take(self.n).enumerate() {
             let with_largest = row(r).iter().zip(&totals.largest);
-            if self.log {
+            if form.is_log() {
                 let mut powers = [W::ZERO; COLUMNS];
                 for ((k, p), (x, l)) in keep.iter_mut().zip(&mut powers).zip(with_largest) {
                     let x = x.load().sub(*l);
@@ -131,7 +132,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         }
         totals.put_aside();
         for sum in &mut totals.sum[..wide] {
-            *sum = if self.log { sum.log::<S>() } else { W::ONE.div(*sum) };
+            *sum = form.end::<S, W>(*sum);
         }
         for (r, keep) in self.scratch.chunks(wide).take(self.n).enumerate() {
             // SAFETY: a row of the output's strip, this unit's own.
@@ -140,7 +141,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
                 std::slice::from_raw_parts_mut(first, wide)
             };
             for ((o, &x), &s) in out.iter_mut().zip(keep).zip(&totals.sum) {
-                o.write(T::store(if self.log { x.sub(s) } else { x.mul(s) }));
+                o.write(T::store(if form.is_log() { x.sub(s) } else { x.mul(s) }));
             }
         }
     }
@@ -179,12 +180,6 @@ struct Sums<'a, T> {
     step: isize,
     from: Shared<T>,
     to: Shared<T>,
-}
-
-/// What is subtracted before exponentials are taken: -inf would make NaN of all.
-#[inline(always)]
-fn base<W: Wide>(largest: W) -> W {
-    if largest == W::LEAST { W::ZERO } else { largest }
 }
 
 /// The result, of a sum of exponentials and what was subtracted. Beside an infinite element the

@@ -70,13 +70,57 @@ const PIECE: usize = 64;
 /// 47.9).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 500 } else { 16 << 10 };
 
-/// `e^x / sum e^x` over one dimension, or its logarithm. A row without a finite largest element
-/// gives NaN.
-pub(crate) fn softmax(input: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
-    by_float!(input.dtype, softmax_of(input, dim, log, out, par));
+/// What is made of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// `e^x / sum e^x`. A row without a finite largest element gives NaN.
+    Plain,
+    /// The same, and zeros of a row of -inf alone: a mask hides all of it.
+    Safe,
+    /// The logarithm.
+    Log,
 }
 
-fn softmax_of<T: Load<W>, W: Float>(x: View<'_>, dim: usize, log: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
+impl Form {
+    fn is_log(self) -> bool {
+        self == Form::Log
+    }
+
+    /// What is subtracted before exponentials are taken.
+    #[inline(always)]
+    fn base<W: Wide>(self, largest: W) -> W {
+        if self == Form::Safe { base(largest) } else { largest }
+    }
+
+    /// What takes exponentials, or differences, to their end.
+    #[inline(always)]
+    fn end<S: Simd, W: Float>(self, sum: W) -> W {
+        match self {
+            Form::Log => sum.log::<S>(),
+            Form::Safe if sum == W::ZERO => sum,
+            _ => W::ONE.div(sum),
+        }
+    }
+}
+
+/// The largest element, or 0 for that of nothing: -inf would make NaN of all.
+#[inline(always)]
+fn base<W: Wide>(largest: W) -> W {
+    if largest == W::LEAST { W::ZERO } else { largest }
+}
+
+/// Softmax in one of its forms, over one dimension.
+pub(crate) fn softmax(input: View<'_>, dim: usize, form: Form, out: &ViewMut<'_>, par: &dyn Parallel) {
+    by_float!(input.dtype, softmax_of(input, dim, form, out, par));
+}
+
+fn softmax_of<T: Load<W>, W: Float>(
+    x: View<'_>,
+    dim: usize,
+    form: Form,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     if out.numel() == 0 {
         return;
     }
@@ -89,12 +133,12 @@ fn softmax_of<T: Load<W>, W: Float>(x: View<'_>, dim: usize, log: bool, out: &Vi
         in_order(&x.shape[dim + 1..], &x.strides[dim + 1..])
     };
     if good {
-        return along::<T, W>(x, dim, inner, log, out, par);
+        return along::<T, W>(x, dim, inner, form, out, par);
     }
     super::copy::copy(x, out, par);
     let strides = crate::shape::contiguous_strides(x.shape);
     let copied = View { ptr: out.ptr, strides: &strides, ..x };
-    along::<T, W>(copied, dim, inner, log, out, par);
+    along::<T, W>(copied, dim, inner, form, out, par);
 }
 
 /// True where these dimensions lie without gaps.
@@ -106,7 +150,7 @@ fn along<T: Load<W>, W: Float>(
     x: View<'_>,
     dim: usize,
     inner: usize,
-    log: bool,
+    form: Form,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
@@ -114,7 +158,7 @@ fn along<T: Load<W>, W: Float>(
     let outer = Nest::new(&x.shape[..dim], [&x.strides[..dim]]).merged();
     let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
     if inner > 1 {
-        return columns::softmax::<T, W>(&outer, from, to, [n, inner], x.strides[dim], log, par);
+        return columns::softmax::<T, W>(&outer, from, to, [n, inner], x.strides[dim], form, par);
     }
     let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
     // A row's exponentials stay in the output where they fit it exactly, unless it goes around the
@@ -126,7 +170,7 @@ fn along<T: Load<W>, W: Float>(
     };
     in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
         W::with_scratch(kept, |scratch| {
-            at_level(Rows { outer: &outer, rows, from, to, n, log, streamed, scratch });
+            at_level(Rows { outer: &outer, rows, from, to, n, form, streamed, scratch });
         });
     });
 }
@@ -138,7 +182,7 @@ struct Rows<'a, T, W> {
     from: Shared<T>,
     to: Shared<T>,
     n: usize,
-    log: bool,
+    form: Form,
     /// Written around the cache, a row late.
     streamed: bool,
     scratch: &'a mut [W],
@@ -148,8 +192,8 @@ struct Rows<'a, T, W> {
 struct Half<T, W> {
     kept: *const W,
     to: *mut T,
-    shift: W,
-    scale: W,
+    /// What is taken off (of a logarithm), or multiplied by.
+    end: W,
     n: usize,
     /// Elements that have gone to memory.
     written: usize,
@@ -159,7 +203,8 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (n, log, last) = (self.n, self.log, self.rows.end);
+        let (n, form, last) = (self.n, self.form, self.rows.end);
+        let log = form.is_log();
         let (one, other) = match self.streamed {
             true => self.scratch.split_at_mut(n),
             false => self.scratch.split_at_mut(0),
@@ -181,7 +226,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             };
             // SAFETY: a row of the input; a buffer of `n` elements that nothing else uses now, or
             // the row of the output, which has elements of type `W` then and is this part's own.
-            let half = unsafe { begun::<T, W, S>(from, kept, to, n, log, &mut before, ahead) };
+            let half = unsafe { begun::<T, W, S>(from, kept, to, n, form, &mut before, ahead) };
             if self.streamed {
                 before = Some(half);
                 continue;
@@ -220,7 +265,7 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
     kept: *mut W,
     to: *mut T,
     n: usize,
-    log: bool,
+    form: Form,
     before: &mut Option<Half<T, W>>,
     ahead: *const T,
 ) -> Half<T, W> {
@@ -232,6 +277,7 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
         let next = fold_block::<MaxNumber<T, W, T>>(block);
         largest = if next > largest { next } else { largest };
     }
+    let (largest, log) = (form.base(largest), form.is_log());
     let mut tree = Tree::new();
     let mut first = 0;
     while first < n {
@@ -271,14 +317,13 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
         first += len;
     }
     let sum = tree.end(W::add).unwrap_or(W::ZERO);
-    let (shift, scale) = if log { (sum.log::<S>(), W::ONE) } else { (W::ZERO, W::ONE.div(sum)) };
-    Half { kept, to, shift, scale, n, written: 0 }
+    Half { kept, to, end: form.end::<S, W>(sum), n, written: 0 }
 }
 
 impl<T: Load<W>, W: Float> Half<T, W> {
     #[inline(always)]
     fn end(&self, log: bool, x: W) -> W {
-        if log { x.sub(self.shift) } else { x.mul(self.scale) }
+        if log { x.sub(self.end) } else { x.mul(self.end) }
     }
 
     /// Writes the row around the cache, in whole lines, as far as `end`; where that is the row's

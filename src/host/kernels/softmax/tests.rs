@@ -28,10 +28,10 @@ fn check<T: Element>(rng: &mut Rng, shape: &[usize], eps: f64) {
     let all: Vec<f64> = x.to_vec().iter().map(|v| v.to_f64()).collect();
     let par = Threads { threads: 2, seed: rng.word() };
     let kept: Vec<usize> = [&shape[..dim], &shape[dim + 1..]].concat();
-    let soft = filled::<T>(shape, |out| softmax(x.view(), dim, false, out, &par));
-    let logs = filled::<T>(shape, |out| softmax(x.view(), dim, true, out, &par));
+    let soft = filled::<T>(shape, |out| softmax(x.view(), dim, Form::Plain, out, &par));
+    let logs = filled::<T>(shape, |out| softmax(x.view(), dim, Form::Log, out, &par));
     let sums = filled::<T>(&kept, |out| logsumexp(x.view(), dim, out, &par));
-    assert_eq!(soft, filled::<T>(shape, |out| softmax(x.view(), dim, false, out, &Serial)));
+    assert_eq!(soft, filled::<T>(shape, |out| softmax(x.view(), dim, Form::Plain, out, &Serial)));
     for (line, sum) in lines(shape, dim).iter().zip(&sums) {
         let largest = line.iter().map(|&i| all[i]).fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = line.iter().map(|&i| (all[i] - largest).exp()).sum();
@@ -71,9 +71,12 @@ fn rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite() {
     let inf = f32::INFINITY;
     for shape in [[2, 3], [3, 2]] {
         let x = Value::<f32>::new(&shape, vec![-inf; 6]);
-        for (dim, log) in [(0, false), (1, false), (0, true), (1, true)] {
-            let y = filled::<f32>(&shape, |out| softmax(x.view(), dim, log, out, &Serial));
+        for (dim, form) in [(0, Form::Plain), (1, Form::Plain), (0, Form::Log), (1, Form::Log)] {
+            let y = filled::<f32>(&shape, |out| softmax(x.view(), dim, form, out, &Serial));
             assert!(y.iter().all(|y| y.is_nan()));
+        }
+        for dim in [0, 1] {
+            assert_eq!(filled::<f32>(&shape, |out| softmax(x.view(), dim, Form::Safe, out, &Serial)), [0.0; 6]);
         }
         for dim in [0, 1] {
             let y = filled::<f32>(&[shape[1 - dim]], |out| logsumexp(x.view(), dim, out, &Serial));
@@ -81,11 +84,20 @@ fn rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite() {
         }
     }
     let x = Value::<f32>::new(&[4], vec![-inf, 0.0, -inf, 0.0]);
-    assert_eq!(filled::<f32>(&[4], |out| softmax(x.view(), 0, false, out, &Serial)), [0.0, 0.5, 0.0, 0.5]);
+    assert_eq!(
+        filled::<f32>(&[4], |out| softmax(x.view(), 0, Form::Plain, out, &Serial)),
+        [0.0, 0.5, 0.0, 0.5]
+    );
     let x = Value::<f32>::new(&[2], vec![inf, 1.0]);
     assert_eq!(filled::<f32>(&[], |out| logsumexp(x.view(), 0, out, &Serial)), [inf]);
     let x = Value::<f32>::new(&[3], vec![1.0, f32::NAN, 2.0]);
-    assert!(filled::<f32>(&[3], |out| softmax(x.view(), 0, false, out, &Serial)).iter().all(|y| y.is_nan()));
+    for form in [Form::Plain, Form::Safe] {
+        assert!(filled::<f32>(&[3], |out| softmax(x.view(), 0, form, out, &Serial)).iter().all(|y| y.is_nan()));
+    }
+    let x = Value::<f32>::new(&[3], vec![-inf, f32::NAN, -inf]);
+    assert!(
+        filled::<f32>(&[3], |out| softmax(x.view(), 0, Form::Safe, out, &Serial)).iter().all(|y| y.is_nan())
+    );
     assert!(filled::<f32>(&[], |out| logsumexp(x.view(), 0, out, &Serial))[0].is_nan());
 }
 
@@ -146,13 +158,13 @@ fn streamed<T: Element + PartialEq>(rng: &mut Rng) {
     let data = (0..shape[0] * shape[1]).map(|_| T::from_f64(rng.unit() * 20.0)).collect();
     let x = Value::<T>::new(&shape, data);
     let par = Threads { threads: 3, seed: rng.word() };
-    for log in [false, true] {
-        let all = filled::<T>(&shape, |out| softmax(x.view(), 1, log, out, &par));
+    for form in [Form::Plain, Form::Safe, Form::Log] {
+        let all = filled::<T>(&shape, |out| softmax(x.view(), 1, form, out, &par));
         for row in 0..shape[0] {
             let range = row * shape[1]..(row + 1) * shape[1];
             let alone = Value::<T>::new(&[1, shape[1]], x.data[range.clone()].to_vec());
-            let alone = filled::<T>(&[1, shape[1]], |out| softmax(alone.view(), 1, log, out, &Serial));
-            assert!(all[range] == alone[..], "row {row} of {shape:?}, log: {log}");
+            let alone = filled::<T>(&[1, shape[1]], |out| softmax(alone.view(), 1, form, out, &Serial));
+            assert!(all[range] == alone[..], "row {row} of {shape:?}, {form:?}");
         }
     }
 }
