@@ -1,0 +1,135 @@
+//! The network: packed rows of tokens at their positions to the hidden states that the next tokens
+//! are chosen from. Llama (Touvron et al. 2023, arXiv:2302.13971) with grouped heads.
+
+use super::Llama;
+use futensor::region::{Flat, Tensors};
+use futensor::{DType, Device, TensorFuture, stack};
+
+/// The type of keys and values in their pages.
+pub const KEPT: DType = DType::F32;
+
+/// What steps hand on to each other; it changes in place.
+pub struct State {
+    /// Keys and values of each layer, `[pages * page, kv_heads, head]`.
+    pub keys: Vec<TensorFuture>,
+    pub values: Vec<TensorFuture>,
+    /// The last token of each slot; the last place is nobody's.
+    pub last: TensorFuture,
+}
+
+impl Tensors for State {
+    fn into_flat(self, flat: &mut Flat) {
+        self.keys.into_flat(flat);
+        self.values.into_flat(flat);
+        self.last.into_flat(flat);
+    }
+    fn from_flat(flat: &mut Flat) -> Option<State> {
+        let (keys, values) = (Tensors::from_flat(flat)?, Tensors::from_flat(flat)?);
+        Some(State { keys, values, last: Tensors::from_flat(flat)? })
+    }
+}
+
+/// A step's rows, on the device.
+pub struct Rows {
+    /// `[n]`: token numbers.
+    pub tokens: TensorFuture,
+    /// `[n]`: how many tokens each sees, itself included.
+    pub lengths: TensorFuture,
+    /// `[n]`: where its key and value go, of all places in all pages.
+    pub places: TensorFuture,
+    /// `[n, pages]`: the pages of its sequence.
+    pub tables: TensorFuture,
+    /// `[n, 1, head / 2]`: by what angle its pairs are turned.
+    pub cosine: TensorFuture,
+    pub sine: TensorFuture,
+}
+
+/// Sines and cosines of each position, `[context, head / 2]`.
+pub struct Angles {
+    pub cosine: TensorFuture,
+    pub sine: TensorFuture,
+}
+
+impl Angles {
+    pub fn new(model: &Llama, context: usize) -> Angles {
+        let frequencies = model.config.rope.frequencies(model.config.head);
+        let shape = [context, frequencies.len()];
+        let of = |f: fn(f64) -> f64| {
+            let row = |at: usize| frequencies.iter().map(move |w| f(at as f64 * w) as f32);
+            model.device.from_vec((0..context).flat_map(row).collect(), shape)
+        };
+        Angles { cosine: of(f64::cos), sine: of(f64::sin) }
+    }
+}
+
+impl State {
+    pub fn new(model: &Llama, device: &Device, places: usize, slots: usize) -> State {
+        let all = || {
+            let shape = [places, model.config.kv_heads, model.config.head];
+            (0..model.config.layers).map(|_| device.zeros_dtype(shape, KEPT)).collect()
+        };
+        State { keys: all(), values: all(), last: device.zeros_dtype([slots + 1], DType::I64) }
+    }
+}
+
+impl Llama {
+    /// Hidden states `[n, width]` of rows, whose keys and values go into the state.
+    pub(super) fn forward(&self, state: &mut State, rows: &Rows, page: usize) -> TensorFuture {
+        let (n, config) = (rows.tokens.dims()[0], &self.config);
+        let mut x = self.weights.embedding.rows(&rows.tokens);
+        for (k, layer) in self.weights.layers.iter().enumerate() {
+            let h = x.rms_norm(&layer.attention_norm, config.epsilon);
+            let heads = |x: TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
+            let query = self.turn(heads(layer.query.apply(&h)), rows);
+            let key = self.turn(heads(layer.key.apply(&h)), rows);
+            put(&mut state.keys[k], &rows.places, key);
+            put(&mut state.values[k], &rows.places, heads(layer.value.apply(&h)));
+            let seen = attend(&query, &state.keys[k], &state.values[k], rows, page);
+            x = x + layer.output.apply(&seen.reshape([n, config.heads * config.head]));
+            let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
+            x = &x + layer.down.apply(&(layer.gate.apply(&h).silu() * layer.up.apply(&h)));
+        }
+        x
+    }
+
+    /// Queries or keys `[n, heads, head]`, turned by their positions.
+    fn turn(&self, x: TensorFuture, rows: &Rows) -> TensorFuture {
+        let (dims, half) = (x.dims().to_vec(), self.config.head / 2);
+        let (pairs, along) = match self.config.rope.neighbours {
+            true => (x.reshape([dims[0], dims[1], half, 2]), -1),
+            false => (x.reshape([dims[0], dims[1], 2, half]), -2),
+        };
+        let (a, b) = (pairs.narrow(along, 0, 1).squeeze(along), pairs.narrow(along, 1, 1).squeeze(along));
+        let turned = [&a * &rows.cosine - &b * &rows.sine, &a * &rows.sine + &b * &rows.cosine];
+        stack(&turned, along).reshape(&dims[..])
+    }
+}
+
+/// Puts rows into their places.
+fn put(kept: &mut TensorFuture, places: &TensorFuture, rows: TensorFuture) {
+    let index = places.reshape([-1, 1, 1]).expand(rows.dims());
+    *kept = kept.scatter(0, index, rows.to_dtype(KEPT));
+}
+
+/// What queries `[n, heads, head]` see of the keys and values of their sequences.
+fn attend(
+    query: &TensorFuture,
+    keys: &TensorFuture,
+    values: &TensorFuture,
+    rows: &Rows,
+    page: usize,
+) -> TensorFuture {
+    let &[n, heads, head] = query.dims() else { return query.clone() };
+    let (shared, pages) = (keys.dims()[1], rows.tables.dims()[1]);
+    let of_rows = |kept: &TensorFuture| {
+        let kept = kept.reshape([-1, (page * shared * head) as isize]);
+        let all = kept.index_select(0, rows.tables.reshape(-1)).reshape([n, pages * page, shared, head]);
+        all.permute([0, 2, 1, 3])
+    };
+    let query = query.reshape([n, shared, heads / shared, head]);
+    let scores = query.matmul(of_rows(keys).transpose(-1, -2)) * (head as f64).sqrt().recip();
+    let at = query.device().arange(0, (pages * page) as i64, 1);
+    let seen = at.lt(rows.lengths.reshape([-1, 1, 1, 1]));
+    let scores = seen.where_cond(scores, f32::NEG_INFINITY);
+    scores.softmax(-1).matmul(of_rows(values)).reshape([n, heads, head])
+}
