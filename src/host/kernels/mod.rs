@@ -20,6 +20,8 @@ pub(crate) mod matmul;
 mod nest;
 #[allow(unsafe_code)]
 pub(crate) mod pool;
+#[allow(unsafe_code)]
+pub(crate) mod quantized;
 pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;

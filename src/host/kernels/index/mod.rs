@@ -18,6 +18,7 @@ pub(crate) use pick::{embedding, gather, index_select, one_hot, scatter};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::{cumprod, cumsum};
 
+use crate::view::View;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An index that names no element.
@@ -64,6 +65,18 @@ impl Failure {
 fn place(index: i64, size: usize, from_end: bool) -> Option<isize> {
     let index = if from_end && index < 0 { index + size as i64 } else { index };
     ((index as u64) < size as u64).then_some(index as isize)
+}
+
+/// The places that indices name in a dimension, row by row; a negative one names none.
+pub(super) fn places(index: View<'_>, size: usize) -> Result<Vec<usize>, OutOfRange> {
+    with_index!(index.dtype, I => {
+        let all = index.to_vec::<I>().unwrap_or_default().into_iter().map(i64::from).enumerate();
+        let at = |(position, index)| {
+            let place = place(index, size, false).map(|place| place as usize);
+            place.ok_or(OutOfRange { index, size, position })
+        };
+        all.map(at).collect()
+    })
 }
 
 /// Runs an expression with `$I` bound to the type of a view of indices.
