@@ -60,9 +60,7 @@ impl Answer {
     fn logprobs(&self, token: &Token, logprobs: &Logprobs) -> Value {
         let tokenizer = self.app.engine.model().tokenizer();
         if self.asked.chat {
-            let one = |id: u32, logprob: f32| {
-                json!({ "token": named(tokenizer, id), "logprob": logprob, "bytes": tokenizer.bytes(id) })
-            };
+            let one = |id: u32, logprob: f32| json!({ "token": named(tokenizer, id), "logprob": logprob, "bytes": tokenizer.bytes(id) });
             let mut own = one(token.id, logprobs.chosen);
             own["top_logprobs"] = logprobs.alternatives.iter().map(|&(id, logprob)| one(id, logprob)).collect();
             return json!({ "content": [own] });
@@ -107,41 +105,42 @@ impl Answer {
 
     /// One event a token, and what follows the last.
     pub fn events(self, tokens: Tokens) -> impl Stream<Item = Result<String, std::convert::Infallible>> + Send {
-        let events = futures::stream::unfold((self, tokens, false), |(mut answer, mut tokens, done)| async move {
-            let token = match tokens.next().await {
-                _ if done => return None,
-                None => return None,
-                Some(Err(error)) => {
-                    let event = event(&error_body(&error.into()));
-                    return Some((event, (answer, tokens, true)));
-                }
-                Some(Ok(token)) => token,
-            };
-            let first = answer.count == 0;
-            let logprobs = answer.take(&token);
-            let mut text = String::new();
-            let mut choice = json!({ "index": 0, "finish_reason": null, "logprobs": logprobs });
-            match answer.asked.chat {
-                true => {
-                    choice["delta"] = json!({ "content": token.text });
-                    if first {
-                        choice["delta"]["role"] = "assistant".into();
+        let events =
+            futures::stream::unfold((self, tokens, false), |(mut answer, mut tokens, done)| async move {
+                let token = match tokens.next().await {
+                    _ if done => return None,
+                    None => return None,
+                    Some(Err(error)) => {
+                        let event = event(&error_body(&error.into()));
+                        return Some((event, (answer, tokens, true)));
                     }
+                    Some(Ok(token)) => token,
+                };
+                let first = answer.count == 0;
+                let logprobs = answer.take(&token);
+                let mut text = String::new();
+                let mut choice = json!({ "index": 0, "finish_reason": null, "logprobs": logprobs });
+                match answer.asked.chat {
+                    true => {
+                        choice["delta"] = json!({ "content": token.text });
+                        if first {
+                            choice["delta"]["role"] = "assistant".into();
+                        }
+                    }
+                    false => choice["text"] = token.text.into(),
                 }
-                false => choice["text"] = token.text.into(),
-            }
-            choice["finish_reason"] = end(token.end);
-            text.push_str(&event(&answer.object(vec![choice], true)));
-            if token.end.is_some() {
-                if answer.asked.usage {
-                    let mut last = answer.object(Vec::new(), true);
-                    last["usage"] = answer.usage();
-                    text.push_str(&event(&last));
+                choice["finish_reason"] = end(token.end);
+                text.push_str(&event(&answer.object(vec![choice], true)));
+                if token.end.is_some() {
+                    if answer.asked.usage {
+                        let mut last = answer.object(Vec::new(), true);
+                        last["usage"] = answer.usage();
+                        text.push_str(&event(&last));
+                    }
+                    text.push_str("data: [DONE]\n\n");
                 }
-                text.push_str("data: [DONE]\n\n");
-            }
-            Some((text, (answer, tokens, false)))
-        });
+                Some((text, (answer, tokens, false)))
+            });
         events.map(Ok)
     }
 }

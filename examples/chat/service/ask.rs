@@ -79,9 +79,13 @@ struct Message {
 enum Format {
     Text,
     JsonObject,
-    JsonSchema { json_schema: Schema },
+    JsonSchema {
+        json_schema: Schema,
+    },
     /// Not OpenAI's: the whole answer matches this expression.
-    Regex { regex: String },
+    Regex {
+        regex: String,
+    },
 }
 
 #[derive(Deserialize)]
@@ -160,8 +164,9 @@ pub async fn read(app: &std::sync::Arc<App>, bytes: &[u8], chat: bool) -> Result
         Prompt::Tokens(tokens) => tokens,
         Prompt::Text(texts) => {
             let texts = texts.into_vec();
-            let [text] = <[String; 1]>::try_from(texts)
-                .map_err(|texts| Refusal::of_request(format!("{} prompts, not one", texts.len()), Some("prompt")))?;
+            let [text] = <[String; 1]>::try_from(texts).map_err(|texts| {
+                Refusal::of_request(format!("{} prompts, not one", texts.len()), Some("prompt"))
+            })?;
             encode(app, text, !chat).await?
         }
     };
@@ -209,7 +214,8 @@ fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refusal> {
         let text = match message.content {
             Value::String(text) => text,
             Value::Array(parts) => {
-                let text = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str().map(String::from));
+                let text =
+                    |part: &Value| (part["type"] == "text").then(|| part["text"].as_str().map(String::from));
                 match parts.iter().map(|part| text(part).flatten()).collect::<Option<Vec<_>>>() {
                     Some(texts) => texts.concat(),
                     None => return no("a message has other parts than text"),
@@ -232,8 +238,11 @@ async fn encode(app: &std::sync::Arc<App>, text: String, begins: bool) -> Result
         return Ok(tokenizer.encode(&text, begins)?);
     }
     let encoded = tokio::task::spawn_blocking(move || tokenizer.encode(&text, begins)).await;
-    let failed = |e: tokio::task::JoinError| {
-        Refusal { status: 500, kind: "server_error", text: e.to_string(), param: None }
+    let failed = |e: tokio::task::JoinError| Refusal {
+        status: 500,
+        kind: "server_error",
+        text: e.to_string(),
+        param: None,
     };
     Ok(encoded.map_err(failed)??)
 }

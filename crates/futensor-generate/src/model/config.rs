@@ -1,6 +1,7 @@
 //! What a file says of a model's sizes.
 
 use crate::error::{Error, Result};
+use futensor::gguf;
 use serde_json::Value;
 
 /// Sizes and constants of a Llama-like model.
@@ -98,6 +99,49 @@ impl Config {
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// Of a GGUF file's metadata.
+    pub(crate) fn from_gguf(metadata: &gguf::Metadata) -> Result<Config> {
+        let kind = metadata.get("general.architecture").and_then(|v| v.as_str()).unwrap_or("");
+        if kind != "llama" {
+            return Err(Error::model(format!("a model of architecture {kind:?} is not known: \"llama\" is")));
+        }
+        let value = |key: &str| metadata.get(&format!("llama.{key}"));
+        let missing = |key: &str| Error::model(format!("the file says no llama.{key}"));
+        let size = |key: &str| {
+            let size = value(key).and_then(|v| v.as_u64()).and_then(|n| usize::try_from(n).ok());
+            size.ok_or_else(|| missing(key))
+        };
+        let number = |key: &str| value(key).and_then(|v| v.as_f64());
+        if value("expert_count").and_then(|v| v.as_u64()).is_some_and(|n| n > 0) {
+            return Err(Error::model("mixtures of experts are not supported"));
+        }
+        let (width, heads) = (size("embedding_length")?, size("attention.head_count")?);
+        let head = size("rope.dimension_count").unwrap_or(width / heads.max(1));
+        if size("attention.key_length").is_ok_and(|n| n != head) {
+            return Err(Error::model("heads of which only a part is turned are not supported"));
+        }
+        let scaling = match value("rope.scaling.type").and_then(|v| v.as_str()).unwrap_or("none") {
+            "none" => Scaling::None,
+            "linear" => {
+                Scaling::Linear(number("rope.scaling.factor").ok_or_else(|| missing("rope.scaling.factor"))?)
+            }
+            other => return Err(Error::model(format!("positions scaled by {other:?} are not supported"))),
+        };
+        let base = number("rope.freq_base").unwrap_or(10_000.0);
+        let epsilon = "attention.layer_norm_rms_epsilon";
+        Ok(Config {
+            width,
+            layers: size("block_count")?,
+            heads,
+            kv_heads: size("attention.head_count_kv").unwrap_or(heads),
+            head,
+            feed_forward: size("feed_forward_length")?,
+            context: size("context_length")?,
+            epsilon: number(epsilon).ok_or_else(|| missing(epsilon))?,
+            rope: Rope { base, scaling, neighbours: true },
+        })
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -76,18 +76,21 @@ impl Llama {
     /// Hidden states `[n, width]` of rows, whose keys and values go into the state.
     pub(super) fn forward(&self, state: &mut State, rows: &Rows, page: usize) -> TensorFuture {
         let (n, config) = (rows.tokens.dims()[0], &self.config);
-        let mut x = self.weights.embedding.rows(&rows.tokens);
+        let mut x = self.weights.embedding.embedding(&rows.tokens);
         for (k, layer) in self.weights.layers.iter().enumerate() {
             let h = x.rms_norm(&layer.attention_norm, config.epsilon);
-            let heads = |x: TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
-            let query = self.turn(heads(layer.query.apply(&h)), rows);
-            let key = self.turn(heads(layer.key.apply(&h)), rows);
+            let heads = |x: &TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
+            let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
+                unreachable!("three weights")
+            };
+            let (query, key) = (self.turn(heads(query), rows), self.turn(heads(key), rows));
             put(&mut state.keys[k], &rows.places, key);
-            put(&mut state.values[k], &rows.places, heads(layer.value.apply(&h)));
+            put(&mut state.values[k], &rows.places, heads(value));
             let seen = attend(&query, &state.keys[k], &state.values[k], rows, page);
-            x = x + layer.output.apply(&seen.reshape([n, config.heads * config.head]));
+            x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
             let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
-            x = &x + layer.down.apply(&(layer.gate.apply(&h).silu() * layer.up.apply(&h)));
+            let [gate, up] = &layer.gate_up.linear(&h)[..] else { unreachable!("two weights") };
+            x = &x + layer.down.linear(gate.silu() * up);
         }
         x
     }

@@ -1,12 +1,13 @@
 //! Models from files.
 
-use super::weights::{Layer, Weight, Weights};
-use super::{Config, Llama};
+use super::weights::{Layer, Several, Weights};
+use super::{Config, Llama, Scaling};
 use crate::error::{Error, Result};
 use crate::template::Template;
-use crate::tokenizer::Tokenizer;
-use futensor::{DType, Device, TensorFuture, safetensors};
-use std::collections::HashMap;
+use crate::tokenizer::{Tokenizer, Vocabulary};
+use futensor::quant::Weight;
+use futensor::{DType, Device, TensorFuture, gguf, safetensors};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A tensor that is asked for.
@@ -46,37 +47,66 @@ fn hugging_face(part: Part) -> String {
     }
 }
 
-/// The tensors of a file, by what they are, with their shapes checked.
-struct Parts<W, V> {
-    weight: W,
-    vector: V,
+/// GGUF's names.
+fn of_gguf(part: Part) -> String {
+    use Part::*;
+    let layer = |k: usize, name: &str| format!("blk.{k}.{name}.weight");
+    match part {
+        Embedding => "token_embd.weight".into(),
+        Norm => "output_norm.weight".into(),
+        Head => "output.weight".into(),
+        AttentionNorm(k) => layer(k, "attn_norm"),
+        Query(k) => layer(k, "attn_q"),
+        Key(k) => layer(k, "attn_k"),
+        Value(k) => layer(k, "attn_v"),
+        Output(k) => layer(k, "attn_output"),
+        FeedForwardNorm(k) => layer(k, "ffn_norm"),
+        Gate(k) => layer(k, "ffn_gate"),
+        Up(k) => layer(k, "ffn_up"),
+        Down(k) => layer(k, "ffn_down"),
+    }
 }
 
-impl<W, V> Parts<W, V>
-where
-    W: FnMut(Part) -> Result<Option<Weight>>,
-    V: FnMut(Part) -> Result<Option<TensorFuture>>,
-{
+/// The tensors of a file, each taken once, with their shapes checked.
+struct Parts {
+    tensors: BTreeMap<String, Weight>,
+    name: fn(Part) -> String,
+}
+
+impl Parts {
     fn weight(&mut self, part: Part, out: usize, into: usize) -> Result<Weight> {
-        let weight = (self.weight)(part)?.ok_or_else(|| Error::model(format!("there is no {part:?}")))?;
-        match weight.dims() {
+        let weight =
+            self.find(part)?.ok_or_else(|| Error::model(format!("there is no {}", (self.name)(part))))?;
+        match &weight.dims()[..] {
             dims if dims == [out, into] => Ok(weight),
-            dims => Err(Error::model(format!("{part:?} is {dims:?}, not {:?}", [out, into]))),
+            dims => Err(Error::model(format!("{} is {dims:?}, not {:?}", (self.name)(part), [out, into]))),
         }
     }
 
+    /// A matrix. What is not quantised is used as float32.
+    fn find(&mut self, part: Part) -> Result<Option<Weight>> {
+        Ok(match self.tensors.remove(&(self.name)(part)) {
+            Some(weight) if weight.dims().len() != 2 => {
+                return Err(Error::model(format!("{} is {:?}, no matrix", (self.name)(part), weight.dims())));
+            }
+            Some(Weight::Dense(x)) => Some(Weight::Dense(x.to_dtype(DType::F32))),
+            weight => weight,
+        })
+    }
+
     fn norm(&mut self, part: Part, width: usize) -> Result<TensorFuture> {
-        let norm = (self.vector)(part)?.ok_or_else(|| Error::model(format!("there is no {part:?}")))?;
-        match norm.dims() {
-            &[n] if n == width => Ok(norm.to_dtype(DType::F32)),
-            dims => Err(Error::model(format!("{part:?} is {dims:?}, not {:?}", [width]))),
+        let name = (self.name)(part);
+        let norm = self.tensors.remove(&name).ok_or_else(|| Error::model(format!("there is no {name}")))?;
+        match norm.dense().dims() {
+            &[n] if n == width => Ok(norm.dense().to_dtype(DType::F32)),
+            dims => Err(Error::model(format!("{name} is {dims:?}, not {:?}", [width]))),
         }
     }
 
     fn all(mut self, config: &Config) -> Result<Weights> {
         let (width, inner) = (config.width, config.feed_forward);
         let (queries, keys) = (config.heads * config.head, config.kv_heads * config.head);
-        let embedding = (self.weight)(Part::Embedding)?.ok_or_else(|| Error::model("there is no embedding"))?;
+        let embedding = self.find(Part::Embedding)?.ok_or_else(|| Error::model("there is no embedding"))?;
         if embedding.dims()[1] != width {
             return Err(Error::model(format!(
                 "the embedding is {:?} for a width of {width}",
@@ -87,18 +117,22 @@ where
         let layers = (0..config.layers).map(|k| {
             Ok(Layer {
                 attention_norm: self.norm(Part::AttentionNorm(k), width)?,
-                query: self.weight(Part::Query(k), queries, width)?,
-                key: self.weight(Part::Key(k), keys, width)?,
-                value: self.weight(Part::Value(k), keys, width)?,
+                query_key_value: Several::new(vec![
+                    self.weight(Part::Query(k), queries, width)?,
+                    self.weight(Part::Key(k), keys, width)?,
+                    self.weight(Part::Value(k), keys, width)?,
+                ])?,
                 output: self.weight(Part::Output(k), width, queries)?,
                 feed_forward_norm: self.norm(Part::FeedForwardNorm(k), width)?,
-                gate: self.weight(Part::Gate(k), inner, width)?,
-                up: self.weight(Part::Up(k), inner, width)?,
+                gate_up: Several::new(vec![
+                    self.weight(Part::Gate(k), inner, width)?,
+                    self.weight(Part::Up(k), inner, width)?,
+                ])?,
                 down: self.weight(Part::Down(k), width, inner)?,
             })
         });
         let layers = layers.collect::<Result<_>>()?;
-        let head = match (self.weight)(Part::Head)? {
+        let head = match self.find(Part::Head)? {
             Some(head) if head.dims() != [vocabulary, width] => {
                 return Err(Error::model(format!(
                     "the head is {:?}, not {:?}",
@@ -137,7 +171,7 @@ impl Llama {
                 json("tokenizer_config.json").ok().and_then(|c| c["chat_template"].as_str().map(String::from))
             }
         };
-        let mut tensors: HashMap<String, TensorFuture> = HashMap::new();
+        let mut tensors = BTreeMap::new();
         let files =
             std::fs::read_dir(folder).map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
         for file in
@@ -145,20 +179,35 @@ impl Llama {
         {
             let loaded = safetensors::load(&file, device).all().await;
             let loaded = loaded.map_err(|e| Error::model(format!("{}: {}", file.display(), e.message())))?;
-            tensors.extend(loaded.into_iter().map(|(name, tensor)| (name, tensor)));
+            tensors.extend(loaded.into_iter().map(|(name, tensor)| (name, Weight::Dense(tensor))));
         }
-        let tied = config_json["tie_word_embeddings"] == true;
-        let find =
-            |part: Part| tensors.get(&hugging_face(part)).filter(|_| !(tied && matches!(part, Part::Head)));
-        let parts = Parts {
-            weight: |part| match find(part) {
-                Some(x) if x.rank() == 2 => Ok(Some(Weight::Dense(x.to_dtype(DType::F32)))),
-                Some(x) => Err(Error::model(format!("{part:?} is {:?}, no matrix", x.dims()))),
-                None => Ok(None),
-            },
-            vector: |part| Ok(find(part).cloned()),
-        };
-        let weights = parts.all(&config)?;
+        if config_json["tie_word_embeddings"] == true {
+            tensors.remove(&hugging_face(Part::Head));
+        }
+        let weights = Parts { tensors, name: hugging_face }.all(&config)?;
+        let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
+        Llama::new(device, config, weights, tokenizer, template)
+    }
+
+    /// Of a GGUF file: its weights as they are, its tokenizer, its chat template.
+    ///
+    /// # Errors
+    /// Where the file is missing or broken, the model is none that is known, or its parts do not fit
+    /// each other.
+    pub async fn from_gguf(device: &Device, path: impl AsRef<Path>) -> Result<Llama> {
+        let path = path.as_ref();
+        let wrong = |e: futensor::Error| Error::model(format!("{}: {}", path.display(), e.message()));
+        let file = gguf::open(path).await.map_err(wrong)?;
+        let mut config = Config::from_gguf(file.metadata())?;
+        let tokenizer = Vocabulary::from_gguf(file.metadata())?.tokenizer()?;
+        let source = file.metadata().get("tokenizer.chat_template").and_then(|s| s.as_str().map(String::from));
+        let mut tensors = file.load(device).all().await.map_err(wrong)?;
+        if let Some(factors) = tensors.remove("rope_freqs.weight") {
+            let factors = factors.dense().to_dtype(DType::F64).to_vec::<f64>().await?;
+            config.rope.scaling = Scaling::Each(factors);
+        }
+        config.check()?;
+        let weights = Parts { tensors, name: of_gguf }.all(&config)?;
         let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
         Llama::new(device, config, weights, tokenizer, template)
     }
@@ -167,4 +216,20 @@ impl Llama {
 fn template(source: &str, tokenizer: &Tokenizer) -> Result<Template> {
     let name = |token: Option<u32>| token.and_then(|t| tokenizer.name(t)).unwrap_or_default();
     Template::new(source, &name(tokenizer.begin()), &name(tokenizer.ends().first().copied()))
+}
+
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    /// A model of these tensors, by GGUF's names.
+    pub fn llama(
+        device: &Device,
+        config: Config,
+        tensors: BTreeMap<String, Weight>,
+        tokenizer: Tokenizer,
+    ) -> Result<Llama> {
+        let weights = Parts { tensors, name: of_gguf }.all(&config)?;
+        Llama::new(device, config, weights, tokenizer, None)
+    }
 }

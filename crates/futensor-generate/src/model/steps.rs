@@ -87,7 +87,7 @@ impl Steps {
             let choosing = &inputs[2];
             let hidden = hidden.index_select(0, choosing.clamp_min(0));
             let hidden = hidden.rms_norm(&model.weights.norm, model.config.epsilon);
-            let logits = model.weights.head().apply(&hidden).to_dtype(DType::F32);
+            let logits = model.weights.head().linear(&hidden).to_dtype(DType::F32);
             let mut told = Vec::new();
             let chosen = match kind {
                 Kind::Wishes { mask, logprobs } => {

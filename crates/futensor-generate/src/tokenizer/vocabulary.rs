@@ -3,6 +3,7 @@
 
 use super::Tokenizer;
 use crate::error::{Error, Result};
+use futensor::gguf;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -59,6 +60,32 @@ fn words(pre: &str) -> Result<PreTokenizerWrapper> {
 }
 
 impl Vocabulary {
+    /// What a file's metadata say.
+    ///
+    /// # Errors
+    /// Where they say nothing of tokens.
+    pub fn from_gguf(metadata: &gguf::Metadata) -> Result<Vocabulary> {
+        let value = |key: &str| metadata.get(&format!("tokenizer.ggml.{key}"));
+        let text = |key: &str| value(key).and_then(|v| v.as_str()).unwrap_or("").to_owned();
+        let texts = |key: &str| value(key).and_then(|v| v.as_strings()).map(<[String]>::to_vec);
+        let token = |key: &str| value(key).and_then(|v| v.as_u64()).and_then(|n| u32::try_from(n).ok());
+        let types = match value("token_type").and_then(|v| v.as_array()) {
+            Some(gguf::Array::I32(types)) => types.iter().map(|&t| t.into()).collect(),
+            Some(gguf::Array::U32(types)) => types.iter().map(|&t| t.into()).collect(),
+            _ => Vec::new(),
+        };
+        Ok(Vocabulary {
+            model: text("model"),
+            pre: text("pre"),
+            tokens: texts("tokens").ok_or_else(|| Error::model("the file says no tokenizer.ggml.tokens"))?,
+            types,
+            merges: texts("merges").unwrap_or_default(),
+            begin: token("bos_token_id"),
+            begins: value("add_bos_token").and_then(|v| v.as_bool()).unwrap_or(false),
+            ends: ["eos_token_id", "eot_token_id"].into_iter().filter_map(token).collect(),
+        })
+    }
+
     /// The tokenizer.
     ///
     /// # Errors
