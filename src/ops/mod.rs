@@ -10,6 +10,7 @@ pub(crate) mod cumsum;
 pub(crate) mod custom;
 pub(crate) mod embedding;
 pub(crate) mod gather;
+pub(crate) mod index_copy;
 pub(crate) mod index_select;
 pub(crate) mod logsumexp;
 pub(crate) mod matmul;

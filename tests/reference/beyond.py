@@ -108,6 +108,10 @@ def scatter(x, index, source, dim, reduce=None):
     return torch.scatter_reduce(x, dim, index, source, reduce=reduce, include_self=True)
 
 
+def index_copy(x, index, source, dim):
+    return torch.index_copy(x, dim, lifted(index, x.shape[dim]), source)
+
+
 def from_end(n, shape, *key, dtype=torch.int64):
     low = 0 if dtype == torch.uint8 else -n
     return (indices(n - low, shape, *key) + low).to(dtype)
@@ -129,11 +133,16 @@ def picking(g, grad):
             if dtype != torch.bool:
                 ins = [x, from_end(4, (3, 5), "a", dtype=it), noise(dtype, (3, 5), "src")]
                 numeric(g, "scatter_add", scatter, ins, {"dim": 0, "reduce": "sum"}, n=8, grad=gr)
+        for dim, shape in ((0, (3, 5)), (-1, (4, 2))):
+            # No place twice: PyTorch leaves open which comes last, and its gradient goes to each.
+            index = torch.tensor([1, -1, 0] if dim == 0 else [-2, 1])
+            numeric(g, "index_copy", index_copy, [x, index, noise(dtype, shape, "copied")], {"dim": dim}, grad=gr)
     x = noise(torch.float32, (4, 5), "bad")
     for index in ([-5], [4], [-(2**62)]):
         numeric(g, "index_select", index_select, [x, torch.tensor(index)], {"dim": 0})
         numeric(g, "gather", gather, [x, torch.tensor([index])], {"dim": 0})
         numeric(g, "scatter", scatter, [x, torch.tensor([index]), x], {"dim": 0})
+        numeric(g, "index_copy", index_copy, [x, torch.tensor(index), x[:1]], {"dim": 0})
     numeric(g, "index_select", index_select, [x, torch.tensor([255], dtype=torch.uint8)], {"dim": 0})
     words = torch.nn.functional.embedding
     numeric(g, "embedding", lambda w, i: words(i.long(), w), [x, torch.tensor([3, 0], dtype=torch.uint8)], {}, grad=grad)

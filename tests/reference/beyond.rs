@@ -64,6 +64,7 @@ fn scatter(
 ) -> Option<Made> {
     let dim = attrs["dim"].as_i64()? as isize;
     let mode = match (op, attrs["reduce"].as_str()) {
+        ("index_copy", _) => return futures(x.clone().index_copy(dim, index, source)),
         ("scatter", _) => return futures(x.scatter(dim, index, source)),
         ("scatter_reduce", Some("prod")) => ScatterMode::Prod,
         ("scatter_reduce", Some("amax")) => ScatterMode::Max,

@@ -51,6 +51,7 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         cumsum::CumSum,
         embedding::Embedding,
         gather::Gather,
+        index_copy::IndexCopy,
         index_select::IndexSelect,
         logsumexp::LogSumExp,
         matmul::MatMul,

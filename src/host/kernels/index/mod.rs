@@ -14,7 +14,7 @@ mod tests;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
-pub(crate) use pick::{embedding, gather, index_select, one_hot, scatter};
+pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, scatter};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::{cumprod, cumsum};
 
