@@ -74,16 +74,17 @@ pub async fn serve(
     let server = axum::serve(listener, routes::router(app.clone())).with_graceful_shutdown(ending);
     let mut server = tokio::spawn(server.into_future());
     let stop = server.abort_handle();
+    let too_long = async {
+        let _ = told.wait_for(|ending| *ending).await;
+        tokio::time::sleep(app.config.drain).await;
+    };
     let closed = tokio::select! {
-        closed = &mut server => Ok(closed),
-        closed = async {
-            let _ = told.wait_for(|ending| *ending).await;
-            tokio::time::timeout(app.config.drain, &mut server).await
-        } => closed,
+        closed = &mut server => Some(closed),
+        () = too_long => None,
     };
     // Answers that are not through by now are cut, and their requests end with them.
     stop.abort();
     app.engine.close();
-    closed.map_err(|_| "some answers did not end in time")???;
+    closed.ok_or("some answers did not end in time")???;
     Ok(())
 }

@@ -77,16 +77,18 @@ impl Llama {
     pub(super) fn forward(&self, state: &mut State, rows: &Rows, page: usize) -> TensorFuture {
         let (n, config) = (rows.tokens.dims()[0], &self.config);
         let mut x = self.weights.embedding.embedding(&rows.tokens);
-        for (k, layer) in self.weights.layers.iter().enumerate() {
+        let kept = std::mem::take(&mut state.keys).into_iter().zip(std::mem::take(&mut state.values));
+        for (layer, (keys, values)) in self.weights.layers.iter().zip(kept) {
             let h = x.rms_norm(&layer.attention_norm, config.epsilon);
             let heads = |x: &TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
             let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
                 unreachable!("three weights")
             };
             let (query, key) = (self.turn(heads(query), rows), self.turn(heads(key), rows));
-            put(&mut state.keys[k], &rows.places, key);
-            put(&mut state.values[k], &rows.places, heads(value));
-            let seen = attend(&query, &state.keys[k], &state.values[k], rows, page);
+            let (keys, values) = (put(keys, &rows.places, key), put(values, &rows.places, heads(value)));
+            let seen = attend(&query, &keys, &values, rows, page);
+            state.keys.push(keys);
+            state.values.push(values);
             x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
             let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
             let [gate, up] = &layer.gate_up.linear(&h)[..] else { unreachable!("two weights") };
@@ -108,10 +110,9 @@ impl Llama {
     }
 }
 
-/// Puts rows into their places.
-fn put(kept: &mut TensorFuture, places: &TensorFuture, rows: TensorFuture) {
-    let index = places.reshape([-1, 1, 1]).expand(rows.dims());
-    *kept = kept.scatter(0, index, rows.to_dtype(KEPT));
+/// Puts rows into their places, in place.
+fn put(kept: TensorFuture, places: &TensorFuture, rows: TensorFuture) -> TensorFuture {
+    kept.index_copy(0, places, rows.to_dtype(KEPT))
 }
 
 /// What queries `[n, heads, head]` see of the keys and values of their sequences.

@@ -113,7 +113,7 @@ impl Steps {
             // Rows that fill up choose for nobody.
             let slots = slots.index_select(0, choosing.clamp_min(0));
             let slots = choosing.ge(0).where_cond(slots, scratch);
-            state.last = state.last.scatter(0, slots, &chosen);
+            state.last = state.last.index_copy(0, slots, &chosen);
             told.insert(0, chosen);
             (state, told)
         })

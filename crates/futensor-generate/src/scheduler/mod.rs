@@ -305,9 +305,11 @@ impl Scheduler {
             if adopted > 0 {
                 continue;
             }
-            step.rows.push(sequence.row(id, &mut self.pages));
+            let row = sequence.row(id, &mut self.pages);
             sequence.remember(&mut self.pages);
-            left -= 1;
+            // What it chooses comes in the next step.
+            left = if row.chooses { 0 } else { left - 1 };
+            step.rows.push(row);
         }
         if step.rows.len() > before {
             sequence.flights += 1;

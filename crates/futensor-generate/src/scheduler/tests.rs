@@ -116,8 +116,8 @@ fn who_does_not_fit_waits_and_nobody_overtakes() {
 #[test]
 fn a_reader_without_room_stops_its_own_request_alone() {
     let mut scheduler = Scheduler::new(LIMITS);
-    scheduler.submit(1, Job { room: 1, ..job(&[1], 9) });
-    scheduler.submit(2, job(&[1], 9));
+    scheduler.submit(1, Job { room: 1, ..job(&[1], 5) });
+    scheduler.submit(2, job(&[1], 5));
     let step = scheduler.plan().unwrap();
     assert_eq!(step.rows.len(), 2);
     let next = scheduler.plan().unwrap();
