@@ -26,7 +26,12 @@ fn refused(name: &str, shape: &[usize]) -> Refusal {
 }
 
 /// Looks at the indices of a result that has no elements, so that a bad one is found there, too.
-fn look(cuda: &mut CudaRun<'_>, index: CudaView<'_>, size: usize, from_end: bool) -> Result<(), Refusal> {
+pub(super) fn look(
+    cuda: &mut CudaRun<'_>,
+    index: CudaView<'_>,
+    size: usize,
+    from_end: bool,
+) -> Result<(), Refusal> {
     if index.numel() == 0 {
         return Ok(());
     }

@@ -10,6 +10,7 @@ mod index;
 mod place;
 mod pool;
 mod product;
+mod quantized;
 mod roll;
 mod rows;
 mod sort;
@@ -58,6 +59,9 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         norm::Norm,
         one_hot::OneHot,
         pool::Pool,
+        quantized::Dequantize,
+        quantized::QuantizedEmbedding,
+        quantized::QuantizedLinear,
         roll::Roll,
         scatter::Scatter,
         scatter_add::ScatterAdd,

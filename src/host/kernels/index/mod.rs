@@ -70,7 +70,7 @@ fn place(index: i64, size: usize, from_end: bool) -> Option<isize> {
 /// The places that indices name in a dimension, row by row; a negative one names none.
 pub(super) fn places(index: View<'_>, size: usize) -> Result<Vec<usize>, OutOfRange> {
     with_index!(index.dtype, I => {
-        let all = index.to_vec::<I>().unwrap_or_default().into_iter().map(i64::from).enumerate();
+        let all = index.to_vec::<I>().unwrap_or_default().into_iter().map(super::load::Load::<i64>::load).enumerate();
         let at = |(position, index)| {
             let place = place(index, size, false).map(|place| place as usize);
             place.ok_or(OutOfRange { index, size, position })
