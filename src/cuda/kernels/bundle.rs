@@ -10,7 +10,7 @@
 use super::elementwise::{self, lanes};
 use super::generate::Form;
 use super::softmax::RowOp;
-use super::{Kernel, attention, copy, index, reduce, scan, softmax, sort, window};
+use super::{Kernel, attention, copy, index, paged, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -113,7 +113,10 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Index(index::Key::ScatterRuns { mode, .. }) => {
             DType::ALL.map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype })).to_vec()
         }
-        Kernel::Index(_) | Kernel::Sort(_) | Kernel::Matmul(_) => Vec::new(),
+        Kernel::Paged(paged::Key::Spans { dtype, .. }) => {
+            vec![Kernel::Paged(paged::Key::Meet { dtype: *dtype })]
+        }
+        Kernel::Index(_) | Kernel::Sort(_) | Kernel::Matmul(_) | Kernel::Paged(_) => Vec::new(),
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) enum Part {
     Window,
     Tensor,
     Attention,
+    Paged,
 }
 
 impl Part {
@@ -51,6 +52,7 @@ impl Part {
             Part::Window => include_str!("device/window.cuh"),
             Part::Tensor => include_str!("device/tensor.cuh"),
             Part::Attention => include_str!("device/attention.cuh"),
+            Part::Paged => include_str!("device/paged.cuh"),
         }
     }
 }
