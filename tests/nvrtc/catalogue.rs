@@ -6,7 +6,7 @@ use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::cuda::kernels::{
-    Kernel, Operand, Plan, attention, copy, matmul, quantized, reduce, scan, sort, window,
+    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, scan, sort, window,
 };
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
@@ -294,6 +294,10 @@ fn attentions() -> Vec<Kernel> {
             }
         }
     }
+    for (dtype, cache) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64)] {
+        out.push(Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32 }));
+    }
+    out.extend([F32, F64].map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));
     out
 }
 

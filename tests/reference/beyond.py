@@ -284,9 +284,33 @@ def slices(g, grad):
         g.case("i", [x], {"spans": spans}, [torch.from_numpy(x.numpy()[index].copy())])
 
 
+def paged(q, k, v, table, lengths, causal, scale):
+    """Attention of each row over its pages one after the other, by PyTorch's own."""
+    rows = []
+    for b, length in enumerate(lengths.tolist()):
+        page, n = k.shape[1], q.shape[1]
+        names = table[b, : -(-length // page)].long()
+        keys, values = (x[names].flatten(0, 1)[:length].to(q.dtype).transpose(0, 1) for x in (k, v))
+        seen = torch.arange(length) <= (length - n + torch.arange(n) if causal else torch.full((n,), length))[:, None]
+        found = torch.nn.functional.scaled_dot_product_attention(q[b].transpose(0, 1)[None], keys[None], values[None], seen, scale=scale, enable_gqa=True)
+        rows.append(found[0].transpose(0, 1))
+    return torch.stack(rows)
+
+
+def attention(g, grad):
+    table = torch.tensor([[4, 0, 2, 1000], [1, 3, -7, 1000], [5, 1000, 1000, -1]])
+    for n, heads, shared, width, wide, causal in ((1, 6, 2, 16, 16, False), (3, 4, 4, 5, 7, True), (2, 3, 1, 8, 20, True)):
+        for dtype, half in ((torch.float32, None), (torch.float64, None), (torch.float32, torch.float16)):
+            k, v = noise(dtype, (6, 4, shared, width), "k", scale=0.3), noise(dtype, (6, 4, shared, wide), "v")
+            if half:
+                k, v = k.to(half), v.to(half)
+            ins = [noise(dtype, (3, n, heads, width), "q", scale=0.3), k, v, table, torch.tensor([11, 6, 3], dtype=torch.int32)]
+            numeric(g, "paged_attention", paged, ins, {"causal": causal, "scale": 0.4}, n=16, ulp=16, grad=None if half else grad)
+
+
 def make():
     g, grad = Group("beyond"), Group("grad_beyond")
-    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices):
+    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices, attention):
         part(g, grad)
     g.write()
     grad.write()

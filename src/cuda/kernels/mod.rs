@@ -19,6 +19,7 @@ pub(crate) mod generate;
 pub(crate) mod geometry;
 pub(crate) mod index;
 pub(crate) mod matmul;
+pub(crate) mod paged;
 pub(crate) mod quantized;
 pub(crate) mod reduce;
 pub(crate) mod scan;
@@ -44,6 +45,7 @@ pub(crate) enum Kernel {
     Window(window::Key),
     Attention(attention::Key),
     Quantized(quantized::Key),
+    Paged(paged::Key),
 }
 
 impl Kernel {
@@ -61,6 +63,7 @@ impl Kernel {
             Kernel::Window(key) => key.source(),
             Kernel::Attention(key) => key.source(),
             Kernel::Quantized(key) => key.source(),
+            Kernel::Paged(key) => key.source(),
         }
     }
 }

@@ -33,6 +33,7 @@ pub(crate) enum Part {
     Tensor,
     Attention,
     Quantized,
+    Paged,
 }
 
 impl Part {
@@ -53,6 +54,7 @@ impl Part {
             Part::Tensor => include_str!("device/tensor.cuh"),
             Part::Attention => include_str!("device/attention.cuh"),
             Part::Quantized => include_str!("device/quantized.cuh"),
+            Part::Paged => include_str!("device/paged.cuh"),
         }
     }
 }

@@ -58,6 +58,7 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         matmul::MatMul,
         norm::Norm,
         one_hot::OneHot,
+        paged_attention::PagedAttention,
         pool::Pool,
         quantized::Dequantize,
         quantized::QuantizedEmbedding,

@@ -3,14 +3,14 @@
 
 use super::Llama;
 use futensor::region::{Flat, Tensors};
-use futensor::{DType, Device, TensorFuture, stack};
+use futensor::{DType, TensorFuture, stack};
 
 /// The type of keys and values in their pages.
-pub const KEPT: DType = DType::F32;
+pub const KEPT: DType = DType::F16;
 
 /// What steps hand on to each other; it changes in place.
 pub struct State {
-    /// Keys and values of each layer, `[pages * page, kv_heads, head]`.
+    /// Keys and values of each layer, `[pages, page, kv_heads, head]`.
     pub keys: Vec<TensorFuture>,
     pub values: Vec<TensorFuture>,
     /// The last token of each slot; the last place is nobody's.
@@ -63,18 +63,18 @@ impl Angles {
 }
 
 impl State {
-    pub fn new(model: &Llama, device: &Device, places: usize, slots: usize) -> State {
+    pub fn new(model: &Llama, [pages, page]: [usize; 2], slots: usize) -> State {
         let all = || {
-            let shape = [places, model.config.kv_heads, model.config.head];
-            (0..model.config.layers).map(|_| device.zeros_dtype(shape, KEPT)).collect()
+            let shape = [pages, page, model.config.kv_heads, model.config.head];
+            (0..model.config.layers).map(|_| model.device.zeros_dtype(shape, KEPT)).collect()
         };
-        State { keys: all(), values: all(), last: device.zeros_dtype([slots + 1], DType::I64) }
+        State { keys: all(), values: all(), last: model.device.zeros_dtype([slots + 1], DType::I64) }
     }
 }
 
 impl Llama {
     /// Hidden states `[n, width]` of rows, whose keys and values go into the state.
-    pub(super) fn forward(&self, state: &mut State, rows: &Rows, page: usize) -> TensorFuture {
+    pub(super) fn forward(&self, state: &mut State, rows: &Rows) -> TensorFuture {
         let (n, config) = (rows.tokens.dims()[0], &self.config);
         let mut x = self.weights.embedding.embedding(&rows.tokens);
         let kept = std::mem::take(&mut state.keys).into_iter().zip(std::mem::take(&mut state.values));
@@ -86,7 +86,7 @@ impl Llama {
             };
             let (query, key) = (self.turn(heads(query), rows), self.turn(heads(key), rows));
             let (keys, values) = (put(keys, &rows.places, key), put(values, &rows.places, heads(value)));
-            let seen = attend(&query, &keys, &values, rows, page);
+            let seen = query.paged_attention(&keys, &values, &rows.tables, &rows.lengths, ());
             state.keys.push(keys);
             state.values.push(values);
             x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
@@ -112,28 +112,8 @@ impl Llama {
 
 /// Puts rows into their places, in place.
 fn put(kept: TensorFuture, places: &TensorFuture, rows: TensorFuture) -> TensorFuture {
-    kept.index_copy(0, places, rows.to_dtype(KEPT))
-}
-
-/// What queries `[n, heads, head]` see of the keys and values of their sequences.
-fn attend(
-    query: &TensorFuture,
-    keys: &TensorFuture,
-    values: &TensorFuture,
-    rows: &Rows,
-    page: usize,
-) -> TensorFuture {
-    let &[n, heads, head] = query.dims() else { return query.clone() };
-    let (shared, pages) = (keys.dims()[1], rows.tables.dims()[1]);
-    let of_rows = |kept: &TensorFuture| {
-        let kept = kept.reshape([-1, (page * shared * head) as isize]);
-        let all = kept.index_select(0, rows.tables.reshape(-1)).reshape([n, pages * page, shared, head]);
-        all.permute([0, 2, 1, 3])
-    };
-    let query = query.reshape([n, shared, heads / shared, head]);
-    let scores = query.matmul(of_rows(keys).transpose(-1, -2)) * (head as f64).sqrt().recip();
-    let at = query.device().arange(0, (pages * page) as i64, 1);
-    let seen = at.lt(rows.lengths.reshape([-1, 1, 1, 1]));
-    let scores = seen.where_cond(scores, f32::NEG_INFINITY);
-    scores.softmax(-1).matmul(of_rows(values)).reshape([n, heads, head])
+    let (pages, flat) = (kept.dims().to_vec(), kept.flatten(0, 1));
+    // The last handle but for this view.
+    drop(kept);
+    flat.index_copy(0, places, rows.to_dtype(KEPT)).reshape(&pages[..])
 }

@@ -63,7 +63,7 @@ impl Steps {
 
     fn region(&self, kind: Kind) -> Call {
         let (model, angles) = (self.model.clone(), self.angles.clone());
-        let (page, scratch) = (self.limits.page, self.limits.slots as i64);
+        let scratch = self.limits.slots as i64;
         self.model.device.region(move |(mut state, inputs): (State, Vec<TensorFuture>)| {
             let row = |k: usize| inputs[0].i(k);
             let (given, slots, places, positions) = (row(0), row(1), row(2), row(3));
@@ -78,7 +78,7 @@ impl Steps {
                 sine: angle(&angles.sine),
                 tokens: tokens.clone(),
             };
-            let hidden = model.forward(&mut state, &rows, page);
+            let hidden = model.forward(&mut state, &rows);
             if kind == Kind::Fill {
                 // Something to wait for.
                 let through = hidden.narrow(0, 0, 1).narrow(1, 0, 1);
@@ -230,7 +230,7 @@ impl Runner for Steps {
     }
 
     fn reset(&mut self) {
-        let places = (self.limits.pages + 1) * self.limits.page;
-        self.state = Some(State::new(&self.model, &self.model.device, places, self.limits.slots));
+        let pages = [self.limits.pages + 1, self.limits.page];
+        self.state = Some(State::new(&self.model, pages, self.limits.slots));
     }
 }

@@ -18,6 +18,8 @@ pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, scat
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::{cumprod, cumsum};
 
+use super::load::Load;
+use super::nest::Shared;
 use crate::view::View;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -77,6 +79,16 @@ pub(super) fn places(index: View<'_>, size: usize) -> Result<Vec<usize>, OutOfRa
         };
         all.map(at).collect()
     })
+}
+
+/// The first `count` numbers of a row of whole numbers, or the number of a row of them.
+pub(in super::super) fn numbers(of: &View<'_>, row: usize, count: usize, to: &mut Vec<i64>) {
+    let (first, step) = (row as isize * of.strides[0], of.strides.get(1).copied().unwrap_or(0));
+    with_index!(of.dtype, I => {
+        let from = Shared::<I>::new(of.ptr.cast_mut());
+        // SAFETY: the row has so many elements.
+        to.extend((0..count as isize).map(|i| Load::<i64>::load(unsafe { *from.at(first + i * step) })));
+    });
 }
 
 /// Runs an expression with `$I` bound to the type of a view of indices.
