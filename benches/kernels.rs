@@ -13,6 +13,7 @@
 
 #![allow(unsafe_code)] // Non-temporal stores, and threads that write halves of one slice.
 
+use futensor::quant::{Format, Quantized};
 use futensor::{CpuOptions, DType, Device, Result, TensorFuture};
 use ledger::Ledger;
 use std::cell::RefCell;
@@ -307,6 +308,23 @@ fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
     let mi = warm(device.rand([1 << 20]))?;
     bench.row("chain of 5, 1 Mi", 1 << 20, Against::Copy(4 << 20), None, &|| chain(&mi));
     bench.row("sum, 1 Mi", 1 << 20, Against::Read(4 << 20), None, &|| mi.sum_all());
+    quantised(device, bench)
+}
+
+/// Products of a weight of 18 Mi: one row and eight are bound by reading it, 512 by arithmetic (an
+/// element is a multiply-add here).
+fn quantised(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
+    const SIZES: [usize; 2] = [16384, 1152];
+    let dense = device.randn(SIZES);
+    for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0] {
+        let weight = Quantized::from_tensor(&dense, format)?;
+        for rows in [1, 8, 512] {
+            let x: TensorFuture = futensor::block_on(device.randn([rows, SIZES[1]]))?.into();
+            let name = format!("{rows} rows by {format}");
+            let products = rows * SIZES[0] * SIZES[1];
+            bench.row(&name, products, Against::Read(weight.bytes()), None, &|| weight.linear(&x));
+        }
+    }
     Ok(())
 }
 

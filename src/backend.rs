@@ -129,7 +129,8 @@ pub(crate) struct OpRun<'a, B: Backend> {
     pub reads: &'a [Read<'a, B::At>],
     pub place: &'a mut B::Place,
     /// The place is the memory of the input that
-    /// [`Operation::reuses`](crate::custom::Operation::reuses) names.
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names. Else the device copies that
+    /// input there first, and counts it.
     pub in_place: bool,
 }
 

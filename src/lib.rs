@@ -69,7 +69,7 @@
 //! By default:
 //!
 //! - `cuda`: GPUs, without a toolkit;
-//! - `safetensors`: weights from and to disk;
+//! - `safetensors`, `gguf`: weights from and to disk;
 //! - `ranks`: groups of processes, collectives with gradients, over an MPI that is found at run time;
 //! - `serve`: [`serve::Batcher`], a tower `Service`, and [`serve::completed`];
 //! - `tokio`: [`block_on`] refuses to block a worker of tokio's.
@@ -87,6 +87,7 @@ mod completion;
 mod counted;
 mod dtype;
 mod error;
+mod format;
 mod guard;
 mod memory;
 mod op;
@@ -110,8 +111,13 @@ mod tensor;
 pub mod cuda;
 
 pub mod data;
+#[cfg(any(feature = "gguf", feature = "safetensors"))]
+mod files;
+#[cfg(feature = "gguf")]
+pub mod gguf;
 pub mod nn;
 pub mod optim;
+pub mod quant;
 #[cfg(all(feature = "ranks", unix))]
 pub mod ranks;
 #[cfg(feature = "safetensors")]

@@ -16,7 +16,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 // Plain counters, not part of a protocol: std's atomics.
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Below this, the allocator's own caches serve.
 const CACHED_FROM: usize = 4 << 10;
@@ -31,6 +31,8 @@ pub(crate) struct Memory {
     peak: AtomicUsize,
     cached: AtomicUsize,
     limit: usize,
+    /// Bytes of values that an op was to change in place and had to copy.
+    copied: AtomicU64,
     /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
     refuse_in: AtomicUsize,
     free: Mutex<Vec<Vec<usize>>>,
@@ -44,6 +46,7 @@ pub(crate) struct Bytes {
     pub live: usize,
     pub peak: usize,
     pub cached: usize,
+    pub copied: u64,
 }
 
 /// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
@@ -88,6 +91,7 @@ impl Memory {
             live: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
+            copied: AtomicU64::new(0),
             limit,
             refuse_in: AtomicUsize::new(0),
             free: Mutex::new(vec![Vec::new(); CLASSES]),
@@ -100,7 +104,13 @@ impl Memory {
             live: self.live.load(Relaxed),
             peak: self.peak.load(Relaxed),
             cached: self.cached.load(Relaxed),
+            copied: self.copied.load(Relaxed),
         }
+    }
+
+    /// An op copied a value that it was to change in place, since somebody else may still read it.
+    pub fn copied(&self, bytes: usize) {
+        self.copied.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond
@@ -413,7 +423,7 @@ mod tests {
         let blocks: Vec<_> = (0..4).map(|_| memory.alloc(32 << 20).unwrap()).collect();
         let last = blocks[3].host();
         drop(blocks);
-        let Bytes { live, peak, cached } = memory.bytes();
+        let Bytes { live, peak, cached, .. } = memory.bytes();
         assert_eq!((live, peak, cached), (0, 128 << 20, 128 << 20));
         assert_eq!(memory.alloc(32 << 20).unwrap().host(), last);
         // Another size comes on top: what is kept stays within the peak.

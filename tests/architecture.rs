@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
 /// `cuda`.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("train", &["train"]),
     ("serve", &["serve"]),
     ("optim", &["optim"]),
     ("nn", &["nn"]),
     ("ranks", &["ranks"]),
-    ("data", &["data", "safetensors"]),
+    ("data", &["data", "files", "gguf", "safetensors"]),
+    ("quant", &["quant"]),
     ("cuda", &["cuda"]),
     ("tensor", &["tensor"]),
     ("ops", &["ops"]),
@@ -30,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
             "options",
             "dtype",
             "shape",
+            "format",
             "error",
             "guard",
             "sync",

@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::graph::call::{Call, Kept, Part, Progress};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, free, is_read_by};
-use crate::graph::plan::PlanStep;
+use crate::graph::plan::{PlanStep, Slot};
 use crate::graph::program::Program;
-use crate::graph::value::{Storage, Value};
+use crate::graph::value::{Storage, Value, owners};
 use crate::graph::work::Work;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -106,8 +106,7 @@ fn compute<'v, B: Backend>(
         let (at, strides) = (backend.find(value(i), input)?, value(i).strides(&input.shape));
         reads.push(Read { at, dtype: input.dtype, shape: &input.shape, strides, buffer: value(i).buffer() });
     }
-    let reused = if let Op::Custom(op) = &node.op { op.reuses() } else { None };
-    let over = reused.filter(|&i| inputs[i].dtype == node.dtype).and_then(|i| {
+    let over = node.op.reuses().filter(|&i| inputs[i].dtype == node.dtype).and_then(|i| {
         let buffer = spare_buffer(value(i), &inputs[i], node, || spare(i))?;
         // Inside a region one value may be read twice by its last reader.
         let lies_here = |k: usize| matches!(&value(k).storage, Storage::Shared(b) if Arc::ptr_eq(b, buffer));
@@ -141,9 +140,38 @@ where
     let spare = |k: usize| {
         let slot = step.reads[k];
         let last = step.ends.contains(&slot) && step.reads.iter().filter(|&&other| other == slot).count() == 1;
-        last.then(|| progress.value(slot, call).map_or_else(&spare, |_| Some(1))).flatten()
+        let inside = |made: &'v B::Kept| owners_inside(B::kept(made).ok()?, call, step, &given, &spare);
+        last.then(|| progress.value(slot, call).map_or_else(&spare, inside)).flatten()
     };
     work(&step.work, &step.inputs, &operand, &spare, &|program| call.program(step, program), backend)
+}
+
+/// How many owners the buffer of a value has that was made inside a call, where nobody else reads it.
+/// Operands of the call may be among them, which the value is a view of, or was written over: these
+/// have to be the call's own, with nothing in it that still reads them.
+fn owners_inside<'v>(
+    value: &Value,
+    call: &Call,
+    step: &PlanStep,
+    given: impl Fn(usize) -> Operand<'v>,
+    spare: impl Fn(usize) -> Option<usize>,
+) -> Option<usize> {
+    let Storage::Shared(buffer) = &value.storage else { return None };
+    if owners(buffer) == 1 {
+        return Some(1);
+    }
+    let shares = |&k: &usize| match given(k) {
+        Ok(Value { storage: Storage::Shared(other), .. }) => Arc::ptr_eq(other, buffer),
+        _ => false,
+    };
+    let steps = call.plan.steps.iter().skip_while(|other| !std::ptr::eq(*other, step));
+    let to_come = |k: usize| steps.clone().any(|step| step.reads.contains(&(k as Slot)));
+    (0..call.plan.inputs).filter(shares).try_fold(
+        1,
+        |sum, k| {
+            if to_come(k) { None } else { Some(sum + spare(k)?) }
+        },
+    )
 }
 
 /// A node's value as an operand of a step.

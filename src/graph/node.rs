@@ -212,6 +212,11 @@ impl Op {
         matches!(self, Op::Custom(op) if op.takes_epilogue())
     }
 
+    /// The input that the op changes in place.
+    pub fn reuses(&self) -> Option<usize> {
+        if let Op::Custom(op) = self { op.reuses() } else { None }
+    }
+
     /// True where the op is an instruction of a fused program.
     pub fn is_elementwise(&self) -> bool {
         matches!(

@@ -150,6 +150,10 @@ impl Backend for Host<'_> {
                     reduce::reduce(reduction.op, source, &reduction.dims, &output, self.parallel);
                 }
                 Op::Custom(op) => {
+                    if let Some(i) = op.reuses().filter(|_| !in_place) {
+                        copy::copy(views[i], &output, self.parallel);
+                        self.memory.copied(node.bytes());
+                    }
                     let buffers: SmallVec<[_; 4]> = reads.iter().map(|read| read.buffer).collect();
                     op.run_cpu(&mut CpuRun {
                         inputs: &views,

@@ -42,6 +42,14 @@ pub(super) fn row_cost(meta: &Meta) -> u64 {
     (meta.shape.numel() as u64).saturating_mul(2).saturating_add(100)
 }
 
+/// Elements put at places of a value. That is in place, as a rule; but a large one may have to be
+/// copied, which is no small step.
+pub(super) fn put_ns(whole: &Meta, put: &Meta) -> u64 {
+    let whole = whole.shape.numel() as u64;
+    let copied = if whole > 16 << 10 { whole / 4 } else { 0 };
+    copied.saturating_add((put.shape.numel() as u64).saturating_mul(2)).saturating_add(100)
+}
+
 /// PyTorch's rule: as many dimensions, and none larger, but for the one that is indexed.
 pub(super) fn within(index: &Shape, of: &Shape, but: usize) -> Result<(), Refusal> {
     let fits = index.rank() == of.rank() && (0..index.rank()).all(|d| d == but || index[d] <= of[d]);

@@ -4,7 +4,6 @@ use crate::Backward;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::guard::{caught, discard_unlocked};
-use crate::host::kernels::copy;
 use crate::view::View;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -133,9 +132,6 @@ impl<O: Operation> Operation for Foreign<O> {
         let all = run.output.numel();
         let mut inputs: SmallVec<[View<'_>; 4]> = SmallVec::from_slice(run.inputs);
         if let Some(i) = self.reuses {
-            if !run.in_place {
-                copy::copy(inputs[i], &run.output, run.parallel);
-            }
             inputs[i] = inputs[i].without_elements();
         }
         let mut own = CpuRun {
@@ -157,9 +153,6 @@ impl<O: Operation> Operation for Foreign<O> {
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let mut inputs: SmallVec<[CudaView<'_>; 4]> = SmallVec::from_slice(run.inputs);
         if let Some(i) = self.reuses {
-            if !run.in_place {
-                run.queue.copy(inputs[i], run.output)?;
-            }
             inputs[i] = inputs[i].without_elements();
         }
         let mut own = CudaRun {

@@ -87,7 +87,7 @@ fn packed(b: &View<'_>, buffer: Option<&dyn Buffer>) -> Option<Arc<Weight>> {
             return None;
         }
         keep.get_or_make(buffer, || {
-            let panels = matmul::pack(*b, buffer.beside(matmul::Packed::bytes(k, n)?)?).ok()?;
+            let panels = matmul::pack(*b, buffer.beside(matmul::Packed::bytes(b.dtype, k, n)?)?).ok()?;
             Some(Arc::new(Weight { ptr, shape: [k, n], strides, panels }))
         })
     })?;

@@ -2,7 +2,7 @@
 //! combined with what is there. (Sums are `scatter_add`'s.)
 
 use super::check::checked;
-use super::check::{dim_of, indices, out_of_range, with_zeros_beyond, within};
+use super::check::{dim_of, indices, out_of_range, put_ns, with_zeros_beyond, within};
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
@@ -32,9 +32,12 @@ impl Operation for Scatter {
         Ok(x.clone())
     }
 
-    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        let read = (inputs[1].shape.numel() as u64).saturating_mul(2);
-        200u64.saturating_add(output.shape.numel() as u64).saturating_add(read)
+    fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
+        put_ns(inputs[0], inputs[1])
+    }
+
+    fn reuses(&self) -> Option<usize> {
+        Some(0)
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
@@ -52,9 +55,9 @@ impl Operation for Scatter {
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let (x, index, source) = (run.inputs[0], run.inputs[1], run.inputs[2]);
-        let dim = checked(self.dim, x.shape.len());
-        index::scatter(x, dim, self.mode, index, source, &run.output, run.parallel).map_err(out_of_range)
+        let dim = checked(self.dim, run.output.shape.len());
+        let [index, source] = [1, 2].map(|i| run.inputs[i]);
+        index::scatter(dim, self.mode, index, source, &run.output, run.parallel).map_err(out_of_range)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `scatter_add`: a value with a source's elements added at the indices along a dimension.
 
-use super::check::{checked, dim_of, indices, out_of_range, with_zeros_beyond, within};
+use super::check::{checked, dim_of, indices, out_of_range, put_ns, with_zeros_beyond, within};
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
@@ -25,10 +25,11 @@ impl Operation for ScatterAdd {
         }
         Ok(x.clone())
     }
-    fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        // One after the other, each of them at another place.
-        let added = (inputs[1].shape.numel() as u64).saturating_mul(2);
-        200u64.saturating_add(output.shape.numel() as u64).saturating_add(added)
+    fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
+        put_ns(inputs[0], inputs[1])
+    }
+    fn reuses(&self) -> Option<usize> {
+        Some(0)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         Needs::inputs(&[1])
@@ -42,8 +43,8 @@ impl Operation for ScatterAdd {
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let [x, at, source] = [0, 1, 2].map(|i| run.inputs[i]);
-        let dim = checked(self.dim, x.shape.len());
-        index::scatter(x, dim, ScatterMode::Sum, at, source, &run.output, run.parallel).map_err(out_of_range)
+        let dim = checked(self.dim, run.output.shape.len());
+        let [at, source] = [1, 2].map(|i| run.inputs[i]);
+        index::scatter(dim, ScatterMode::Sum, at, source, &run.output, run.parallel).map_err(out_of_range)
     }
 }

@@ -1,5 +1,6 @@
 //! `slice_assign`: a value with a part of it replaced, in place where nobody else looks.
 
+use super::check::put_ns;
 use crate::Backward;
 use crate::dtype::Scalar;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -66,10 +67,7 @@ impl Operation for SliceAssign {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
-        // In place, as a rule; but a large one may have to be copied, which is no small step.
-        let whole = inputs[0].shape.numel() as u64;
-        let copied = if whole > 16 << 10 { whole / 4 } else { 0 };
-        copied.saturating_add(inputs[1].shape.numel() as u64).saturating_add(100)
+        put_ns(inputs[0], inputs[1])
     }
 
     fn reuses(&self) -> Option<usize> {
@@ -100,9 +98,6 @@ impl Operation for SliceAssign {
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let part = self.part.as_ref().map_err(Clone::clone)?;
-        if !run.in_place {
-            copy::copy(run.inputs[0], &run.output, run.parallel);
-        }
         let source = run.inputs[1];
         let lead = part.shape.rank() - source.shape.len();
         let own = |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);

@@ -23,17 +23,13 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 
-mod handoff;
 mod read;
 mod wire;
 mod write;
 
-pub use read::{All, Load, LoadOptions, NextTensor, Progress, load, load_bytes, load_with};
-pub use write::{Save, save};
+pub use crate::files::{All, Load, LoadOptions, NextTensor, Progress, Save};
+pub use read::{load, load_bytes, load_with};
+pub use write::save;
 
-/// Most bytes that wait between a file and a device, one tensor apart.
-const AHEAD_BYTES: usize = 64 << 20;
-/// Bytes that are read or written at a time.
-const CHUNK: usize = 1 << 20;
 /// Longest header that is read.
 const HEADER_MAX: u64 = 100 << 20;

@@ -76,6 +76,11 @@ pub struct Stats {
     pub bytes_peak: usize,
     /// Bytes of freed values that are kept for the next.
     pub bytes_cached: usize,
+    /// Bytes copied by ops that change an operand in place
+    /// ([`index_copy`](crate::TensorFuture::index_copy), `scatter`,
+    /// [`slice_assign`](crate::TensorFuture::slice_assign)), because somebody else may still read
+    /// it. Where it stays what it was, everything was done in place.
+    pub copied_bytes: u64,
     /// Awaits that have ended: values, reads, `waitall`.
     pub barriers: u64,
     /// Time that those which had to wait have waited, added up.
@@ -160,6 +165,7 @@ impl Device {
             bytes_live: bytes.live,
             bytes_peak: bytes.peak,
             bytes_cached: bytes.cached,
+            copied_bytes: bytes.copied,
             barriers: self.port.awaits.barriers.load(Relaxed),
             barrier_time: Duration::from_nanos(self.port.awaits.barrier_ns.load(Relaxed)),
         }

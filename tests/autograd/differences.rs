@@ -193,6 +193,13 @@ fn cases() -> Vec<Case> {
             true,
         ),
         Case("scatter", SCATTERED, Any, |x| put(x, ScatterMode::Assign).exp(), true),
+        Case(
+            "index_copy",
+            &[&[3, 4], &[3, 3]],
+            Any,
+            |x| x[0].clone().index_copy(1, index(&x[0], &[2, 0, 2], &[3]), &x[1]).exp(),
+            true,
+        ),
         Case("scatter_reduce sum", SCATTERED, Any, |x| put(x, ScatterMode::Sum).exp(), true),
         Case("scatter_reduce prod", SCATTERED, Off, |x| put(x, ScatterMode::Prod).sin(), true),
         Case("scatter_reduce max", SCATTERED, Apart, |x| put(x, ScatterMode::Max).exp(), true),

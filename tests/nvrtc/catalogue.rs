@@ -5,7 +5,9 @@ use crate::cuda::kernels::elementwise::{self, Key, Walk};
 use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
-use crate::cuda::kernels::{Kernel, Operand, Plan, attention, copy, matmul, reduce, scan, sort, window};
+use crate::cuda::kernels::{
+    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, scan, sort, window,
+};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, ScatterMode, UnaryOp};
@@ -150,6 +152,7 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     out.push(("products", products()));
     out.push(("windows", windows()));
     out.push(("attention_kernels", attentions()));
+    out.push(("quantised_kernels", quantised()));
     out
 }
 
@@ -291,7 +294,20 @@ fn attentions() -> Vec<Kernel> {
             }
         }
     }
+    for (dtype, cache) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64)] {
+        out.push(Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32 }));
+    }
+    out.extend([F32, F64].map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));
     out
+}
+
+fn quantised() -> Vec<Kernel> {
+    use quantized::Key::*;
+    let each = |f| {
+        [Few(f, 1), Few(f, 8), Many(f), Dequantize(f), Embedding(f, I64), Embedding(f, I32), Embedding(f, U8)]
+    };
+    let all = crate::format::Format::ALL.into_iter().flat_map(each);
+    all.chain([Activations]).map(Kernel::Quantized).collect()
 }
 
 fn products() -> Vec<Kernel> {

@@ -7,6 +7,8 @@
 
 #[path = "../../src/dtype.rs"]
 mod dtype;
+#[path = "../../src/format.rs"]
+mod format;
 #[path = "../../src/op.rs"]
 mod op;
 #[path = "../../src/shape.rs"]

@@ -108,6 +108,10 @@ def scatter(x, index, source, dim, reduce=None):
     return torch.scatter_reduce(x, dim, index, source, reduce=reduce, include_self=True)
 
 
+def index_copy(x, index, source, dim):
+    return torch.index_copy(x, dim, lifted(index, x.shape[dim]), source)
+
+
 def from_end(n, shape, *key, dtype=torch.int64):
     low = 0 if dtype == torch.uint8 else -n
     return (indices(n - low, shape, *key) + low).to(dtype)
@@ -129,11 +133,16 @@ def picking(g, grad):
             if dtype != torch.bool:
                 ins = [x, from_end(4, (3, 5), "a", dtype=it), noise(dtype, (3, 5), "src")]
                 numeric(g, "scatter_add", scatter, ins, {"dim": 0, "reduce": "sum"}, n=8, grad=gr)
+        for dim, shape in ((0, (3, 5)), (-1, (4, 2))):
+            # No place twice: PyTorch leaves open which comes last, and its gradient goes to each.
+            index = torch.tensor([1, -1, 0] if dim == 0 else [-2, 1])
+            numeric(g, "index_copy", index_copy, [x, index, noise(dtype, shape, "copied")], {"dim": dim}, grad=gr)
     x = noise(torch.float32, (4, 5), "bad")
     for index in ([-5], [4], [-(2**62)]):
         numeric(g, "index_select", index_select, [x, torch.tensor(index)], {"dim": 0})
         numeric(g, "gather", gather, [x, torch.tensor([index])], {"dim": 0})
         numeric(g, "scatter", scatter, [x, torch.tensor([index]), x], {"dim": 0})
+        numeric(g, "index_copy", index_copy, [x, torch.tensor(index), x[:1]], {"dim": 0})
     numeric(g, "index_select", index_select, [x, torch.tensor([255], dtype=torch.uint8)], {"dim": 0})
     words = torch.nn.functional.embedding
     numeric(g, "embedding", lambda w, i: words(i.long(), w), [x, torch.tensor([3, 0], dtype=torch.uint8)], {}, grad=grad)
@@ -275,9 +284,33 @@ def slices(g, grad):
         g.case("i", [x], {"spans": spans}, [torch.from_numpy(x.numpy()[index].copy())])
 
 
+def paged(q, k, v, table, lengths, causal, scale):
+    """Attention of each row over its pages one after the other, by PyTorch's own."""
+    rows = []
+    for b, length in enumerate(lengths.tolist()):
+        page, n = k.shape[1], q.shape[1]
+        names = table[b, : -(-length // page)].long()
+        keys, values = (x[names].flatten(0, 1)[:length].to(q.dtype).transpose(0, 1) for x in (k, v))
+        seen = torch.arange(length) <= (length - n + torch.arange(n) if causal else torch.full((n,), length))[:, None]
+        found = torch.nn.functional.scaled_dot_product_attention(q[b].transpose(0, 1)[None], keys[None], values[None], seen, scale=scale, enable_gqa=True)
+        rows.append(found[0].transpose(0, 1))
+    return torch.stack(rows)
+
+
+def attention(g, grad):
+    table = torch.tensor([[4, 0, 2, 1000], [1, 3, -7, 1000], [5, 1000, 1000, -1]])
+    for n, heads, shared, width, wide, causal in ((1, 6, 2, 16, 16, False), (3, 4, 4, 5, 7, True), (2, 3, 1, 8, 20, True)):
+        for dtype, half in ((torch.float32, None), (torch.float64, None), (torch.float32, torch.float16)):
+            k, v = noise(dtype, (6, 4, shared, width), "k", scale=0.3), noise(dtype, (6, 4, shared, wide), "v")
+            if half:
+                k, v = k.to(half), v.to(half)
+            ins = [noise(dtype, (3, n, heads, width), "q", scale=0.3), k, v, table, torch.tensor([11, 6, 3], dtype=torch.int32)]
+            numeric(g, "paged_attention", paged, ins, {"causal": causal, "scale": 0.4}, n=16, ulp=16, grad=None if half else grad)
+
+
 def make():
     g, grad = Group("beyond"), Group("grad_beyond")
-    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices):
+    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices, attention):
         part(g, grad)
     g.write()
     grad.write()

@@ -2,7 +2,7 @@
 
 use super::apply::{Arg, Made, futures};
 use super::case::{dtype_named, ints};
-use futensor::{Device, Index, ScatterMode, TensorFuture};
+use futensor::{AttentionOptions, Device, Index, ScatterMode, TensorFuture};
 use serde_json::Value;
 
 /// Calls a case's op, if it is one of these.
@@ -51,6 +51,10 @@ pub fn call(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Ma
             _ => None,
         },
         [Arg::Tensor(x), Arg::Tensor(index), Arg::Tensor(source)] => scatter(op, x, index, source, attrs),
+        [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), Arg::Tensor(table), Arg::Tensor(lengths)] => {
+            let options = AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
+            futures(q.paged_attention(k, v, table, lengths, options))
+        }
         _ => None,
     }
 }
@@ -64,6 +68,7 @@ fn scatter(
 ) -> Option<Made> {
     let dim = attrs["dim"].as_i64()? as isize;
     let mode = match (op, attrs["reduce"].as_str()) {
+        ("index_copy", _) => return futures(x.clone().index_copy(dim, index, source)),
         ("scatter", _) => return futures(x.scatter(dim, index, source)),
         ("scatter_reduce", Some("prod")) => ScatterMode::Prod,
         ("scatter_reduce", Some("amax")) => ScatterMode::Max,

@@ -4,6 +4,7 @@ use super::support::{Rng, block_on, until};
 use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
 use futensor::custom::custom_fn;
+use futensor::quant::{Format, Quantized, Weight};
 use futensor::{AttentionOptions, DType, Device, GradOptions, Tensor, TensorFuture, grad, grad_with};
 use futensor_simulated_driver::Simulator;
 
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Entry> {
         random_numbers_are_those_of_the_cpu
         attention_and_its_gradients_are_those_of_the_cpu
         long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit
+        quantised_weights_have_the_bits_of_the_cpu
         an_op_without_a_kernel_says_so
         an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else
         queued_updates_need_no_more_memory_than_a_few
@@ -189,6 +191,43 @@ fn long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit(_: &Simulato
             assert!(bits(got) == bits(&want), "seed {seed}, {dtype}, value {i}");
         }
     }
+}
+
+fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    cpu.seed(seed);
+    let file = block_on(futensor::gguf::open_bytes(include_bytes!("../reference/reference.gguf"))).unwrap();
+    let all = block_on(file.load(&cpu).all()).unwrap();
+    let bits = |x: TensorFuture| -> Vec<u32> {
+        block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
+    };
+    for format in Format::ALL {
+        let Weight::Quantized(read) = &all[format.name()] else { panic!("{format}") };
+        let mut weights = vec![read.clone()];
+        if format.can_quantize() {
+            weights.push(Quantized::from_tensor(&cpu.randn([40, 96]), format).unwrap());
+        }
+        for weight in weights {
+            let there = weight.to_device(&gpu);
+            assert!(bits(there.dequantize()) == bits(weight.dequantize()), "{format}");
+            let index = cpu.from_vec(vec![2i64, 0, 1, 2], [2, 2]);
+            assert!(bits(there.embedding(index.to_device(&gpu))) == bits(weight.embedding(&index)), "{format}");
+            let wrong = there.embedding(gpu.from_vec(vec![0i32, 40], [2]));
+            assert!(block_on(wrong).unwrap_err().is_index());
+            for rows in [1, 5, 17, 70] {
+                let x = cpu.randn([rows, weight.dims()[1]]);
+                let (got, wanted) = (there.linear(x.to_device(&gpu)), weight.linear(&x));
+                assert!(bits(got) == bits(wanted), "{rows} rows by {weight:?}");
+            }
+        }
+    }
+    // Rows of a view, and what is no number.
+    let weight = Quantized::from_tensor(&cpu.randn([20, 32]), Format::Q4_1).unwrap();
+    let x = cpu.from_vec((0..96).map(|i| if i == 40 { f32::NAN } else { i as f32 }).collect(), [32, 3]).t();
+    let got = block_on(weight.to_device(&gpu).linear(x.to_device(&gpu).t().t()).to_vec::<f32>()).unwrap();
+    let wanted = block_on(weight.linear(&x).to_vec::<f32>()).unwrap();
+    assert!(got.iter().zip(&wanted).all(|(a, b)| a == b || a.is_nan() && b.is_nan()));
+    assert_eq!(wanted.iter().filter(|x| x.is_nan()).count(), 20);
 }
 
 fn an_op_without_a_kernel_says_so(_: &Simulator, _: u64) {

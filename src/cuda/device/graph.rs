@@ -127,6 +127,8 @@ pub(super) struct Graph {
     pub records: Vec<(Arc<Doubt>, u64)>,
     pub constants: Vec<([u64; INLINE_BYTES / 8], u64)>,
     pub arena: usize,
+    /// Bytes of inputs that a run copies because somebody else may read them.
+    pub copied: usize,
     pub made: Option<Made>,
 }
 
@@ -374,6 +376,7 @@ impl Gear {
             raw.zero(memory.part(*at, INDEX_ERROR_BYTES))?;
         }
         replay.launch(raw)?;
+        self.heap.copied(graph.copied);
         let mut doubts = Doubts::new();
         for ((stand_in, at), record) in graph.records.iter().zip(blocks) {
             let from = memory.part(*at, INDEX_ERROR_BYTES);

@@ -90,6 +90,11 @@ impl Heap {
         })
     }
 
+    /// See [`Memory::copied`].
+    pub fn copied(&self, bytes: usize) {
+        self.account.copied(bytes);
+    }
+
     /// The device's thread has opened its context, or is about to close it.
     pub fn opened(&self, open: Option<Open>) {
         if let Some(before) = std::mem::replace(&mut *lock(&self.opened), open) {

@@ -96,7 +96,7 @@ impl Gear {
         spare: &[bool],
         call: &Call,
     ) -> Option<Graph> {
-        let Played { bases, items, constants, doubts, taken } = played;
+        let Played { bases, items, constants, doubts, taken, copied } = played;
         if items.len() < 2 {
             return None;
         }
@@ -222,6 +222,7 @@ impl Gear {
             records: records?,
             constants: constants?,
             arena,
+            copied,
             places,
             made: None,
         })

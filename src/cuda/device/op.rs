@@ -16,7 +16,7 @@ use std::any::Any;
 
 impl Launcher {
     /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output
-    /// is the memory of the input that `Operation::reuses` names.
+    /// is the memory of the input that `Operation::reuses` names; else that is copied first.
     ///
     /// # Errors
     /// See [`Trouble`]. An op without a kernel is refused.
@@ -33,6 +33,9 @@ impl Launcher {
             Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
             Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
             Op::Custom(op) => {
+                if let Some(i) = op.reuses().filter(|_| !in_place) {
+                    self.copy(site, inputs[i], output)?;
+                }
                 let mut queue = Queue { launcher: self, site, trouble: None };
                 let mut run = CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue };
                 let done = ops::queue(&**op, &mut run);

@@ -199,7 +199,14 @@ impl Backend for Launch<'_> {
             return Ok(());
         }
         // What an op from outside says there is not to end the device.
-        guarded(|| self.gear.launcher.node(&self.berth, &node.op, &views, output, in_place))
+        guarded(|| self.gear.launcher.node(&self.berth, &node.op, &views, output, in_place))?;
+        if node.op.reuses().is_some() && !in_place {
+            match &self.gear.transcript {
+                Some(transcript) => transcript.copied(node.bytes()),
+                None => self.gear.heap.copied(node.bytes()),
+            }
+        }
+        Ok(())
     }
 
     /// Copies a value to where its sink will read it.

@@ -292,14 +292,14 @@ pub(super) fn both(
     let mut cpu = vec![0u64; out.bytes().div_ceil(8) + 1];
     let views: Vec<View<'_>> = inputs.iter().map(|v| v.view()).collect();
     let buffers = vec![None; inputs.len()];
+    let output =
+        ViewMut { ptr: cpu.as_mut_ptr().cast(), dtype: out.dtype, shape: &out.shape, life: PhantomData };
+    if let Some(i) = op.reuses() {
+        copy::copy(views[i], &output, &Serial);
+    }
     op.run_cpu(&mut CpuRun {
         inputs: &views,
-        output: ViewMut {
-            ptr: cpu.as_mut_ptr().cast(),
-            dtype: out.dtype,
-            shape: &out.shape,
-            life: PhantomData,
-        },
+        output,
         parallel: &Serial,
         in_place: false,
         written: 0,

@@ -80,6 +80,8 @@ struct Notes {
     doubts: Vec<(Arc<Doubt>, Base)>,
     /// Values from outside that were written over.
     taken: Vec<usize>,
+    /// Bytes that each run copies because they could not be written over.
+    copied: usize,
     refused: Option<&'static str>,
 }
 
@@ -94,6 +96,7 @@ pub(super) struct Played {
     pub constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
     pub doubts: Vec<(Arc<Doubt>, Base)>,
     pub taken: Vec<usize>,
+    pub copied: usize,
 }
 
 impl fmt::Debug for Transcript {
@@ -181,6 +184,11 @@ impl Transcript {
         lock(&self.0).refused.get_or_insert(why);
     }
 
+    /// A value was copied that was to be changed in place.
+    pub(super) fn copied(&self, bytes: usize) {
+        lock(&self.0).copied += bytes;
+    }
+
     /// Notes a launch.
     pub(super) fn launch(&self, function: Function, grid: [[u32; 3]; 2], shared: u32, of: &Words) {
         let addresses = of.addresses.iter().map(|&at| (at, spot(of.words[at]))).collect();
@@ -205,6 +213,7 @@ impl Transcript {
                 constants: notes.constants,
                 doubts: notes.doubts,
                 taken: notes.taken,
+                copied: notes.copied,
             }),
         }
     }

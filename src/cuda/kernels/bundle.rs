@@ -9,8 +9,9 @@
 
 use super::elementwise::{self, lanes};
 use super::generate::Form;
+use super::quantized::Key;
 use super::softmax::RowOp;
-use super::{Kernel, attention, copy, index, reduce, scan, softmax, sort, window};
+use super::{Kernel, attention, copy, index, paged, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -113,7 +114,16 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Index(index::Key::ScatterRuns { mode, .. }) => {
             DType::ALL.map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype })).to_vec()
         }
-        Kernel::Index(_) | Kernel::Sort(_) | Kernel::Matmul(_) => Vec::new(),
+        // What a model of this format calls: one row, a few, many.
+        Kernel::Quantized(Key::Few(f, _) | Key::Many(f)) => {
+            [Key::Activations, Key::Few(*f, 1), Key::Few(*f, 8), Key::Many(*f)].map(Kernel::Quantized).to_vec()
+        }
+        Kernel::Paged(paged::Key::Spans { dtype, .. }) => {
+            vec![Kernel::Paged(paged::Key::Meet { dtype: *dtype })]
+        }
+        Kernel::Index(_) | Kernel::Sort(_) | Kernel::Matmul(_) | Kernel::Paged(_) | Kernel::Quantized(_) => {
+            Vec::new()
+        }
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) mod generate;
 pub(crate) mod geometry;
 pub(crate) mod index;
 pub(crate) mod matmul;
+pub(crate) mod paged;
+pub(crate) mod quantized;
 pub(crate) mod reduce;
 pub(crate) mod scan;
 pub(crate) mod softmax;
@@ -42,6 +44,8 @@ pub(crate) enum Kernel {
     Matmul(matmul::Key),
     Window(window::Key),
     Attention(attention::Key),
+    Quantized(quantized::Key),
+    Paged(paged::Key),
 }
 
 impl Kernel {
@@ -58,6 +62,8 @@ impl Kernel {
             Kernel::Matmul(key) => key.source(),
             Kernel::Window(key) => key.source(),
             Kernel::Attention(key) => key.source(),
+            Kernel::Quantized(key) => key.source(),
+            Kernel::Paged(key) => key.source(),
         }
     }
 }

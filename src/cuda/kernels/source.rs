@@ -32,6 +32,8 @@ pub(crate) enum Part {
     Window,
     Tensor,
     Attention,
+    Quantized,
+    Paged,
 }
 
 impl Part {
@@ -51,6 +53,8 @@ impl Part {
             Part::Window => include_str!("device/window.cuh"),
             Part::Tensor => include_str!("device/tensor.cuh"),
             Part::Attention => include_str!("device/attention.cuh"),
+            Part::Quantized => include_str!("device/quantized.cuh"),
+            Part::Paged => include_str!("device/paged.cuh"),
         }
     }
 }

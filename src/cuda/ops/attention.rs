@@ -1,11 +1,12 @@
 //! Attention and its gradients on CUDA.
 
 use super::{OnCuda, packed, run};
-use crate::cuda::kernels::align;
 use crate::cuda::kernels::attention::{self, Result as Made};
+use crate::cuda::kernels::{align, paged};
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
 use crate::ops::attention::{Attention, AttentionGradient, Flow};
+use crate::ops::paged_attention::PagedAttention;
 use crate::shape::Strides;
 use smallvec::SmallVec;
 
@@ -51,6 +52,15 @@ impl OnCuda for Attention {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let masked = run.inputs().len() > 3;
         attend(run, Made::Output, self, masked)
+    }
+}
+
+impl OnCuda for PagedAttention {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let (inputs, out) = (run.inputs(), run.output());
+        let refused = || Refusal::kernel(format!("attention of shape {:?} has no CUDA kernel", out.shape));
+        let plan = paged::plan(inputs, self.scale, self.causal).ok_or_else(refused)?;
+        super::run(run, plan, inputs, &[out])
     }
 }
 

@@ -3,7 +3,7 @@
 //! A bad index is written to the step's error record by the kernel, and fails the value when the
 //! device has run it.
 
-use super::{OnCuda, copy_to, operand, run};
+use super::{OnCuda, operand, run};
 use crate::cuda::kernels::align;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
@@ -13,6 +13,7 @@ use crate::ops::check::checked;
 use crate::ops::classes::Classes;
 use crate::ops::embedding::Embedding;
 use crate::ops::gather::Gather;
+use crate::ops::index_copy::IndexCopy;
 use crate::ops::index_select::IndexSelect;
 use crate::ops::one_hot::OneHot;
 use crate::ops::scatter::Scatter;
@@ -25,7 +26,12 @@ fn refused(name: &str, shape: &[usize]) -> Refusal {
 }
 
 /// Looks at the indices of a result that has no elements, so that a bad one is found there, too.
-fn look(cuda: &mut CudaRun<'_>, index: CudaView<'_>, size: usize, from_end: bool) -> Result<(), Refusal> {
+pub(super) fn look(
+    cuda: &mut CudaRun<'_>,
+    index: CudaView<'_>,
+    size: usize,
+    from_end: bool,
+) -> Result<(), Refusal> {
     if index.numel() == 0 {
         return Ok(());
     }
@@ -72,6 +78,11 @@ fn gather(
     run(cuda, plan.ok_or_else(|| refused(name, out.shape))?, &[x, index], &[out])
 }
 
+/// Strides of a row along one dimension that repeats in the others.
+fn on_dim(rank: usize, dim: usize, step: isize) -> Strides {
+    (0..rank).map(|d| if d == dim { step } else { 0 }).collect()
+}
+
 /// One index an element of the result.
 fn each(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusal> {
     let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
@@ -82,8 +93,7 @@ fn each(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusa
 /// Whole slices along a dimension, by a row of indices.
 fn slices(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
     let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
-    let along =
-        |step: isize| -> Strides { (0..x.shape.len()).map(|d| if d == dim { step } else { 0 }).collect() };
+    let along = |step: isize| on_dim(x.shape.len(), dim, step);
     gather(cuda, x, dim, &along(index.strides[0]), &along(1), true, "index_select")
 }
 
@@ -104,23 +114,24 @@ fn embedding(cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
     run(cuda, plan.ok_or_else(|| refused("embedding", out.shape))?, &[table, index], &[out])
 }
 
-/// The value with the source's elements joined to it at the indices.
-fn scatter(cuda: &mut CudaRun<'_>, dim: usize, mode: ScatterMode) -> Result<(), Refusal> {
-    let (inputs, out) = (cuda.inputs(), cuda.output());
-    let (x, index, source) = (inputs[0], inputs[1], inputs[2]);
-    if !cuda.in_place() {
-        copy_to(cuda, x, out)?;
-    }
+/// The value with the source's elements joined to it at the indices; `positions` are the strides in
+/// which the places of these are counted.
+fn scatter(
+    cuda: &mut CudaRun<'_>,
+    dim: usize,
+    mode: ScatterMode,
+    index: CudaView<'_>,
+    positions: &[isize],
+) -> Result<(), Refusal> {
+    let (source, out) = (cuda.inputs()[2], cuda.output());
     if out.numel() == 0 {
-        return look(cuda, index, out.shape[dim], true);
+        return look(cuda, cuda.inputs()[1], out.shape[dim], true);
     }
     let mut lent = [Strides::new(), Strides::new()];
     let [a, b] = &mut lent;
     let (mut index, mut source) = (index, source);
-    let positions = contiguous_strides(index.shape);
     let plan = |index: &CudaView<'_>, source: &CudaView<'_>| {
-        let indexed =
-            Indexed { dtype: index.dtype, strides: index.strides, positions: &positions, from_end: true };
+        let indexed = Indexed { dtype: index.dtype, strides: index.strides, positions, from_end: true };
         index::scatter(mode, out.dtype, index.shape, dim, source.strides, indexed, out.shape)
     };
     if plan(&index, &source).is_none() {
@@ -171,8 +182,7 @@ impl OnCuda for Embedding {
 
 impl OnCuda for ScatterAdd {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let rank = run.inputs()[0].shape().len();
-        scatter(run, checked(self.dim, rank), ScatterMode::Sum)
+        Scatter { dim: self.dim, mode: ScatterMode::Sum }.queue(run)
     }
 }
 
@@ -184,7 +194,18 @@ impl OnCuda for OneHot {
 
 impl OnCuda for Scatter {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let rank = run.inputs()[0].shape().len();
-        scatter(run, checked(self.dim, rank), self.mode)
+        let index = run.inputs()[1];
+        scatter(run, checked(self.dim, index.shape.len()), self.mode, index, &contiguous_strides(index.shape))
+    }
+}
+
+/// A scatter whose indices repeat in all other dimensions.
+impl OnCuda for IndexCopy {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let (index, source) = (run.inputs()[1], run.inputs()[2]);
+        let dim = checked(self.dim, source.shape.len());
+        let along = |step: isize| on_dim(source.shape.len(), dim, step);
+        let index = CudaView { shape: source.shape, strides: &along(index.strides[0]), ..index };
+        scatter(run, dim, ScatterMode::Assign, index, &along(1))
     }
 }

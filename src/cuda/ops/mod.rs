@@ -10,6 +10,7 @@ mod index;
 mod place;
 mod pool;
 mod product;
+mod quantized;
 mod roll;
 mod rows;
 mod sort;
@@ -51,12 +52,17 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         cumsum::CumSum,
         embedding::Embedding,
         gather::Gather,
+        index_copy::IndexCopy,
         index_select::IndexSelect,
         logsumexp::LogSumExp,
         matmul::MatMul,
         norm::Norm,
         one_hot::OneHot,
+        paged_attention::PagedAttention,
         pool::Pool,
+        quantized::Dequantize,
+        quantized::QuantizedEmbedding,
+        quantized::QuantizedLinear,
         roll::Roll,
         scatter::Scatter,
         scatter_add::ScatterAdd,

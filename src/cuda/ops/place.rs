@@ -2,7 +2,7 @@
 //! windows.
 
 use super::OnCuda;
-use super::{copy_to, operand, run};
+use super::{operand, run};
 use crate::cuda::kernels::{Operand, copy};
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
@@ -38,10 +38,7 @@ fn cat(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
 
 /// The first input with a part of it replaced by the second, which is broadcast to the part.
 fn assign(cuda: &mut CudaRun<'_>, part: &Layout) -> Result<(), Refusal> {
-    let (whole, source, out) = (cuda.inputs()[0], cuda.inputs()[1], cuda.output());
-    if !cuda.in_place() {
-        copy_to(cuda, whole, out)?;
-    }
+    let source = cuda.inputs()[1];
     let lead = part.shape.rank() - source.shape.len();
     let own = |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);
     let strides: Strides = (0..part.shape.rank()).map(|i| own(i).unwrap_or(0)).collect();

@@ -19,7 +19,11 @@ pub(crate) mod math;
 pub(crate) mod matmul;
 mod nest;
 #[allow(unsafe_code)]
+pub(crate) mod paged;
+#[allow(unsafe_code)]
 pub(crate) mod pool;
+#[allow(unsafe_code)]
+pub(crate) mod quantized;
 pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;

@@ -228,7 +228,7 @@ impl Buffer for Loose {
 
 /// A weight in packed form.
 pub(super) fn pack(b: View<'_>) -> Result<super::matmul::Packed, String> {
-    let bytes = super::matmul::Packed::bytes(b.shape[0], b.shape[1]).ok_or("too large")?;
+    let bytes = super::matmul::Packed::bytes(b.dtype, b.shape[0], b.shape[1]).ok_or("too large")?;
     // Not zeros: what is not written shows.
     let lines = vec![Line([0xff; 64]); bytes.div_ceil(64)];
     super::matmul::pack(b, Arc::new(Loose { lines }))

@@ -3,8 +3,9 @@
 use super::stats::{float, wide};
 use crate::graph::operation::Refusal;
 use crate::ops::attention::{Attention, takes_mask, weights};
+use crate::ops::paged_attention::PagedAttention;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, custom};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
@@ -170,6 +171,56 @@ impl TensorFuture {
         let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
         let weights = if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
         weights.matmul(v).to_dtype(self.dtype())
+    }
+
+    /// Attention over keys `[pages, page, key heads, width]` and as many values that lie in pages:
+    /// what a cache of many sequences asks. `self` is `[batch, queries, heads, width]`, or of one
+    /// query each `[batch, heads, width]`; so many heads in a row as there are for each key head
+    /// share it. Row `b` of `table`, `[batch, most]`, names the pages of a sequence of `lengths[b]`
+    /// keys; what lies beyond is not read. With one page a row it is a batch of plain caches.
+    ///
+    /// `causal` has query `j` of `n` stand at key `lengths[b] - n + j`, and see none after it; one
+    /// that sees no key finds zeros. Keys and values may be halves beside float32. The bits of a
+    /// query's result do not depend on the others, on pages, nor on threads.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// // Three pages of two keys; a sequence of three keys in pages 2 and 0.
+    /// let values = device.arange(0.0, 6.0, 1.0).reshape([3, 2, 1, 1]);
+    /// let keys = device.zeros([3, 2, 1, 1]);
+    /// let (table, lengths) = (device.from_vec(vec![2i64, 0], [1, 2]), device.full_dtype([1], 3, futensor::DType::I64));
+    /// let found = device.ones([1, 1, 1]).paged_attention(&keys, &values, &table, &lengths, ());
+    /// assert_eq!(found.to_vec::<f32>().await?, [(4.0 + 5.0 + 0.0) / 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The value fails where shapes or types do not belong together, with a mask or dropout, where a
+    /// length is more than its row of the table has room for, and where a page is not there.
+    #[track_caller]
+    pub fn paged_attention(
+        &self,
+        key: impl AsRef<TensorFuture>,
+        value: impl AsRef<TensorFuture>,
+        table: impl AsRef<TensorFuture>,
+        lengths: impl AsRef<TensorFuture>,
+        options: impl Into<AttentionOptions>,
+    ) -> TensorFuture {
+        let (at, options): (At, AttentionOptions) = (Location::caller(), options.into());
+        let _within = build::within("paged_attention", at);
+        if options.mask.is_some() || options.dropout != 0.0 {
+            let refusal = Refusal::argument("takes neither a mask nor dropout");
+            return build::refused("paged_attention", self, refusal, at);
+        }
+        let one = self.rank() == 3;
+        let q = if one { wide(self).unsqueeze(1) } else { wide(self) };
+        let width = self.dims().last().map_or(1.0, |&n| n as f64);
+        let op = PagedAttention { scale: options.scale.unwrap_or(1.0 / width.sqrt()), causal: options.causal };
+        let found =
+            custom(Arc::new(op), &[&q, key.as_ref(), value.as_ref(), table.as_ref(), lengths.as_ref()], at);
+        let found = if one { found.squeeze(1) } else { found };
+        found.to_dtype(self.dtype())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::graph::operation::Refusal;
 use crate::op::ScatterMode;
 use crate::ops::embedding::Embedding;
 use crate::ops::gather::Gather;
+use crate::ops::index_copy::IndexCopy;
 use crate::ops::index_select::IndexSelect;
 use crate::ops::one_hot::OneHot;
 use crate::ops::scatter::Scatter;
@@ -45,6 +46,39 @@ impl TensorFuture {
         }
         let op = Gather { dim, name: build::named("gather") };
         custom(Arc::new(op), &[self, index], at)
+    }
+
+    /// This with `source`'s slices at the places along `dim` that a row of indices names: `out[index[j]] =
+    /// source[j]` for `dim` 0. Of several that go to one place, the last stays; the gradient is its.
+    ///
+    /// Takes the old value by value: where this was its last handle, and no other op still reads
+    /// it, only these slices are written, so that a cache of keys and values whose places lie on
+    /// the device costs what it changes. [`Stats::copied_bytes`](crate::Stats::copied_bytes) says
+    /// whether anything was copied.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let mut cache = device.zeros([3, 2]);
+    /// let places = device.from_vec(vec![2i64, 0], [2]);
+    /// cache = cache.index_copy(0, &places, device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]));
+    /// assert_eq!(cache.to_vec::<f32>().await?, [3.0, 4.0, 0.0, 0.0, 1.0, 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The value fails where an index names no place, where the source has another shape than this
+    /// but for its length in `dim`, which is the number of indices, and where the types differ.
+    #[track_caller]
+    pub fn index_copy(
+        self,
+        dim: isize,
+        index: impl AsRef<TensorFuture>,
+        source: impl AsRef<TensorFuture>,
+    ) -> TensorFuture {
+        let (index, at) = (index.as_ref(), Location::caller());
+        let asked = build::ask_custom(Arc::new(IndexCopy { dim }), &[&self, index, source.as_ref()], at);
+        asked.without((self, source))
     }
 
     /// This with `source`'s elements at `index` along `dim`: `out[index[i][j]][j] = source[i][j]`

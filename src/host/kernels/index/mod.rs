@@ -14,10 +14,13 @@ mod tests;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
-pub(crate) use pick::{embedding, gather, index_select, one_hot, scatter};
+pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, scatter};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::{cumprod, cumsum};
 
+use super::load::Load;
+use super::nest::Shared;
+use crate::view::View;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An index that names no element.
@@ -64,6 +67,28 @@ impl Failure {
 fn place(index: i64, size: usize, from_end: bool) -> Option<isize> {
     let index = if from_end && index < 0 { index + size as i64 } else { index };
     ((index as u64) < size as u64).then_some(index as isize)
+}
+
+/// The places that indices name in a dimension, row by row; a negative one names none.
+pub(super) fn places(index: View<'_>, size: usize) -> Result<Vec<usize>, OutOfRange> {
+    with_index!(index.dtype, I => {
+        let all = index.to_vec::<I>().unwrap_or_default().into_iter().map(super::load::Load::<i64>::load).enumerate();
+        let at = |(position, index)| {
+            let place = place(index, size, false).map(|place| place as usize);
+            place.ok_or(OutOfRange { index, size, position })
+        };
+        all.map(at).collect()
+    })
+}
+
+/// The first `count` numbers of a row of whole numbers, or the number of a row of them.
+pub(in super::super) fn numbers(of: &View<'_>, row: usize, count: usize, to: &mut Vec<i64>) {
+    let (first, step) = (row as isize * of.strides[0], of.strides.get(1).copied().unwrap_or(0));
+    with_index!(of.dtype, I => {
+        let from = Shared::<I>::new(of.ptr.cast_mut());
+        // SAFETY: the row has so many elements.
+        to.extend((0..count as isize).map(|i| Load::<i64>::load(unsafe { *from.at(first + i * step) })));
+    });
 }
 
 /// Runs an expression with `$I` bound to the type of a view of indices.

@@ -1,7 +1,7 @@
 //! `gather`, `index_select`, `embedding`, `one_hot`, and `scatter`, the way back.
 
 use super::super::load::Load;
-use super::super::nest::{Nest, Shared, in_parts};
+use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::{Failure, LEAST, OutOfRange, PICKED, place, with_index, with_size};
 use crate::dtype::{DType, Element};
 use crate::op::ScatterMode;
@@ -154,14 +154,13 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
     failure.result(classes, |turn| read(&index, turn))
 }
 
-/// `out = input`, then `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an
-/// index comes more than once, that is done in order. Negative indices count from the end. The
-/// index may be smaller than `src` in any dimension, and smaller than the input in all but `dim`.
+/// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
+/// than once, that is done in order. Negative indices count from the end. The
+/// index may be smaller than `src` in any dimension, and smaller than the output in all but `dim`.
 ///
 /// # Errors
 /// The first index that is out of range.
 pub(crate) fn scatter(
-    input: View<'_>,
     dim: usize,
     mode: ScatterMode,
     index: View<'_>,
@@ -169,13 +168,12 @@ pub(crate) fn scatter(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) -> Result<(), OutOfRange> {
-    super::super::copy::copy(input, out, par);
     if mode == ScatterMode::Assign {
         return with_size!(out.dtype, T => join_all(dim, &index, &src, out, par, |_: T, x: T| x));
     }
     macro_rules! by_type {
         ($($dtype:pat => $T:ident in $W:ident,)*) => {
-            match input.dtype { $($dtype => compute_all::<$T, $W>(mode, dim, &index, &src, out, par),)* }
+            match out.dtype { $($dtype => compute_all::<$T, $W>(mode, dim, &index, &src, out, par),)* }
         };
     }
     by_type! {
@@ -202,6 +200,67 @@ impl Load<u8> for Truth {
     fn store(wide: u8) -> Truth {
         Truth((wide != 0) as u8)
     }
+}
+
+/// `out[i, index[j], k] = src[i, j, k]` for `dim` 1; of several that come to one place the last
+/// stays. Negative indices count from the end.
+///
+/// # Errors
+/// The first index that is out of range.
+pub(crate) fn index_copy(
+    dim: usize,
+    index: View<'_>,
+    src: View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) -> Result<(), OutOfRange> {
+    let (size, chosen, step) = (out.shape[dim], index.numel(), src.strides[dim]);
+    let outer = Nest::new(&src.shape[..dim], [&src.strides[..dim]]).merged();
+    let inner = Nest::new(&src.shape[dim + 1..], [&src.strides[dim + 1..]]).merged();
+    let indices = Nest::new(index.shape, [index.strides]).merged();
+    let n = inner.numel();
+    // Of two rows for one place the later is written later: threads share rows, not indices.
+    let cuts = n.div_ceil(LEAST / chosen.max(1) + 1).max(1);
+    let failure = Failure::none();
+    with_size!(out.dtype, T => with_index!(index.dtype, I => {
+        let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+        let at = Shared::<I>::new(index.ptr.cast_mut());
+        // Where there is nothing to copy, the indices are still looked at, once.
+        let outers = if src.numel() == 0 { 1 } else { outer.numel() };
+        in_parts(outers * cuts, (LEAST * cuts / (n * chosen).max(1)).max(1), par, &|part| {
+            for unit in part {
+                let (o, cut) = (unit / cuts, slice_of(n, cuts, unit % cuts));
+                for j in 0..chosen {
+                    // SAFETY: an index of the view of indices.
+                    let Some(p) = place(unsafe { *at.at(indices.at(j)[0]) }.load(), size, true) else {
+                        failure.at(j);
+                        continue;
+                    };
+                    if src.numel() == 0 {
+                        continue;
+                    }
+                    let x = from.at(outer.at(o)[0] + j as isize * step);
+                    let y = to.at(((o * size) as isize + p) * n as isize);
+                    // SAFETY: `place` has seen that the row is the output's; this cut of it is this
+                    // part's, and the same of the source is read.
+                    unsafe {
+                        match &inner.dims[..] {
+                            [d] if d.step == [1] => {
+                                let (x, y) = (x.add(cut.start), y.add(cut.start));
+                                std::ptr::copy_nonoverlapping(x, y, cut.len());
+                            }
+                            _ => {
+                                for (k, [offset]) in inner.turns(cut.clone()) {
+                                    y.add(k).write(*x.offset(offset));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    }));
+    failure.result(size, |j| read(&index, j))
 }
 
 fn compute_all<T: Load<W>, W: super::super::reduce::fold::Wide>(

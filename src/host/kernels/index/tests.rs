@@ -1,5 +1,6 @@
 //! Index kernels against walks over indices.
 
+use super::super::copy::copy;
 use super::super::testing::*;
 use super::*;
 use crate::dtype::Element;
@@ -106,7 +107,7 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
         let expected = expected.map_err(|e| OutOfRange { index: lower(e.index), ..e });
         assert_eq!(tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), true, out, &par)), expected);
         for mode in ScatterMode::ALL {
-            let run = |out: &ViewMut<'_>| scatter(x.view(), 0, mode, column.view(), ones.view(), out, &par);
+            let run = |out: &ViewMut<'_>| scatter(0, mode, column.view(), ones.view(), out, &par);
             assert_eq!(tried::<f32>(&[4, 3], run), expected);
         }
     }
@@ -119,6 +120,38 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
     let thin = Value::<f32>::new(&[2, 0], vec![]);
     let index = Value::<i64>::new(&[1], vec![2]);
     assert!(tried::<f32>(&[1, 0], |out| embedding(thin.view(), index.view(), out, &Serial)).is_err());
+}
+
+#[test]
+fn index_copy_puts_whole_slices_at_the_places_named_the_last_of_several() {
+    let mut rng = Rng::new(57);
+    for _ in turns(200) {
+        let rank = 1 + rng.below(3);
+        let shape = full_shape(&mut rng, rank, 40);
+        let dim = rng.below(rank);
+        let mut part = shape.clone();
+        part[dim] = rng.below(20);
+        let draw = |r: &mut Rng| r.below(1000) as f32;
+        let (x, src) =
+            (Value::<f32>::random(&mut rng, &shape, draw), Value::<f32>::random(&mut rng, &part, draw));
+        let size = shape[dim] as i64;
+        let index = Value::<i32>::random(&mut rng, &part[dim..=dim], |r| {
+            (r.below(2 * size as usize) as i64 - size) as i32
+        });
+        let par = threads(&mut rng);
+        let run = |out: &ViewMut<'_>| {
+            copy(x.view(), out, &Serial);
+            index_copy(dim, index.view(), src.view(), out, &par)
+        };
+        let mut expected = Value::new(&shape, x.to_vec());
+        for at in indices(&part) {
+            let mut to = at.clone();
+            to[dim] = (index.get(&at[dim..=dim]) as i64).rem_euclid(size) as usize;
+            let to: isize = to.iter().zip(&expected.strides).map(|(&i, &s)| i as isize * s).sum();
+            expected.data[to as usize] = src.get(&at);
+        }
+        assert_eq!(tried::<f32>(&shape, run).unwrap(), expected.data, "{shape:?} {dim}");
+    }
 }
 
 /// Puts random values at random places, and compares with a plain loop in order.
@@ -135,7 +168,10 @@ fn check_scatter<T: Element>(rng: &mut Rng, draw: fn(&mut Rng) -> T, join: impl 
     let index = Value::<i64>::random(rng, &part, |r| r.below(2 * size as usize) as i64 - size);
     let par = threads(rng);
     for mode in ScatterMode::ALL {
-        let run = |out: &ViewMut<'_>| scatter(x.view(), dim, mode, index.view(), src.view(), out, &par);
+        let run = |out: &ViewMut<'_>| {
+            copy(x.view(), out, &Serial);
+            scatter(dim, mode, index.view(), src.view(), out, &par)
+        };
         let got = tried::<T>(&shape, run).unwrap();
         let mut expected = Value::new(&shape, x.to_vec());
         for at in indices(&part) {

@@ -3,7 +3,9 @@
 //! Loops over arrays leave it to the compiler what lives in a register; a product of matrices that
 //! spills its sums runs at a thirtieth of its speed (measured). Knows nothing of matrices.
 
+use super::super::load::Load;
 use super::super::simd::{Baseline, Simd};
+use ::half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -19,6 +21,9 @@ pub(super) trait Lanes {
     const FETCHES: bool;
     unsafe fn splat(x: f32) -> Self::Register;
     unsafe fn load(from: *const f32) -> Self::Register;
+    /// Halves, widened.
+    unsafe fn load_f16(from: *const f16) -> Self::Register;
+    unsafe fn load_bf16(from: *const bf16) -> Self::Register;
     unsafe fn store(to: *mut f32, x: Self::Register);
     unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register;
     /// `a * b + c`, in one rounding where the machine has that.
@@ -45,6 +50,16 @@ impl Lanes for Plain {
         unsafe { from.cast::<[f32; 4]>().read_unaligned() }
     }
     #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> [f32; 4] {
+        // SAFETY: by the caller's promise.
+        unsafe { from.cast::<[f16; 4]>().read_unaligned() }.map(Load::load)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> [f32; 4] {
+        // SAFETY: by the caller's promise.
+        unsafe { from.cast::<[bf16; 4]>().read_unaligned() }.map(Load::load)
+    }
+    #[inline(always)]
     unsafe fn store(to: *mut f32, x: [f32; 4]) {
         // SAFETY: by the caller's promise.
         unsafe { to.cast::<[f32; 4]>().write_unaligned(x) }
@@ -62,7 +77,7 @@ impl Lanes for Plain {
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
-    ($($(#[$doc:meta])* $Name:ident $t:ident $width:literal $splat:ident $load:ident $store:ident $add:ident $fma:ident;)*) => {$(
+    ($($(#[$doc:meta])* $Name:ident $t:ident $width:literal $splat:ident $load:ident $store:ident $add:ident $fma:ident $read:ident $f16:ident $wide:ident $shift:ident $cast:ident;)*) => {$(
         $(#[$doc])*
         pub(super) struct $Name;
 
@@ -75,6 +90,12 @@ macro_rules! lanes {
             unsafe fn splat(x: f32) -> $t { unsafe { $splat(x) } }
             #[inline(always)]
             unsafe fn load(from: *const f32) -> $t { unsafe { $load(from) } }
+            #[inline(always)]
+            unsafe fn load_f16(from: *const f16) -> $t { unsafe { $f16($read(from.cast())) } }
+            #[inline(always)]
+            unsafe fn load_bf16(from: *const bf16) -> $t {
+                unsafe { $cast($shift::<16>($wide($read(from.cast())))) }
+            }
             #[inline(always)]
             unsafe fn store(to: *mut f32, x: $t) { unsafe { $store(to, x) } }
             #[inline(always)]
@@ -90,7 +111,9 @@ macro_rules! lanes {
 #[cfg(target_arch = "x86_64")]
 lanes! {
     /// A 256-bit register.
-    Avx2 __m256 8 _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps;
+    Avx2 __m256 8 _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps
+        _mm_loadu_si128 _mm256_cvtph_ps _mm256_cvtepu16_epi32 _mm256_slli_epi32 _mm256_castsi256_ps;
     /// A 512-bit register.
-    Avx512 __m512 16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps;
+    Avx512 __m512 16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps
+        _mm256_loadu_si256 _mm512_cvtph_ps _mm512_cvtepu16_epi32 _mm512_slli_epi32 _mm512_castsi512_ps;
 }

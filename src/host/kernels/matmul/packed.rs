@@ -11,8 +11,8 @@
 //! does not change when its weight is packed: what the library would compute in an order of its own
 //! is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of f32 is left to
 //! it: `[1, 1024]` by `[1024, 1024]`, transposed or not, takes it 215 us on one thread, panels
-//! 240.) Weights of halves are widened as they are packed, so a product of halves takes no longer
-//! than one of f32, and is rounded once.
+//! 240.) Weights of halves stay halves, which are widened on their way into a register: half the
+//! memory and half the reading, the same sums; results are rounded once.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -23,7 +23,7 @@ use super::super::simd::level;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
-use crate::dtype::DType;
+use crate::dtype::{DType, Element};
 use crate::graph::value::Buffer;
 use crate::view::{Parallel, View, ViewMut};
 use ::half::{bf16, f16};
@@ -70,9 +70,10 @@ pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 
     ordered && n > 1 && k > 2 && (k - 1) % depth(k) > 1
 }
 
-/// A `[k, n]` matrix in panels of f32.
+/// A `[k, n]` matrix in panels, of its own type.
 pub(crate) struct Packed {
     memory: Arc<dyn Buffer>,
+    dtype: DType,
     k: usize,
     n: usize,
 }
@@ -88,40 +89,59 @@ impl Packed {
         slice_of(n.div_ceil(LINE), Packed::panels(n), panel)
     }
 
-    fn panel(&self, panel: usize) -> &[Line] {
+    fn panel<T: Stored>(&self, panel: usize) -> &[Line<T>] {
         let columns = Packed::columns(self.n, panel);
         &self.lines()[columns.start * self.k..columns.end * self.k]
     }
-}
 
-/// A cache line, for alignment.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([f32; LINE]);
-
-impl Packed {
-    /// Bytes of a `[k, n]` matrix in panels.
-    pub fn bytes(k: usize, n: usize) -> Option<usize> {
-        k.checked_mul(n.div_ceil(LINE))?.checked_mul(size_of::<Line>())
+    /// Bytes of a `[k, n]` matrix of a type in panels.
+    pub fn bytes(dtype: DType, k: usize, n: usize) -> Option<usize> {
+        k.checked_mul(n.div_ceil(LINE))?.checked_mul(LINE * dtype.size())
     }
 
     /// Bytes that these panels take.
     #[cfg(all(test, not(futensor_loom)))]
     pub fn bytes_kept(&self) -> usize {
-        std::mem::size_of_val(self.lines())
+        Packed::bytes(self.dtype, self.k, self.n).unwrap_or(usize::MAX)
     }
 
     /// The panels, one after the other.
-    fn lines(&self) -> &[Line] {
+    fn lines<T: Stored>(&self) -> &[Line<T>] {
+        assert_eq!(self.dtype, T::DTYPE);
         let lines = self.n.div_ceil(LINE) * self.k;
         match self.memory.host() {
-            // SAFETY: `pack` has seen to it that they are there, aligned, and has written all of
-            // them; nobody writes them after.
-            Some(at) if lines > 0 => unsafe { std::slice::from_raw_parts(at.cast::<Line>(), lines) },
+            // SAFETY: `pack` has seen to it that they are there, aligned, of this type, and has
+            // written all of them; nobody writes them after.
+            Some(at) if lines > 0 => unsafe { std::slice::from_raw_parts(at.cast::<Line<T>>(), lines) },
             _ => &[],
         }
     }
 }
+
+/// A cache line of f32, half a one of halves.
+type Line<T> = [T; LINE];
+
+/// An element of panels.
+trait Stored: Load<f32> + Element {
+    /// A register of them, widened.
+    ///
+    /// # Safety
+    /// As [`Lanes`] says.
+    unsafe fn register<L: Lanes>(from: *const Self) -> L::Register;
+}
+
+macro_rules! stored {
+    ($($t:ident $load:ident)*) => {$(
+        impl Stored for $t {
+            #[inline(always)]
+            unsafe fn register<L: Lanes>(from: *const $t) -> L::Register {
+                // SAFETY: by the caller's promise.
+                unsafe { L::$load(from) }
+            }
+        }
+    )*};
+}
+stored! { f32 load f16 load_f16 bf16 load_bf16 }
 
 /// Packs a `[k, n]` view of f32, f16 or bf16 into memory of [`Packed::bytes`], aligned to cache
 /// lines, that nobody else has.
@@ -130,8 +150,9 @@ impl Packed {
 /// For other element types or ranks, and memory that is none of this.
 pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, String> {
     let &[k, n] = b.shape else { return Err(format!("only matrices are packed, not {:?}", b.shape)) };
-    let to = memory.host().filter(|at| (*at as usize).is_multiple_of(align_of::<Line>()));
-    let (Some(to), true) = (to, Packed::bytes(k, n).is_some_and(|bytes| bytes <= memory.bytes())) else {
+    let to = memory.host().filter(|at| (*at as usize).is_multiple_of(64));
+    let fits = Packed::bytes(b.dtype, k, n).is_some_and(|bytes| bytes <= memory.bytes());
+    let (Some(to), true) = (to, fits) else {
         return Err("there is no place for the panels".into());
     };
     match b.dtype {
@@ -140,10 +161,10 @@ pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, Strin
         DType::BF16 => pack_as::<bf16>(b, to.cast(), k, n),
         other => return Err(format!("only float32 and halves are packed, not {other}")),
     }
-    Ok(Packed { memory, k, n })
+    Ok(Packed { memory, dtype: b.dtype, k, n })
 }
 
-fn pack_as<T: Load<f32>>(b: View<'_>, to: *mut f32, k: usize, n: usize) {
+fn pack_as<T: Stored>(b: View<'_>, to: *mut T, k: usize, n: usize) {
     let (from, [rows, cols]) = (Shared::<T>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
     for panel in 0..Packed::panels(n) {
         let columns = Packed::columns(n, panel);
@@ -156,8 +177,8 @@ fn pack_as<T: Load<f32>>(b: View<'_>, to: *mut f32, k: usize, n: usize) {
                 // SAFETY: an index of the view; a place in the panel, which has k rows.
                 unsafe {
                     let x = match column < n {
-                        true => (*from.at(p as isize * rows + column as isize * cols)).load(),
-                        false => 0.0,
+                        true => *from.at(p as isize * rows + column as isize * cols),
+                        false => T::from_f64(0.0),
                     };
                     to.add(p * wide + c).write(x);
                 }
@@ -205,14 +226,7 @@ fn group(left: usize) -> usize {
 }
 
 /// Every row by every panel: blocks of rows outside, panels within.
-fn all<T: Load<f32>>(
-    rows: Shared<f32>,
-    step: isize,
-    m: usize,
-    b: &Packed,
-    out: &ViewMut<'_>,
-    par: &dyn Parallel,
-) {
+fn all<T: Stored>(rows: Shared<f32>, step: isize, m: usize, b: &Packed, out: &ViewMut<'_>, par: &dyn Parallel) {
     let (panels, blocks) = (Packed::panels(b.n), m.div_ceil(BLOCK));
     let to = Shared::<T>::new(out.ptr);
     let each = (m.div_ceil(blocks.max(1)) * b.k * LINES_MAX * LINE).max(1);
@@ -225,8 +239,8 @@ fn all<T: Load<f32>>(
             let high = (block.end * ROWS_MAX).min(m) - from;
             let wide = (columns.len() * LINE).min(b.n - col);
             let place = to.at((from * b.n + col) as isize);
-            let mut panel = Panel {
-                lines: b.panel(panel),
+            let mut panel = Panel::<T> {
+                lines: b.panel::<T>(panel),
                 next: if i + 1 < end { b.panel((i + 1) % panels) } else { &[] },
                 rows: Shared::new(rows.at(from as isize * step)),
                 step,
@@ -260,10 +274,10 @@ fn all<T: Load<f32>>(
 }
 
 /// A block of rows by one panel.
-struct Panel<'a> {
-    lines: &'a [Line],
+struct Panel<'a, T> {
+    lines: &'a [Line<T>],
     /// What is multiplied next, to be fetched meanwhile.
-    next: &'a [Line],
+    next: &'a [Line<T>],
     /// The first row, the step from one to the next, and how many there are.
     rows: Shared<f32>,
     step: isize,
@@ -276,7 +290,7 @@ struct Panel<'a> {
     out_step: usize,
 }
 
-impl Panel<'_> {
+impl<T: Stored> Panel<'_, T> {
     fn run(&self) {
         match level() {
             // SAFETY: a `Level` is only made where the machine has it.
@@ -351,7 +365,7 @@ impl Panel<'_> {
     fn group<L: Lanes, const M: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(
         &self,
         row: usize,
-        next: &mut std::slice::Iter<'_, Line>,
+        next: &mut std::slice::Iter<'_, Line<T>>,
     ) {
         // Sums of the blocks of k before the last, where there are any.
         let mut sums = [[MaybeUninit::<f32>::uninit(); LINES_MAX * LINE]; M];
@@ -367,15 +381,15 @@ impl Panel<'_> {
                 // written.
                 unsafe {
                     let mut acc = [[L::splat(0.0); REGS]; M];
-                    let mut b = self.lines.as_ptr().add(depth * LINES).cast::<f32>().add(first);
+                    let mut b = self.lines.as_ptr().add(depth * LINES).cast::<T>().add(first);
                     for p in depth..end {
                         let mut line = [L::splat(0.0); REGS];
                         for c in 0..REGS {
-                            line[c] = L::load(b.add(c * L::WIDTH));
+                            line[c] = T::register::<L>(b.add(c * L::WIDTH));
                         }
                         for _ in 0..AHEAD {
                             if let Some(next) = next.next() {
-                                L::fetch(next.0.as_ptr());
+                                L::fetch(next.as_ptr().cast());
                             }
                         }
                         for r in 0..M {

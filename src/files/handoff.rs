@@ -21,7 +21,7 @@ struct State<T> {
 }
 
 /// Either end. What waits is woken by the other end, or by its going.
-pub(super) struct Handoff<T> {
+pub(crate) struct Handoff<T> {
     state: Arc<(Mutex<State<T>>, Condvar)>,
     /// Most weight in the queue; an item that is heavier goes through alone.
     weight_max: usize,
@@ -29,7 +29,7 @@ pub(super) struct Handoff<T> {
 }
 
 /// A sender and a receiver.
-pub(super) fn handoff<T>(weight_max: usize) -> (Handoff<T>, Handoff<T>) {
+pub(crate) fn handoff<T>(weight_max: usize) -> (Handoff<T>, Handoff<T>) {
     let state = State { queue: VecDeque::new(), weight: 0, ended: false, unwanted: false, waker: None };
     let state = Arc::new((Mutex::new(state), Condvar::new()));
     (Handoff { state: state.clone(), weight_max, sends: true }, Handoff { state, weight_max, sends: false })

@@ -55,11 +55,11 @@ fn refused(bytes: &[u8]) -> String {
     let scratch = Scratch::with(bytes);
     let error = block_on(load(&scratch.0, &Device::cpu()).all()).unwrap_err();
     assert!(error.is_source() && error.op() == "load", "{error}");
-    assert!(error.to_string().contains("tests/safetensors.rs"), "{error}");
+    assert!(error.to_string().contains("tests/files/safetensors.rs"), "{error}");
     // In memory it is refused for the same reason.
     let in_memory = block_on(load_bytes(bytes.to_vec(), &Device::cpu()).all()).unwrap_err();
     assert_eq!(in_memory.message().strip_prefix("bytes in memory"), reason(&scratch, error.message()));
-    assert!(in_memory.to_string().contains("tests/safetensors.rs"), "{in_memory}");
+    assert!(in_memory.to_string().contains("tests/files/safetensors.rs"), "{in_memory}");
     error.message().to_string()
 }
 

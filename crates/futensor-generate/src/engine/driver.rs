@@ -1,0 +1,276 @@
+//! What the thread does: takes commands, has the scheduler plan, queues steps ahead, hands out what
+//! they chose. A step that fails fails the requests that run, and no others.
+
+use super::stream::Channel;
+use super::{Command, Shared, lock};
+use crate::constraint::Guide;
+use crate::error::{Error, Result};
+use crate::model::{Choice, Runner, Wish};
+use crate::request::{End, Logprobs, Token};
+use crate::sampling::{PENALIZED, Sampling};
+use crate::scheduler::{Event, Id, Job, Limits, Scheduler, Step};
+use crate::tokenizer::{Text, Tokenizer};
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Steps that are queued at a time: one that runs, and one that follows it.
+const AHEAD: usize = 2;
+
+/// Whom tokens go to, and what becomes of them on the way.
+pub struct Client {
+    pub id: Id,
+    pub channel: Arc<Channel>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub text: Text,
+    pub guide: Option<Guide>,
+    pub sampling: Sampling,
+    pub logprobs: Option<usize>,
+    pub ignore_end: bool,
+}
+
+/// See the module.
+pub struct Driver<R: Runner> {
+    shared: Arc<Shared>,
+    scheduler: Scheduler,
+    runner: R,
+    flights: VecDeque<(Step, R::Flight)>,
+    clients: HashMap<Id, Client>,
+    buffer: usize,
+}
+
+impl<R: Runner> Driver<R> {
+    pub fn new(shared: Arc<Shared>, limits: Limits, runner: R, buffer: usize) -> Driver<R> {
+        Driver {
+            shared,
+            scheduler: Scheduler::new(limits),
+            runner,
+            flights: VecDeque::new(),
+            clients: HashMap::new(),
+            buffer: buffer.max(1),
+        }
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Does all there is to do. The next deadline, if any; `None` where the engine is closed.
+    pub fn poll(&mut self, cx: &mut Context<'_>, now: Duration) -> Option<Option<Duration>> {
+        loop {
+            if self.shared.closed.load(Acquire) {
+                return None;
+            }
+            for command in self.shared.take(false) {
+                self.obey(command);
+            }
+            for event in self.scheduler.expire(now) {
+                self.tell(event, &[]);
+            }
+            while self.flights.len() < AHEAD && self.queue() {}
+            self.count();
+            let Some((_, flight)) = self.flights.front_mut() else { break };
+            let Poll::Ready(choices) = Pin::new(flight).poll(cx) else { break };
+            self.land(choices);
+        }
+        Some(self.scheduler.deadline())
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::New(client, job) => {
+                lock(&self.shared.stats).requests += 1;
+                let id = client.id;
+                self.clients.insert(id, *client);
+                self.scheduler.submit(id, Job { room: self.buffer, ..job });
+            }
+            Command::HangUp(id) => {
+                self.scheduler.end(id);
+                if self.clients.remove(&id).is_some() {
+                    lock(&self.shared.stats).left += 1;
+                    self.shared.open.fetch_sub(1, AcqRel);
+                }
+            }
+        }
+    }
+
+    /// Queues the next step, where there is one.
+    fn queue(&mut self) -> bool {
+        for (id, client) in &self.clients {
+            let pending = self.scheduler.pending(*id);
+            self.scheduler.room(*id, client.channel.room(self.buffer, pending));
+        }
+        let Some(step) = self.scheduler.plan() else { return false };
+        let mut wishes = Vec::new();
+        let mut lost = Vec::new();
+        for row in step.rows.iter().filter(|row| row.chooses) {
+            let wish = self.wish(row.id, row.position + 1);
+            // Who cannot say what may follow ends when the step is through.
+            wishes.push(wish.unwrap_or_else(|error| {
+                lost.push((row.id, error));
+                Wish::default()
+            }));
+        }
+        let flight = self.runner.queue(&step, &wishes);
+        self.flights.push_back((step, flight));
+        for (id, error) in lost {
+            self.fail(id, error);
+        }
+        true
+    }
+
+    /// How the token at this position is to be chosen.
+    fn wish(&mut self, id: Id, position: usize) -> Result<Wish> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(Wish::default()) };
+        let sampling = &client.sampling;
+        // The last token before is the device's to add: the host may not know it yet.
+        let recent = match (sampling.repetition_penalty, self.scheduler.known(id)) {
+            (1.0, _) | (_, None) => Vec::new(),
+            (_, Some(known)) => {
+                let end = known.len().min(position - 1);
+                known[end.saturating_sub(PENALIZED - 1)..end].to_vec()
+            }
+        };
+        Ok(Wish {
+            draw: if sampling.temperature > 0.0 { sampling.draw(position) } else { 0.0 },
+            sampling: sampling.clone(),
+            recent,
+            mask: client.guide.as_mut().map(Guide::mask).transpose()?,
+            logprobs: client.logprobs,
+        })
+    }
+
+    /// The oldest step is through.
+    fn land(&mut self, choices: Result<Vec<Choice>>) {
+        let Some((step, _)) = self.flights.pop_front() else { return };
+        match choices {
+            Ok(choices) => {
+                {
+                    let stats = &mut *lock(&self.shared.stats);
+                    stats.steps += 1;
+                    stats.rows += step.rows.len() as u64;
+                }
+                for event in self.scheduler.conclude(&step, true) {
+                    self.tell(event, &choices);
+                }
+                self.scheduler.settle(&step);
+            }
+            Err(error) => {
+                // What follows was made from it, and so was everything that pages hold.
+                let mut events = self.scheduler.conclude(&step, false);
+                for (step, _) in std::mem::take(&mut self.flights) {
+                    events.extend(self.scheduler.conclude(&step, false));
+                    self.scheduler.settle(&step);
+                }
+                self.scheduler.settle(&step);
+                events.extend(self.scheduler.lose_all());
+                for event in events {
+                    if let Event::Failed { id } = event {
+                        self.fail(id, error.clone());
+                    }
+                }
+                self.runner.reset();
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event, choices: &[Choice]) {
+        match event {
+            Event::Late { id } => self.fail(id, Error::deadline()),
+            Event::Failed { id } => self.fail(id, Error::ended()),
+            Event::Token { id, choice, last } => {
+                let token = self.clients.get_mut(&id).zip(choices.get(choice)).map(|(c, t)| c.token(t, last));
+                match token {
+                    Some(Ok(token)) => self.deliver(id, token),
+                    Some(Err(error)) => {
+                        self.scheduler.end(id);
+                        self.fail(id, error);
+                    }
+                    None => self.scheduler.end(id),
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, id: Id, token: Token) {
+        let end = token.end.is_some();
+        lock(&self.shared.stats).tokens += 1;
+        self.scheduler.learn(id, token.id);
+        if end {
+            self.scheduler.end(id);
+            if let Some(client) = self.clients.remove(&id) {
+                self.shared.open.fetch_sub(1, AcqRel);
+                client.channel.send(Ok(token), true);
+            }
+        } else if let Some(client) = self.clients.get(&id) {
+            client.channel.send(Ok(token), false);
+        }
+    }
+
+    fn fail(&mut self, id: Id, error: Error) {
+        self.scheduler.end(id);
+        if let Some(client) = self.clients.remove(&id) {
+            lock(&self.shared.stats).failed += 1;
+            self.shared.open.fetch_sub(1, AcqRel);
+            client.channel.send(Err(error), true);
+        }
+    }
+
+    fn count(&self) {
+        let stats = &mut *lock(&self.shared.stats);
+        stats.running = self.scheduler.running();
+        stats.waiting = self.scheduler.waiting();
+        stats.pages_used = self.scheduler.pages().used();
+        stats.shared_tokens = self.scheduler.shared_tokens();
+    }
+
+    #[cfg(test)]
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    #[cfg(test)]
+    pub fn flights(&self) -> usize {
+        self.flights.len()
+    }
+}
+
+impl<R: Runner> Drop for Driver<R> {
+    /// Closed, or its thread has panicked: no stream is left without an end.
+    fn drop(&mut self) {
+        let late = self.shared.take(true).into_iter().filter_map(|command| match command {
+            Command::New(client, _) => Some(*client),
+            Command::HangUp(_) => None,
+        });
+        for client in self.clients.drain().map(|(_, client)| client).chain(late) {
+            client.channel.send(Err(Error::ended()), true);
+        }
+    }
+}
+
+impl Client {
+    /// What the reader is given for a choice.
+    fn token(&mut self, choice: &Choice, last: bool) -> Result<Token> {
+        let id = choice.token;
+        let ends = !self.ignore_end && self.tokenizer.ends().contains(&id);
+        let (mut text, mut stopped) = match ends {
+            true => (String::new(), true),
+            false => self.text.push(self.tokenizer.bytes(id)),
+        };
+        if let Some(guide) = &mut self.guide {
+            stopped |= guide.accept(id)?;
+        }
+        let end = if stopped { Some(End::Stop) } else { last.then_some(End::Length) };
+        if end.is_some() {
+            text.push_str(&self.text.finish());
+        }
+        let logprobs = self.logprobs.map(|n| Logprobs {
+            chosen: choice.logprob,
+            alternatives: choice.alternatives.iter().take(n).copied().collect(),
+        });
+        Ok(Token { id, text, logprobs, end })
+    }
+}

@@ -1,0 +1,331 @@
+//! Requests to streams of tokens: one thread that has the scheduler plan, queues steps on the
+//! device, reads what they chose, and hands it out.
+//!
+//! The thread sleeps while there is nothing to do. It waits for the device as any task does, by a
+//! waker; no thread of an executor ever runs any of this.
+
+mod driver;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use crate::constraint::Grammars;
+use crate::error::{Error, Result};
+use crate::model::{Llama, Runner, Steps};
+use crate::request::Request;
+use crate::sampling::ALTERNATIVES;
+use crate::scheduler::{Job, Limits, Refusal};
+use crate::tokenizer::Text;
+use driver::{Client, Driver};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+use stream::Channel;
+pub use stream::Tokens;
+
+/// What there is to share among requests.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Requests that run at the same time.
+    pub slots: usize,
+    /// Memory for keys and values, in bytes.
+    pub pages_bytes: usize,
+    /// Tokens a page of it.
+    pub page: usize,
+    /// Tokens of a request at most, prompt and answer; the model's own limit where that is less.
+    pub context: usize,
+    /// Tokens of prompts that one step takes up.
+    pub chunk: usize,
+    /// The same, of a step in which others wait for their next token.
+    pub chunk_beside: usize,
+    /// Requests that may wait for a slot and pages before `try_generate` refuses more.
+    pub waiting: usize,
+    /// Tokens that wait for a slow reader before its request stops.
+    pub buffer: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            slots: 64,
+            pages_bytes: 256 << 20,
+            page: 32,
+            context: 8192,
+            chunk: 256,
+            chunk_beside: 64,
+            waiting: 256,
+            buffer: 64,
+        }
+    }
+}
+
+/// What an engine has done, and what it is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests that have slot and pages.
+    pub running: usize,
+    /// Requests that wait for them.
+    pub waiting: usize,
+    /// Pages in use, and in all.
+    pub pages_used: usize,
+    /// Pages in all.
+    pub pages: usize,
+    /// Requests that were taken.
+    pub requests: u64,
+    /// Requests that went away before their end.
+    pub left: u64,
+    /// Requests that ended with an error.
+    pub failed: u64,
+    /// Steps that are through.
+    pub steps: u64,
+    /// Rows of all steps.
+    pub rows: u64,
+    /// Tokens that were handed out.
+    pub tokens: u64,
+    /// Tokens of prompts that nobody had to compute again.
+    pub shared_tokens: u64,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Command {
+    New(Box<Client>, Job),
+    HangUp(u64),
+}
+
+/// What handles, streams and the thread share.
+#[derive(Default)]
+struct Shared {
+    commands: Mutex<Vec<Command>>,
+    /// Set once no more are taken.
+    closed: AtomicBool,
+    next: AtomicU64,
+    /// Requests that have not ended.
+    open: AtomicUsize,
+    stats: Mutex<Stats>,
+    bell: Bell,
+}
+
+/// Rings for the thread.
+#[derive(Default)]
+struct Bell {
+    thread: OnceLock<Thread>,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rung.swap(true, AcqRel)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.bell.ring();
+    }
+}
+
+impl Shared {
+    /// False where nobody takes commands any more.
+    fn send(&self, command: Command) -> bool {
+        let mut commands = lock(&self.commands);
+        let open = !self.closed.load(Acquire);
+        if open {
+            commands.push(command);
+        }
+        drop(commands);
+        self.bell.ring();
+        open
+    }
+
+    /// What was sent; with `close` the last.
+    fn take(&self, close: bool) -> Vec<Command> {
+        let mut commands = lock(&self.commands);
+        self.closed.fetch_or(close, AcqRel);
+        std::mem::take(&mut commands)
+    }
+}
+
+/// A model that answers. Clones are handles on the same one; it ends with the last of them, or when
+/// it is [closed](Self::close).
+#[derive(Clone)]
+pub struct Engine(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    model: Arc<Llama>,
+    limits: Limits,
+    options: Options,
+    grammars: OnceLock<Result<Grammars>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Release);
+        self.shared.bell.ring();
+    }
+}
+
+impl Engine {
+    /// Starts a thread that runs the model.
+    ///
+    /// # Errors
+    /// Where the options leave no room for a single page, or there is no thread to be had.
+    pub fn start(model: Llama, options: Options) -> Result<Engine> {
+        let model = Arc::new(model);
+        let limits = model.limits(&options)?;
+        let steps = Steps::new(model.clone(), &limits);
+        let shared = Arc::new(Shared::default());
+        lock(&shared.stats).pages = limits.pages;
+        let driver = Driver::new(shared.clone(), limits.clone(), steps, options.buffer);
+        let spawned = std::thread::Builder::new().name("futensor-generate".into()).spawn(move || live(driver));
+        spawned.map_err(|e| Error::busy(format!("no thread: {e}")))?;
+        let handle = Handle { shared, model, limits, options, grammars: OnceLock::new() };
+        Ok(Engine(Arc::new(handle)))
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Llama {
+        &self.0.model
+    }
+
+    /// Tokens of a request at most, prompt and answer.
+    pub fn context(&self) -> usize {
+        self.0.limits.context.min(self.0.limits.pages * self.0.limits.page)
+    }
+
+    /// What it has done, and what it is at.
+    pub fn stats(&self) -> Stats {
+        *lock(&self.0.shared.stats)
+    }
+
+    /// The tokens that follow the request's prompt. The request waits for its turn, behind however
+    /// many; the stream begins when it has come.
+    ///
+    /// # Errors
+    /// Where the request cannot be carried out.
+    ///
+    /// # Cancel safety
+    /// Dropping the stream ends the request: its slot and its pages are free when the step under way
+    /// is through.
+    pub fn generate(&self, request: Request) -> Result<Tokens> {
+        let job = self.job(&request)?;
+        self.submit(request, job)
+    }
+
+    /// The same, where not too many wait already.
+    ///
+    /// # Errors
+    /// One that [is busy](Error::is_busy) where [as many](Options::waiting) wait as may.
+    pub fn try_generate(&self, request: Request) -> Result<Tokens> {
+        let job = self.job(&request)?;
+        let most = self.0.options.waiting + self.0.limits.slots;
+        if self.0.shared.open.load(Acquire) >= most {
+            return Err(Error::busy(format!("{most} requests are there already")));
+        }
+        self.submit(request, job)
+    }
+
+    /// Ends every request with an error, and the thread.
+    pub fn close(&self) {
+        self.0.shared.closed.store(true, Release);
+        self.0.shared.bell.ring();
+    }
+
+    fn job(&self, request: &Request) -> Result<Job> {
+        request.sampling.check()?;
+        let no = |text: String| Err(Error::request(text));
+        if let Some(n) = request.logprobs.filter(|&n| n > ALTERNATIVES) {
+            return no(format!("log-probabilities are told of {ALTERNATIVES} tokens at most, not {n}"));
+        }
+        let vocabulary = self.0.model.vocabulary() as u32;
+        if let Some(token) = request.prompt.iter().find(|&&token| token >= vocabulary) {
+            return no(format!("token {token} is not one of the model's {vocabulary}"));
+        }
+        let (prompt, context) = (request.prompt.len(), self.context());
+        let tokens = request.tokens_max.unwrap_or_else(|| context.saturating_sub(prompt).max(1));
+        match self.0.limits.admits(prompt, tokens) {
+            Ok(()) => {}
+            Err(Refusal::Empty) if prompt == 0 => return no("the prompt is empty".into()),
+            Err(Refusal::Empty) => return no("no tokens are asked for".into()),
+            Err(Refusal::TooLong | Refusal::TooLarge) => {
+                return no(format!(
+                    "{prompt} tokens and {tokens} new ones are more than the {context} of a request"
+                ));
+            }
+        }
+        let deadline = request.deadline.map(|d| self.0.shared.now() + d);
+        let (prompt, room) = (request.prompt.clone(), self.0.options.buffer);
+        Ok(Job { prompt, tokens, deadline, room, one_by_one: request.constraint.is_some() })
+    }
+
+    fn submit(&self, request: Request, job: Job) -> Result<Tokens> {
+        let shared = &self.0.shared;
+        let guide = match &request.constraint {
+            None => None,
+            Some(constraint) => {
+                let model = &self.0.model;
+                let made = || Grammars::new(model.tokenizer(), model.vocabulary());
+                Some(self.0.grammars.get_or_init(made).as_ref().map_err(Error::clone)?.guide(constraint)?)
+            }
+        };
+        let id = shared.next.fetch_add(1, Relaxed);
+        let channel = Arc::new(Channel::default());
+        shared.open.fetch_add(1, AcqRel);
+        let client = Client {
+            id,
+            channel: channel.clone(),
+            tokenizer: self.0.model.tokenizer().clone(),
+            text: Text::new(&request.stop),
+            guide,
+            sampling: request.sampling,
+            logprobs: request.logprobs,
+            ignore_end: request.ignore_end,
+        };
+        if !shared.send(Command::New(Box::new(client), job)) {
+            return Err(Error::ended());
+        }
+        Ok(Tokens::new(id, channel, shared.clone()))
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Engine").field(&self.stats()).finish()
+    }
+}
+
+impl Shared {
+    /// Time since this process first asked.
+    fn now(&self) -> Duration {
+        static EPOCH: OnceLock<Instant> = OnceLock::new();
+        EPOCH.get_or_init(Instant::now).elapsed()
+    }
+}
+
+/// The thread: polls the driver, and sleeps until somebody rings or a deadline comes.
+fn live<R: Runner>(mut driver: Driver<R>) {
+    let shared = driver.shared().clone();
+    let _ = shared.bell.thread.set(std::thread::current());
+    let waker = Waker::from(shared.clone());
+    loop {
+        shared.bell.rung.store(false, Release);
+        let Some(deadline) = driver.poll(&mut Context::from_waker(&waker), shared.now()) else { return };
+        while !shared.bell.rung.load(Acquire) {
+            match deadline.map(|at| at.saturating_sub(shared.now())) {
+                None => std::thread::park(),
+                Some(Duration::ZERO) => break,
+                Some(wait) => std::thread::park_timeout(wait),
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The engine on a model that a seed moves: requests that come, read slowly, hang up and are late;
+//! steps that fail. The model keeps tokens in its pages and chooses by what it finds there, so a page
+//! that is given to two, freed too early or shared wrongly shows in somebody's tokens.
+
+use super::driver::{Client, Driver};
+use super::stream::{Channel, Tokens};
+use super::{Command, Shared, Stats, lock};
+use crate::error::{Error, Result};
+use crate::model::{Choice, Runner, Wish};
+use crate::request::{End, Token};
+use crate::sampling::Sampling;
+use crate::scheduler::{Job, Limits, Step};
+use crate::tokenizer::testing::vocabulary;
+use crate::tokenizer::{Text, Tokenizer};
+use futures_core::Stream;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering::*;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % n
+    }
+}
+
+/// The token that follows these: never one that ends a text, but after every eleventh or so.
+fn next(tokens: &[u32]) -> u32 {
+    let hash = tokens.iter().fold(17u64, |h, &t| h.wrapping_mul(31).wrapping_add(t as u64 + 1));
+    if hash % 11 == 0 { 1 } else { 2 + (hash % 97) as u32 }
+}
+
+/// What is to happen to the steps under way: how many may be through, and which is to fail.
+#[derive(Default)]
+struct World {
+    through: u64,
+    queued: u64,
+    fails: Option<u64>,
+}
+
+struct Simulated {
+    world: Arc<Mutex<World>>,
+    /// The tokens that pages hold, by place.
+    kept: Vec<Option<u32>>,
+    last: Vec<u32>,
+    page: usize,
+    slots: usize,
+}
+
+struct Flight {
+    world: Arc<Mutex<World>>,
+    number: u64,
+    choices: Vec<Choice>,
+}
+
+impl Future for Flight {
+    type Output = Result<Vec<Choice>>;
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let world = lock(&self.world);
+        if world.through <= self.number {
+            return Poll::Pending;
+        }
+        let failed = world.fails.is_some_and(|at| at <= self.number);
+        drop(world);
+        match failed {
+            true => Poll::Ready(Err(Error::from(futensor::Error::custom("step", "a fault")))),
+            false => Poll::Ready(Ok(std::mem::take(&mut self.choices))),
+        }
+    }
+}
+
+impl Runner for Simulated {
+    type Flight = Flight;
+
+    fn queue(&mut self, step: &Step, wishes: &[Wish]) -> Flight {
+        let mut tokens = Vec::new();
+        for row in &step.rows {
+            let token = row.token.unwrap_or(self.last[row.slot]);
+            self.kept[row.page as usize * self.page + row.place] = Some(token);
+            tokens.push((row, token));
+        }
+        let mut choices = Vec::new();
+        for (row, token) in tokens.into_iter().filter(|(row, _)| row.chooses) {
+            let table = &step.tables[&row.slot];
+            let at = |k: usize| self.kept[table[k / self.page] as usize * self.page + k % self.page];
+            let seen: Vec<u32> = (0..=row.position).map(|k| at(k).expect("it was written")).collect();
+            assert_eq!(seen.last(), Some(&token));
+            self.last[row.slot] = next(&seen);
+            choices.push(Choice { token: next(&seen), ..Choice::default() });
+        }
+        assert_eq!(choices.len(), wishes.len());
+        let number = lock(&self.world).queued;
+        lock(&self.world).queued += 1;
+        Flight { world: self.world.clone(), number, choices }
+    }
+
+    fn reset(&mut self) {
+        self.kept.fill(None);
+        self.last = vec![0; self.slots];
+        lock(&self.world).fails = None;
+    }
+}
+
+/// Somebody who asked, and what is to be seen of it.
+struct Asker {
+    tokens: Tokens,
+    prompt: Vec<u32>,
+    most: usize,
+    read: Vec<u32>,
+    deadline: Option<Duration>,
+    /// Reads so seldom.
+    every: u64,
+}
+
+impl Asker {
+    /// Reads one; true where that was the end.
+    fn read(&mut self, faults: bool, now: Duration, cx: &mut Context<'_>) -> bool {
+        let Poll::Ready(item) = Pin::new(&mut self.tokens).poll_next(cx) else { return false };
+        match item.expect("the end comes with the last token") {
+            Ok(Token { id, end, .. }) => {
+                let all = [&self.prompt[..], &self.read].concat();
+                assert_eq!(id, next(&all), "what follows {all:?}");
+                self.read.push(id);
+                let expected = match (id, self.read.len() == self.most) {
+                    (1, _) => Some(End::Stop),
+                    (_, true) => Some(End::Length),
+                    _ => None,
+                };
+                assert_eq!(end, expected);
+                end.is_some()
+            }
+            Err(error) if error.is_deadline() => {
+                assert!(self.deadline.is_some_and(|at| at <= now));
+                true
+            }
+            Err(error) => {
+                assert!(error.device().is_some() && faults, "{error}");
+                true
+            }
+        }
+    }
+}
+
+struct Run {
+    shared: Arc<Shared>,
+    driver: Driver<Simulated>,
+    world: Arc<Mutex<World>>,
+    tokenizer: Arc<Tokenizer>,
+    next: u64,
+}
+
+impl Run {
+    fn new(limits: Limits, buffer: usize, tokenizer: Arc<Tokenizer>) -> Run {
+        let shared = Arc::new(Shared::default());
+        let world = Arc::new(Mutex::new(World::default()));
+        let kept = vec![None; (limits.pages + 1) * limits.page];
+        let (page, slots) = (limits.page, limits.slots);
+        let simulated = Simulated { world: world.clone(), kept, last: vec![0; slots], page, slots };
+        let driver = Driver::new(shared.clone(), limits, simulated, buffer);
+        Run { shared, driver, world, tokenizer, next: 0 }
+    }
+
+    fn ask(&mut self, prompt: Vec<u32>, most: usize, deadline: Option<Duration>, one_by_one: bool) -> Asker {
+        let id = self.next;
+        self.next += 1;
+        let channel = Arc::new(Channel::default());
+        let client = Client {
+            id,
+            channel: channel.clone(),
+            tokenizer: self.tokenizer.clone(),
+            text: Text::new(&[]),
+            guide: None,
+            sampling: Sampling::default(),
+            logprobs: None,
+            ignore_end: false,
+        };
+        let job = Job { prompt: prompt.clone(), tokens: most, deadline, room: 0, one_by_one };
+        self.shared.open.fetch_add(1, AcqRel);
+        assert!(self.shared.send(Command::New(Box::new(client), job)));
+        let tokens = Tokens::new(id, channel, self.shared.clone());
+        Asker { tokens, prompt, most, read: Vec::new(), deadline, every: 1 }
+    }
+
+    fn stats(&self) -> Stats {
+        *lock(&self.shared.stats)
+    }
+}
+
+/// One seeded life of an engine.
+fn live(seed: u64, tokenizer: &Arc<Tokenizer>) {
+    let mut random = Random(seed);
+    let mut pick = |n: u64| random.below(n);
+    let (page, slots) = (1 + pick(4) as usize, 1 + pick(4) as usize);
+    let context = 24;
+    let pages = context / page + 1 + pick(12) as usize;
+    let rows = slots + 1 + pick(8) as usize;
+    let limits = Limits { slots, rows, rows_beside: 1 + pick(3) as usize, pages, page, context };
+    let buffer = 1 + pick(4) as usize;
+    let mut run = Run::new(limits, buffer, tokenizer.clone());
+    let cx = &mut Context::from_waker(Waker::noop());
+    let (mut askers, mut now, mut to_come, mut faults) = (Vec::new(), Duration::ZERO, 3 + pick(8), false);
+    for round in 0.. {
+        assert!(round < 5_000, "somebody waits for ever");
+        if to_come > 0 && pick(3) == 0 {
+            to_come -= 1;
+            let length = 1 + pick(14) as usize;
+            // Few tokens, so that beginnings are common.
+            let prompt: Vec<u32> = (0..length).map(|_| 2 + pick(2) as u32).collect();
+            let deadline = (pick(4) == 0).then(|| now + Duration::from_millis(pick(40)));
+            let mut asker = run.ask(prompt, 1 + pick(9) as usize, deadline, pick(4) == 0);
+            asker.every = 1 + pick(4);
+            askers.push(asker);
+        }
+        if pick(16) == 0 && !askers.is_empty() {
+            let who = pick(askers.len() as u64) as usize;
+            drop(askers.swap_remove(who));
+        }
+        {
+            let mut world = lock(&run.world);
+            world.through += pick(2);
+            world.through = world.through.min(world.queued);
+            if pick(40) == 0 {
+                world.fails = Some(world.through);
+                faults = true;
+            }
+        }
+        now += Duration::from_millis(pick(3));
+        run.driver.poll(cx, now).expect("it is open");
+        run.driver.scheduler().check();
+        askers.retain_mut(|asker| round % asker.every != 0 || !asker.read(faults, now, cx));
+        if askers.is_empty() && to_come == 0 {
+            break;
+        }
+    }
+    // Nobody is there any more: one step, or two, and everything is free.
+    run.driver.poll(cx, now).expect("it is open");
+    assert!(run.driver.flights() <= 2);
+    lock(&run.world).through = u64::MAX;
+    run.driver.poll(cx, now).expect("it is open");
+    let stats = run.stats();
+    assert_eq!(
+        (stats.running, stats.waiting, stats.pages_used, run.driver.flights()),
+        (0, 0, 0, 0),
+        "{stats:?}"
+    );
+    assert_eq!(run.shared.open.load(Acquire), 0);
+    run.driver.scheduler().check();
+}
+
+#[test]
+fn no_page_is_lost_and_no_stream_without_end_whoever_hangs_up_is_late_or_fails() {
+    let tokenizer = Arc::new(vocabulary().tokenizer().unwrap());
+    let seeds = match std::env::var("FUTENSOR_SEED") {
+        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).unwrap(),
+        Err(_) => 0..10_000,
+    };
+    for seed in seeds {
+        let lived = std::panic::catch_unwind(|| live(seed, &tokenizer));
+        lived.unwrap_or_else(|panic| {
+            eprintln!("FUTENSOR_SEED={seed}");
+            std::panic::resume_unwind(panic)
+        });
+    }
+}
+
+#[test]
+fn what_is_open_when_the_thread_ends_ends_with_an_error() {
+    let limits = Limits { slots: 1, rows: 4, rows_beside: 1, pages: 8, page: 2, context: 16 };
+    let mut run = Run::new(limits, 4, Arc::new(vocabulary().tokenizer().unwrap()));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut taken = run.ask(vec![2], 3, None, false);
+    run.driver.poll(cx, Duration::ZERO).unwrap();
+    let mut sent = run.ask(vec![3], 3, None, false);
+    run.shared.closed.store(true, Release);
+    assert!(run.driver.poll(cx, Duration::ZERO).is_none());
+    drop(run.driver);
+    for asker in [&mut taken, &mut sent] {
+        let Poll::Ready(Some(Err(error))) = Pin::new(&mut asker.tokens).poll_next(cx) else { panic!("no end") };
+        assert!(error.is_ended());
+        assert!(matches!(Pin::new(&mut asker.tokens).poll_next(cx), Poll::Ready(None)));
+    }
+}

@@ -1,0 +1,58 @@
+//! Language models on `futensor`: tokens as streams, many requests in one batch.
+//!
+//! ```no_run
+//! # futensor::block_on(async {
+//! use futensor::Device;
+//! use futensor_generate::{Engine, Llama, Options, Request};
+//! use futures::StreamExt;
+//! let model = Llama::from_folder(&Device::try_gpu(0), "SmolLM2-135M-Instruct").await?;
+//! let engine = Engine::start(model, Options::default())?;
+//! let prompt = engine.model().tokenizer().encode("Once upon a time", true)?;
+//! let mut tokens = engine.generate(Request::new(prompt).tokens_max(50))?;
+//! while let Some(token) = tokens.next().await {
+//!     print!("{}", token?.text);
+//! }
+//! # Ok::<(), futensor_generate::Error>(()) }).unwrap();
+//! ```
+//!
+//! # Finding your way
+//!
+//! - [`Llama`]: a model from a file. [`Tokenizer`], [`Template`]: what comes with it.
+//! - [`Engine`]: the model at work. [`generate`](Engine::generate) takes a [`Request`] and gives
+//!   [`Tokens`], a `Stream`; dropping it ends the request.
+//! - [`Sampling`], [`Constraint`]: how tokens are chosen, and what the answer has to be like.
+//!
+//! # What it promises
+//!
+//! - **The same tokens, whoever else is there**: bit for bit alone and among any neighbours, whether a
+//!   prompt was computed at once, in pieces, or shared.
+//! - **Nobody's request hurts another.** A reader that is slow stops its own request; one that goes
+//!   away frees slot and pages when the step under way is through; one that is admitted has the
+//!   memory that it may come to need.
+//! - **Every stream ends**, with its last token or with an error.
+//!
+//! # How it is built
+//!
+//! From below, each knowing those before it: `tokenizer`, `template`, `constraint` and `sampling`;
+//! `pages` and `scheduler`, which are bookkeeping alone; `model`, which turns steps into calls of one
+//! region; `engine`, the thread that drives them.
+
+mod constraint;
+mod engine;
+mod error;
+mod model;
+mod pages;
+mod request;
+mod sampling;
+mod scheduler;
+mod template;
+mod tokenizer;
+
+pub use constraint::Constraint;
+pub use engine::{Engine, Options, Stats, Tokens};
+pub use error::{Error, Result};
+pub use model::{Config, Llama, Rope, Scaling};
+pub use request::{End, Logprobs, Request, Token};
+pub use sampling::Sampling;
+pub use template::Template;
+pub use tokenizer::{Tokenizer, Vocabulary};

@@ -1,0 +1,141 @@
+//! The model: weights on a device, and one step of it over packed rows.
+//!
+//! `forward` is the network, `choose` what becomes of its last values, `steps` turns a step of the
+//! scheduler's into one call of a region.
+
+mod choose;
+mod config;
+mod forward;
+mod load;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use crate::error::{Error, Result};
+use crate::sampling::Sampling;
+use crate::scheduler::{Limits, Step};
+use crate::template::Template;
+use crate::tokenizer::Tokenizer;
+pub use config::{Config, Rope, Scaling};
+use futensor::Device;
+use std::future::Future;
+use std::sync::Arc;
+pub use steps::Steps;
+use weights::Weights;
+
+/// What runs steps: the model, or what a test puts in its place. Steps run in the order in which
+/// they are queued.
+pub trait Runner: Send + 'static {
+    /// What the step's choosing rows chose, in their order.
+    type Flight: Future<Output = Result<Vec<Choice>>> + Send + Unpin;
+
+    /// Queues a step, with a wish for each row that chooses. It waits for nothing.
+    fn queue(&mut self, step: &Step, wishes: &[Wish]) -> Self::Flight;
+
+    /// Begins anew, behind a step that failed: what pages held is lost.
+    fn reset(&mut self);
+}
+
+/// How one token is to be chosen.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    pub sampling: Sampling,
+    /// A random number in [0, 1).
+    pub draw: f32,
+    /// Tokens before the row's own that are to be penalised.
+    pub recent: Vec<u32>,
+    /// The tokens that may be chosen, a bit each.
+    pub mask: Option<Vec<u32>>,
+    /// So many alternatives are to be told of.
+    pub logprobs: Option<usize>,
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    pub token: u32,
+    /// 0 where it was not asked for.
+    pub logprob: f32,
+    pub alternatives: Vec<(u32, f32)>,
+}
+
+/// A Llama-like language model with its tokenizer: grouped heads, rotary positions, RMS norms, gated
+/// feed-forward blocks.
+pub struct Llama {
+    device: Device,
+    config: Config,
+    weights: Weights,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Template>,
+}
+
+impl Llama {
+    fn new(
+        device: &Device,
+        config: Config,
+        weights: Weights,
+        tokenizer: Tokenizer,
+        template: Option<Template>,
+    ) -> Result<Llama> {
+        let vocabulary = weights.vocabulary();
+        if tokenizer.len() > vocabulary {
+            let text = format!("a tokenizer of {} tokens for a model of {vocabulary}", tokenizer.len());
+            return Err(Error::model(text));
+        }
+        let tokenizer = Arc::new(tokenizer);
+        Ok(Llama { device: device.clone(), config, weights, tokenizer, template })
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Tokens that it tells apart.
+    pub fn vocabulary(&self) -> usize {
+        self.weights.vocabulary()
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// How conversations are written for it, where its file says so.
+    pub fn template(&self) -> Option<&Template> {
+        self.template.as_ref()
+    }
+
+    /// What its steps share.
+    pub(crate) fn limits(&self, options: &crate::Options) -> Result<Limits> {
+        let page = options.page.clamp(1, 1024);
+        let bytes =
+            2 * self.config.layers * self.config.kv_heads * self.config.head * page * forward::KEPT.size();
+        let context = options.context.min(self.config.context).div_ceil(page) * page;
+        let slots = options.slots.clamp(1, 1024);
+        // More than all slots could fill is of no use.
+        let pages = (options.pages_bytes / bytes).min(slots * context / page);
+        if pages == 0 {
+            let text = format!("{} bytes for keys and values, and a page has {bytes}", options.pages_bytes);
+            return Err(Error::request(text));
+        }
+        let beside = options.chunk_beside.max(1);
+        let rows = options.chunk.max(slots + beside);
+        Ok(Limits { slots, rows, rows_beside: beside, pages, page, context: context.min(self.config.context) })
+    }
+}
+
+impl std::fmt::Debug for Llama {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Llama")
+            .field("device", &self.device)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

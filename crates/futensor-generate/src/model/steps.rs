@@ -1,0 +1,236 @@
+//! A step of the scheduler's as one call of a region: packed rows in, tokens out.
+//!
+//! Rows are filled up to one of some sizes, so that few plans are made. A row that only fills up has
+//! token 0 at position 0, of page 0 and of a slot that is nobody's; nobody reads what comes of it.
+
+use super::choose::{self, Wishes};
+use super::forward::{Angles, Rows, State};
+use super::{Choice, Llama, Runner, Wish};
+use crate::error::Result;
+use crate::sampling::{CANDIDATES, PENALIZED};
+use crate::scheduler::{Limits, Step};
+use futensor::region::Region;
+use futensor::{DType, TensorFuture};
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What a step's choosing rows ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    /// No row chooses.
+    Fill,
+    /// The likeliest tokens.
+    Plain,
+    Wishes {
+        mask: bool,
+        logprobs: bool,
+    },
+}
+
+type Call = Region<'static, (State, Vec<TensorFuture>), (State, Vec<TensorFuture>)>;
+
+/// The model as a runner of steps.
+pub struct Steps {
+    model: Arc<Llama>,
+    limits: Limits,
+    angles: Arc<Angles>,
+    regions: HashMap<Kind, Call>,
+    /// `None` only while a step is queued.
+    state: Option<State>,
+}
+
+/// Sizes that rows are filled up to.
+fn filled(n: usize) -> usize {
+    match n {
+        0..=8 => n.max(1),
+        _ => {
+            // Two sizes between powers of two.
+            let power = n.next_power_of_two();
+            if n <= power / 4 * 3 { power / 4 * 3 } else { power }
+        }
+    }
+}
+
+impl Steps {
+    pub fn new(model: Arc<Llama>, limits: &Limits) -> Steps {
+        let angles = Arc::new(Angles::new(&model, limits.context));
+        let mut steps = Steps { model, limits: limits.clone(), angles, regions: HashMap::new(), state: None };
+        steps.reset();
+        steps
+    }
+
+    fn region(&self, kind: Kind) -> Call {
+        let (model, angles) = (self.model.clone(), self.angles.clone());
+        let scratch = self.limits.slots as i64;
+        self.model.device.region(move |(mut state, inputs): (State, Vec<TensorFuture>)| {
+            let row = |k: usize| inputs[0].i(k);
+            let (given, slots, places, positions) = (row(0), row(1), row(2), row(3));
+            let known = given.ge(0);
+            let tokens = known.where_cond(&given, state.last.index_select(0, &slots));
+            let angle = |of: &TensorFuture| of.index_select(0, &positions).unsqueeze(1);
+            let rows = Rows {
+                lengths: &positions + 1,
+                places,
+                tables: inputs[1].clone(),
+                cosine: angle(&angles.cosine),
+                sine: angle(&angles.sine),
+                tokens: tokens.clone(),
+            };
+            let hidden = model.forward(&mut state, &rows);
+            if kind == Kind::Fill {
+                // Something to wait for.
+                let through = hidden.narrow(0, 0, 1).narrow(1, 0, 1);
+                return (state, vec![through]);
+            }
+            let choosing = &inputs[2];
+            let hidden = hidden.index_select(0, choosing.clamp_min(0));
+            let hidden = hidden.rms_norm(&model.weights.norm, model.config.epsilon);
+            let logits = model.weights.head().linear(&hidden).to_dtype(DType::F32);
+            let mut told = Vec::new();
+            let chosen = match kind {
+                Kind::Wishes { mask, logprobs } => {
+                    let float = |k: usize| inputs[3].i(k).reshape([-1, 1]);
+                    let last = tokens.index_select(0, choosing.clamp_min(0));
+                    let wishes = Wishes {
+                        temperature: float(0),
+                        top_p: float(1),
+                        draw: float(2),
+                        penalty: float(3),
+                        top_k: float(4),
+                        recent: choose::with_last(&inputs[4], &last),
+                        mask: mask.then(|| inputs[5].to_dtype(DType::Bool)),
+                    };
+                    let chosen = choose::choose(&logits, &wishes);
+                    if logprobs {
+                        told.extend(choose::logprobs(&logits, &chosen));
+                    }
+                    chosen
+                }
+                _ => choose::likeliest(&logits),
+            };
+            // Rows that fill up choose for nobody.
+            let slots = slots.index_select(0, choosing.clamp_min(0));
+            let slots = choosing.ge(0).where_cond(slots, scratch);
+            state.last = state.last.index_copy(0, slots, &chosen);
+            told.insert(0, chosen);
+            (state, told)
+        })
+    }
+
+    /// The tensors that a step begins with.
+    fn inputs(&self, step: &Step, wishes: &[Wish], kind: Kind) -> Vec<TensorFuture> {
+        let (device, limits) = (&self.model.device, &self.limits);
+        let n = filled(step.rows.len());
+        let pages = limits.context.div_ceil(limits.page);
+        let (mut rows, mut tables) = (vec![0i64; 4 * n], vec![0i64; n * pages]);
+        rows[n..2 * n].fill(limits.slots as i64);
+        for (k, row) in step.rows.iter().enumerate() {
+            rows[k] = row.token.map_or(-1, i64::from);
+            rows[n + k] = row.slot as i64;
+            rows[2 * n + k] = row.page as i64 * limits.page as i64 + row.place as i64;
+            rows[3 * n + k] = row.position as i64;
+            let own = &step.tables[&row.slot];
+            own.iter().zip(&mut tables[k * pages..]).for_each(|(&page, to)| *to = page as i64);
+        }
+        let mut inputs = vec![device.from_vec(rows, [4, n]), device.from_vec(tables, [n, pages])];
+        if kind == Kind::Fill {
+            return inputs;
+        }
+        let m = filled(wishes.len());
+        let mut choosing: Vec<i64> = (0..).zip(&step.rows).filter(|(_, r)| r.chooses).map(|(k, _)| k).collect();
+        choosing.resize(m, -1);
+        inputs.push(device.from_vec(choosing, [m]));
+        let Kind::Wishes { mask, .. } = kind else { return inputs };
+        let mut floats = vec![0f32; 5 * m];
+        floats[m..].fill(1.0);
+        let mut recent = vec![0i64; m * (PENALIZED - 1)];
+        for (k, wish) in wishes.iter().enumerate() {
+            let s = &wish.sampling;
+            let top_k = if s.top_k == 0 { CANDIDATES } else { s.top_k } as f32;
+            for (at, value) in
+                [s.temperature, s.top_p, wish.draw, s.repetition_penalty, top_k].into_iter().enumerate()
+            {
+                floats[at * m + k] = value;
+            }
+            let own = &mut recent[k * (PENALIZED - 1)..(k + 1) * (PENALIZED - 1)];
+            // Places that are over stand for the last one again: a token is penalised once.
+            if let Some(&first) = wish.recent.first() {
+                own.fill(first as i64);
+            }
+            wish.recent.iter().zip(own).for_each(|(&token, to)| *to = token as i64);
+        }
+        inputs.push(device.from_vec(floats, [5, m]));
+        inputs.push(device.from_vec(recent, [m, PENALIZED - 1]));
+        if mask {
+            let vocabulary = self.model.vocabulary();
+            let mut allowed = vec![1u8; m * vocabulary];
+            for (row, wish) in allowed.chunks_mut(vocabulary).zip(wishes) {
+                if let Some(bits) = &wish.mask {
+                    row.iter_mut().enumerate().for_each(|(t, a)| {
+                        *a = (bits.get(t / 32).copied().unwrap_or(0) >> (t % 32)) as u8 & 1;
+                    });
+                }
+            }
+            inputs.push(device.from_vec(allowed, [m, vocabulary]));
+        }
+        inputs
+    }
+}
+
+fn kind(wishes: &[Wish]) -> Kind {
+    let any = |asks: fn(&Wish) -> bool| wishes.iter().any(asks);
+    let (mask, logprobs) = (any(|w| w.mask.is_some()), any(|w| w.logprobs.is_some()));
+    match wishes {
+        [] => Kind::Fill,
+        _ if !mask && !logprobs && !any(|w| !w.sampling.is_plain()) => Kind::Plain,
+        _ => Kind::Wishes { mask, logprobs },
+    }
+}
+
+impl Runner for Steps {
+    type Flight = Pin<Box<dyn Future<Output = Result<Vec<Choice>>> + Send>>;
+
+    fn queue(&mut self, step: &Step, wishes: &[Wish]) -> Self::Flight {
+        let kind = kind(wishes);
+        let inputs = self.inputs(step, wishes, kind);
+        if !self.regions.contains_key(&kind) {
+            self.regions.insert(kind, self.region(kind));
+        }
+        let Some(state) = self.state.take() else { return Box::pin(async { Err(crate::Error::ended()) }) };
+        let (state, told) = self.regions[&kind].call((state, inputs));
+        self.state = Some(state);
+        let choosing = wishes.len();
+        if kind == Kind::Fill {
+            let through = told[0].to_vec::<f32>();
+            return Box::pin(async move {
+                through.await?;
+                Ok(Vec::new())
+            });
+        }
+        let tokens = told[0].to_vec::<i64>();
+        let logprobs = (told.len() > 1).then(|| {
+            (told[1].to_vec::<f32>(), told[2].to_vec::<f32>(), told[3].to_vec::<i64>(), told[2].dims()[1])
+        });
+        Box::pin(async move {
+            let plain = |token: i64| Choice { token: token as u32, ..Choice::default() };
+            let mut choices: Vec<Choice> = tokens.await?.into_iter().take(choosing).map(plain).collect();
+            if let Some((own, values, tokens, each)) = logprobs {
+                let (own, values, tokens) = (own.await?, values.await?, tokens.await?);
+                for (k, choice) in choices.iter_mut().enumerate() {
+                    choice.logprob = own[k];
+                    let row = k * each..(k + 1) * each;
+                    let pairs = tokens[row.clone()].iter().zip(&values[row]);
+                    choice.alternatives = pairs.map(|(&token, &value)| (token as u32, value)).collect();
+                }
+            }
+            Ok(choices)
+        })
+    }
+
+    fn reset(&mut self) {
+        let pages = [self.limits.pages + 1, self.limits.page];
+        self.state = Some(State::new(&self.model, pages, self.limits.slots));
+    }
+}

@@ -1,0 +1,299 @@
+//! A small model of random weights: beside the same arithmetic in plain loops of float64, and beside
+//! itself in other company.
+
+use super::load::testing;
+use super::*;
+use crate::engine::{Engine, Options};
+use crate::request::{Request, Token};
+use crate::tokenizer::testing::vocabulary;
+use crate::{Constraint, End};
+use futensor::quant::{Format, Quantized, Weight};
+use futensor::{CpuOptions, Generator, TensorFuture, block_on};
+use futures::StreamExt;
+use std::collections::BTreeMap;
+
+const VOCABULARY: usize = 264;
+
+fn config() -> Config {
+    Config {
+        width: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head: 16,
+        feed_forward: 96,
+        context: 256,
+        epsilon: 1e-5,
+        rope: Rope { base: 10_000.0, scaling: Scaling::None, neighbours: true },
+    }
+}
+
+/// Random weights by GGUF's names; matrices as the format has them, or dense.
+fn tensors(device: &Device, format: Option<Format>) -> BTreeMap<String, Weight> {
+    let (c, random) = (config(), Generator::new(7));
+    let mut all = BTreeMap::new();
+    let matrix = |out: usize, into: usize| {
+        let x = random.randn(device, [out, into]) * (into as f64).sqrt().recip() * 1.5;
+        format.map_or(Weight::Dense(x.clone()), |f| Quantized::from_tensor(&x, f).unwrap().into())
+    };
+    let norm = || Weight::Dense(random.rand(device, [c.width]) + 0.5);
+    all.insert("token_embd.weight".to_string(), matrix(VOCABULARY, c.width));
+    all.insert("output_norm.weight".to_string(), norm());
+    for k in 0..c.layers {
+        for (name, out, into) in [
+            ("attn_q", c.width, c.width),
+            ("attn_k", c.kv_heads * c.head, c.width),
+            ("attn_v", c.kv_heads * c.head, c.width),
+            ("attn_output", c.width, c.width),
+            ("ffn_gate", c.feed_forward, c.width),
+            ("ffn_up", c.feed_forward, c.width),
+            ("ffn_down", c.width, c.feed_forward),
+        ] {
+            all.insert(format!("blk.{k}.{name}.weight"), matrix(out, into));
+        }
+        for name in ["attn_norm", "ffn_norm"] {
+            all.insert(format!("blk.{k}.{name}.weight"), norm());
+        }
+    }
+    all
+}
+
+fn llama(format: Option<Format>) -> Llama {
+    let device = Device::cpu_with(CpuOptions::default());
+    testing::llama(&device, config(), tensors(&device, format), vocabulary().tokenizer().unwrap()).unwrap()
+}
+
+fn engine(format: Option<Format>, options: Options) -> Engine {
+    Engine::start(llama(format), Options { page: 8, context: 256, ..options }).unwrap()
+}
+
+fn all(tokens: crate::Tokens) -> Vec<Token> {
+    block_on(tokens.map(|token| token.unwrap()).collect())
+}
+
+/// Looks again and again until it is so.
+fn until(is_so: impl Fn() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed().as_secs() < 30, "it does not come to be");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// A model in plain loops.
+struct Plain(BTreeMap<String, (Vec<f64>, usize)>);
+
+impl Plain {
+    fn new(tensors: &BTreeMap<String, Weight>) -> Plain {
+        let values = |x: TensorFuture| block_on(x.to_dtype(futensor::DType::F64).to_vec::<f64>()).unwrap();
+        let of = |w: &Weight| (values(w.dense()), *w.dims().last().unwrap());
+        Plain(tensors.iter().map(|(name, w)| (name.clone(), of(w))).collect())
+    }
+
+    fn times(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let (weight, into) = &self.0[&format!("{name}.weight")];
+        assert_eq!(*into, x.len());
+        weight.chunks(*into).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    }
+
+    fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let scale = (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64 + config().epsilon).sqrt();
+        x.iter().zip(&self.0[&format!("{name}.weight")].0).map(|(v, w)| v / scale * w).collect()
+    }
+
+    fn turn(x: &mut [f64], at: usize) {
+        let head = config().head;
+        let frequencies = config().rope.frequencies(head);
+        for (pair, k) in x.chunks_mut(2).zip((0..head / 2).cycle()) {
+            let (sine, cosine) = (at as f64 * frequencies[k]).sin_cos();
+            (pair[0], pair[1]) = (pair[0] * cosine - pair[1] * sine, pair[0] * sine + pair[1] * cosine);
+        }
+    }
+
+    /// Log-probabilities of what follows.
+    fn logprobs(&self, tokens: &[u32]) -> Vec<f64> {
+        let c = config();
+        let mut kept = vec![(Vec::new(), Vec::new()); c.layers];
+        let mut x = Vec::new();
+        for (at, &token) in tokens.iter().enumerate() {
+            x = self.0["token_embd.weight"].0[token as usize * c.width..][..c.width].to_vec();
+            for (k, (keys, values)) in kept.iter_mut().enumerate() {
+                let name = |part: &str| format!("blk.{k}.{part}");
+                let h = self.norm(&name("attn_norm"), &x);
+                let (mut query, mut key) = (self.times(&name("attn_q"), &h), self.times(&name("attn_k"), &h));
+                Plain::turn(&mut query, at);
+                Plain::turn(&mut key, at);
+                keys.push(key);
+                values.push(self.times(&name("attn_v"), &h));
+                let mut seen = Vec::new();
+                for (j, query) in query.chunks(c.head).enumerate() {
+                    let own = j / (c.heads / c.kv_heads) * c.head..(j / (c.heads / c.kv_heads) + 1) * c.head;
+                    let score = |key: &Vec<f64>| {
+                        let sum: f64 = key[own.clone()].iter().zip(query).map(|(a, b)| a * b).sum();
+                        (sum / (c.head as f64).sqrt()).exp()
+                    };
+                    let weights: Vec<f64> = keys.iter().map(score).collect();
+                    let total: f64 = weights.iter().sum();
+                    seen.extend(own.clone().map(|e| {
+                        values.iter().zip(&weights).map(|(value, w)| value[e] * w).sum::<f64>() / total
+                    }));
+                }
+                x = x.iter().zip(self.times(&name("attn_output"), &seen)).map(|(a, b)| a + b).collect();
+                let h = self.norm(&name("ffn_norm"), &x);
+                let (gate, up) = (self.times(&name("ffn_gate"), &h), self.times(&name("ffn_up"), &h));
+                let inner: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+                x = x.iter().zip(self.times(&name("ffn_down"), &inner)).map(|(a, b)| a + b).collect();
+            }
+        }
+        let logits = self.times("token_embd", &self.norm("output_norm", &x));
+        let total: f64 = logits.iter().map(|l| l.exp()).sum();
+        logits.iter().map(|l| l - total.ln()).collect()
+    }
+}
+
+#[test]
+fn the_arithmetic_is_that_of_plain_loops() {
+    // Keys and values are kept as float16; and products with quantised weights round what they
+    // multiply to 8 bits, half a percent each.
+    for (format, bound) in [(None, 0.02), (Some(Format::Q8_0), 0.4), (Some(Format::Q4_1), 0.4)] {
+        let device = Device::cpu_with(CpuOptions::default());
+        let plain = Plain::new(&tensors(&device, format));
+        let engine = engine(format, Options { chunk: 5, slots: 1, chunk_beside: 4, ..Options::default() });
+        let mut text: Vec<u32> = (0..19).map(|k| 2 + k * 37 % 250).collect();
+        let mut request = Request::new(text.clone()).tokens_max(12).logprobs(20);
+        request.ignore_end = true;
+        let tokens = all(engine.generate(request).unwrap());
+        assert_eq!(tokens.len(), 12);
+        for token in tokens {
+            let expected = plain.logprobs(&text);
+            let logprobs = token.logprobs.unwrap();
+            for &(id, logprob) in logprobs.alternatives.iter().chain(&[(token.id, logprobs.chosen)]) {
+                let off = (logprob as f64 - expected[id as usize]).abs();
+                assert!(off < bound, "{format:?}: {logprob} is {off} off {}", expected[id as usize]);
+            }
+            let best = expected.iter().copied().fold(f64::MIN, f64::max);
+            assert!(expected[token.id as usize] >= best - 2.0 * bound, "{format:?}: the likeliest is chosen");
+            text.push(token.id);
+        }
+    }
+}
+
+/// Requests of every kind, with common beginnings.
+fn requests() -> Vec<Request> {
+    let text =
+        |k: u32, n: u32| (0..n).map(|at| 2 + (at * 31 + if at > 12 { k } else { 0 }) % 250).collect::<Vec<_>>();
+    (0..16u32)
+        .map(|k| {
+            let mut request = Request::new(text(k, 3 + k * 5)).tokens_max(6 + k as usize % 5).logprobs(3);
+            request.ignore_end = true;
+            match k % 4 {
+                0 => {}
+                1 => request.sampling.repetition_penalty = 1.3,
+                _ => {
+                    request.sampling =
+                        Sampling { temperature: 0.9, top_p: 0.95, seed: k.into(), ..Sampling::default() }
+                }
+            }
+            if k % 8 == 7 {
+                request.constraint = Some(Constraint::Regex("[a-z ]+".into()));
+            }
+            request
+        })
+        .collect()
+}
+
+#[test]
+fn tokens_are_the_same_whoever_else_is_there() {
+    let options = |chunk, slots| Options { chunk, slots, chunk_beside: chunk, ..Options::default() };
+    for format in [Some(Format::Q4_1), Some(Format::Q8_0)] {
+        let requests = requests();
+        let alone: Vec<Vec<Token>> = requests
+            .iter()
+            .map(|request| all(engine(format, options(256, 1)).generate(request.clone()).unwrap()))
+            .collect();
+        for (chunk, slots) in [(7, 3), (64, 64)] {
+            let engine = engine(format, options(chunk, slots));
+            // Each is there several times, so that there are 64.
+            let streams: Vec<_> =
+                (0..4).flat_map(|_| &requests).map(|r| engine.generate(r.clone()).unwrap()).collect();
+            let together: Vec<Vec<Token>> = block_on(futures::future::join_all(
+                streams.into_iter().map(|s| s.map(|t| t.unwrap()).collect()),
+            ));
+            for (k, tokens) in together.iter().enumerate() {
+                assert_eq!(tokens, &alone[k % 16], "{format:?}, {slots} slots, request {}", k % 16);
+            }
+            assert!(engine.stats().shared_tokens > 0, "beginnings are shared");
+            assert_eq!(engine.stats().failed, 0);
+            // The last step is under way yet.
+            until(|| engine.stats().pages_used == 0);
+        }
+    }
+}
+
+#[test]
+fn an_answer_ends_where_it_is_to_end() {
+    let engine = engine(None, Options::default());
+    let mut request = Request::new(vec![5, 6, 7]).tokens_max(9);
+    request.ignore_end = true;
+    let tokens = all(engine.generate(request.clone()).unwrap());
+    assert_eq!(tokens.iter().map(|t| t.end).collect::<Vec<_>>()[7..], [None, Some(End::Length)]);
+    let text: String = tokens.iter().map(|t| &t.text[..]).collect();
+    assert_eq!(text, engine.model().tokenizer().decode(&tokens.iter().map(|t| t.id).collect::<Vec<_>>()));
+    // A stop word in the middle of it.
+    let stop = tokens.iter().find(|t| t.text.is_ascii() && !t.text.is_empty()).map(|t| t.text.clone());
+    if let Some(stop) = stop {
+        let tokens = all(engine.generate(request.clone().stop([stop.clone()])).unwrap());
+        assert_eq!(tokens.last().unwrap().end, Some(End::Stop));
+        let before = text.split(&stop).next().unwrap();
+        assert_eq!(tokens.iter().map(|t| &t.text[..]).collect::<String>(), before);
+    }
+    let constraint = Constraint::Regex("(yes|no)".into());
+    let tokens = all(engine.generate(request.constraint(constraint)).unwrap());
+    let text: String = tokens.iter().map(|t| &t.text[..]).collect();
+    assert!(text == "yes" || text == "no", "{text:?}");
+    assert_eq!(tokens.last().unwrap().end, Some(End::Stop));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_words() {
+    let engine = engine(None, Options { slots: 2, waiting: 1, ..Options::default() });
+    let refused = |request: Request| {
+        let error = engine.generate(request).unwrap_err();
+        assert!(error.is_request());
+        error.to_string()
+    };
+    assert_eq!(refused(Request::new(vec![])), "the prompt is empty");
+    assert_eq!(refused(Request::new(vec![1]).tokens_max(0)), "no tokens are asked for");
+    assert_eq!(refused(Request::new(vec![264])), "token 264 is not one of the model's 264");
+    assert!(refused(Request::new(vec![1; 300])).contains("300 tokens and 1 new ones are more than the 256"));
+    assert!(refused(Request::new(vec![1]).logprobs(21)).contains("20 tokens at most"));
+    assert!(refused(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).contains("constraint"));
+    let held: Vec<_> = (0..3).map(|_| engine.try_generate(Request::new(vec![1, 2])).unwrap()).collect();
+    assert!(engine.try_generate(Request::new(vec![1, 2])).unwrap_err().is_busy());
+    drop(held);
+    // A slot is free again when the step under way is through.
+    until(|| engine.try_generate(Request::new(vec![1, 2]).tokens_max(1)).is_ok());
+    engine.close();
+    until(|| engine.generate(Request::new(vec![1, 2])).is_err_and(|e| e.is_ended()));
+}
+
+#[test]
+fn a_model_whose_parts_do_not_fit_is_refused() {
+    let device = Device::cpu();
+    let wrong = |change: &dyn Fn(&mut BTreeMap<String, Weight>)| {
+        let mut tensors = tensors(&device, None);
+        change(&mut tensors);
+        let error = testing::llama(&device, config(), tensors, vocabulary().tokenizer().unwrap()).unwrap_err();
+        assert!(error.is_model());
+        error.to_string()
+    };
+    assert_eq!(wrong(&|t| drop(t.remove("blk.1.ffn_up.weight"))), "there is no blk.1.ffn_up.weight");
+    let narrow = |t: &mut BTreeMap<String, Weight>| {
+        t.insert("blk.0.attn_k.weight".into(), Weight::Dense(device.zeros([3, 64])));
+    };
+    assert_eq!(wrong(&narrow), "blk.0.attn_k.weight is [3, 64], not [32, 64]");
+    let few = |t: &mut BTreeMap<String, Weight>| {
+        t.insert("token_embd.weight".into(), Weight::Dense(device.zeros([200, 64])));
+    };
+    assert_eq!(wrong(&few), "a tokenizer of 264 tokens for a model of 200");
+}

@@ -1,0 +1,331 @@
+//! Who gets rows of the next step: a pure state machine. It knows tokens by number, pages and a
+//! clock that it is told; no tensor, no thread, no future. `engine` drives it.
+//!
+//! A *sequence* is a request that was admitted: it has a slot and a promise of pages. A *step* is one
+//! run of the model over packed *rows*, each a token of some sequence at its position; every
+//! sequence whose last token is among them gets its next one. A token that an earlier step is still
+//! working on is *pending*: the host does not know it, the device does. So steps are planned ahead,
+//! before anybody has read the last.
+//!
+//! Sequences join and leave between steps. One that has ended while steps with rows of it are under
+//! way keeps its slot and its pages until the last of those is through.
+
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+use crate::pages::{Page, Pages};
+use sequence::Sequence;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// What there is to share.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sequences at the same time.
+    pub slots: usize,
+    /// Rows of a step at most.
+    pub rows: usize,
+    /// Rows of prompts in a step in which others wait for their next token.
+    pub rows_beside: usize,
+    /// Pages in the pool, and tokens a page.
+    pub pages: usize,
+    /// Tokens a page.
+    pub page: usize,
+    /// Tokens of a sequence at most.
+    pub context: usize,
+}
+
+/// A request, as the scheduler sees it.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub prompt: Vec<u32>,
+    /// New tokens at most.
+    pub tokens: usize,
+    /// When it is to end at the latest, on the clock that the scheduler is told.
+    pub deadline: Option<Duration>,
+    /// Tokens that its reader has room for.
+    pub room: usize,
+    /// Its next token cannot be chosen before the last one is known to the host.
+    pub one_by_one: bool,
+}
+
+/// The number of a request. Later requests have larger numbers.
+pub type Id = u64;
+
+/// A token in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub id: Id,
+    pub slot: usize,
+    /// `None`: the device has it, as the last token chosen for this slot.
+    pub token: Option<u32>,
+    pub position: usize,
+    /// Where its key and value go: page and place in it.
+    pub page: Page,
+    pub place: usize,
+    /// The next token is chosen from this row.
+    pub chooses: bool,
+}
+
+/// A run of the model.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    pub rows: Vec<Row>,
+    /// The pages of each sequence that has rows, by slot: as many as its rows need.
+    pub tables: BTreeMap<usize, Vec<Page>>,
+    /// Who has rows.
+    members: Vec<Id>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Its next token; `last` where there will be no other.
+    Token { id: Id, choice: usize, last: bool },
+    /// Its deadline has passed.
+    Late { id: Id },
+    /// The step that it was part of has failed.
+    Failed { id: Id },
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Empty,
+    /// More tokens than a sequence may have.
+    TooLong,
+    /// More pages than there are.
+    TooLarge,
+}
+
+impl Limits {
+    /// Whether a request of this many tokens, and as many new ones, can ever be admitted.
+    pub fn admits(&self, prompt: usize, tokens: usize) -> Result<(), Refusal> {
+        let length = prompt.saturating_add(tokens);
+        match () {
+            () if prompt == 0 || tokens == 0 => Err(Refusal::Empty),
+            () if length > self.context => Err(Refusal::TooLong),
+            () if length.div_ceil(self.page) > self.pages => Err(Refusal::TooLarge),
+            () => Ok(()),
+        }
+    }
+}
+
+/// See the module.
+pub struct Scheduler {
+    limits: Limits,
+    pages: Pages,
+    waiting: VecDeque<(Id, Job)>,
+    running: BTreeMap<Id, Sequence>,
+    slots: Vec<usize>,
+    /// Tokens of prompts that were not computed, since another had done so.
+    shared_tokens: u64,
+}
+
+impl Scheduler {
+    pub fn new(limits: Limits) -> Scheduler {
+        Scheduler {
+            pages: Pages::new(limits.pages, limits.page),
+            slots: (0..limits.slots).rev().collect(),
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            shared_tokens: 0,
+            limits,
+        }
+    }
+
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn shared_tokens(&self) -> u64 {
+        self.shared_tokens
+    }
+
+    /// Takes a request in; it waits for a slot and pages.
+    pub fn submit(&mut self, id: Id, job: Job) {
+        self.waiting.push_back((id, job));
+    }
+
+    /// The request has enough, or nobody wants it any more. What it has is free at once, or when the
+    /// steps that it is part of are through.
+    pub fn end(&mut self, id: Id) {
+        self.waiting.retain(|(other, _)| *other != id);
+        if let Some(sequence) = self.running.get_mut(&id) {
+            sequence.ended = true;
+            self.let_go(id);
+        }
+    }
+
+    /// Its reader has room for so many tokens now.
+    pub fn room(&mut self, id: Id, room: usize) {
+        match self.running.get_mut(&id) {
+            Some(sequence) => sequence.room = room,
+            None => {
+                self.waiting.iter_mut().filter(|(other, _)| *other == id).for_each(|(_, job)| job.room = room)
+            }
+        }
+    }
+
+    /// The earliest deadline.
+    pub fn deadline(&self) -> Option<Duration> {
+        let running = self.running.values().filter(|s| !s.ended).filter_map(|s| s.deadline);
+        running.chain(self.waiting.iter().filter_map(|(_, job)| job.deadline)).min()
+    }
+
+    /// Ends those whose deadline has passed.
+    pub fn expire(&mut self, now: Duration) -> Vec<Event> {
+        let late = |deadline: Option<Duration>| deadline.is_some_and(|at| at <= now);
+        let running = self.running.iter().filter(|(_, s)| !s.ended && late(s.deadline)).map(|(id, _)| *id);
+        let waiting = self.waiting.iter().filter(|(_, job)| late(job.deadline)).map(|(id, _)| *id);
+        let ids: Vec<Id> = running.chain(waiting).collect();
+        ids.iter().for_each(|&id| self.end(id));
+        ids.into_iter().map(|id| Event::Late { id }).collect()
+    }
+
+    /// The next step, or none where nobody can go on before something else happens.
+    pub fn plan(&mut self) -> Option<Step> {
+        self.admit();
+        let mut step = Step::default();
+        // Those who wait for their next token first, so that no prompt holds them up; then prompts,
+        // the oldest first.
+        let (ready, prompts): (Vec<Id>, Vec<Id>) = {
+            let active = self.running.iter().filter(|(_, s)| s.can_go_on());
+            let (ready, prompts): (Vec<_>, Vec<_>) = active.partition(|(_, s)| s.rows_left() == 1);
+            (ready.into_iter().map(|(id, _)| *id).collect(), prompts.into_iter().map(|(id, _)| *id).collect())
+        };
+        for id in ready {
+            self.add_rows(&mut step, id, 1);
+        }
+        let budget = if step.rows.is_empty() { self.limits.rows } else { self.limits.rows_beside };
+        let end = (step.rows.len() + budget).min(self.limits.rows);
+        for id in prompts {
+            let left = end.saturating_sub(step.rows.len());
+            if left == 0 {
+                break;
+            }
+            self.add_rows(&mut step, id, left);
+        }
+        (!step.rows.is_empty()).then_some(step)
+    }
+
+    /// A step is through; `ok` where it did not fail. Choices are numbered in the order of the rows
+    /// that chose. Who ended keeps what it has until the step is [settled](Self::settle).
+    pub fn conclude(&mut self, step: &Step, ok: bool) -> Vec<Event> {
+        let mut events = Vec::new();
+        for &id in &step.members {
+            let Some(sequence) = self.running.get_mut(&id) else { continue };
+            sequence.flights -= 1;
+            if !ok && !sequence.ended {
+                sequence.ended = true;
+                events.push(Event::Failed { id });
+            }
+        }
+        if !ok {
+            return events;
+        }
+        for (choice, row) in step.rows.iter().filter(|row| row.chooses).enumerate() {
+            let Some(sequence) = self.running.get_mut(&row.id).filter(|s| !s.ended) else { continue };
+            sequence.pending -= 1;
+            sequence.room = sequence.room.saturating_sub(1);
+            let last = sequence.known.len() + 1 == sequence.length_max;
+            sequence.ended |= last;
+            events.push(Event::Token { id: row.id, choice, last });
+        }
+        events
+    }
+
+    /// Frees what those have who ended with a step that is concluded.
+    pub fn settle(&mut self, step: &Step) {
+        step.members.iter().for_each(|&id| self.let_go(id));
+    }
+
+    /// What the token of an event is, which the sequence needs from then on.
+    pub fn learn(&mut self, id: Id, token: u32) {
+        if let Some(sequence) = self.running.get_mut(&id) {
+            sequence.known.push(token);
+            sequence.remember(&mut self.pages);
+        }
+    }
+
+    /// How many tokens steps under way will bring it.
+    pub fn pending(&self, id: Id) -> usize {
+        self.running.get(&id).map_or(0, |sequence| sequence.pending)
+    }
+
+    /// The tokens of a sequence that are known: prompt, and what was chosen since.
+    pub fn known(&self, id: Id) -> Option<&[u32]> {
+        self.running.get(&id).map(|sequence| &sequence.known[..])
+    }
+
+    /// What pages held is lost: everybody's sequence fails, but those that only wait.
+    pub fn lose_all(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let ids: Vec<Id> = self.running.keys().copied().collect();
+        for id in ids {
+            if let Some(sequence) = self.running.get_mut(&id).filter(|s| !s.ended) {
+                sequence.ended = true;
+                events.push(Event::Failed { id });
+            }
+            self.let_go(id);
+        }
+        self.pages.forget_all();
+        events
+    }
+
+    /// Those who wait get slots and pages in the order in which they came; nobody overtakes, so
+    /// that nobody waits for ever.
+    fn admit(&mut self) {
+        while let (Some((_, job)), Some(_)) = (self.waiting.front(), self.slots.last()) {
+            let Some(mut sequence) = Sequence::admit(job, &mut self.pages) else { break };
+            let (Some((id, job)), Some(slot)) = (self.waiting.pop_front(), self.slots.pop()) else { break };
+            self.shared_tokens += sequence.queued as u64;
+            (sequence.slot, sequence.known) = (slot, job.prompt);
+            self.running.insert(id, sequence);
+        }
+    }
+
+    fn add_rows(&mut self, step: &mut Step, id: Id, most: usize) {
+        let Some(sequence) = self.running.get_mut(&id) else { return };
+        let before = step.rows.len();
+        let mut left = most;
+        while left > 0 && sequence.rows_left() > 0 {
+            // Somebody may have computed the next page since.
+            let adopted = sequence.adopt(&mut self.pages);
+            self.shared_tokens += adopted as u64;
+            if adopted > 0 {
+                continue;
+            }
+            let row = sequence.row(id, &mut self.pages);
+            sequence.remember(&mut self.pages);
+            // What it chooses comes in the next step.
+            left = if row.chooses { 0 } else { left - 1 };
+            step.rows.push(row);
+        }
+        if step.rows.len() > before {
+            sequence.flights += 1;
+            step.members.push(id);
+            step.tables.insert(sequence.slot, sequence.table.clone());
+        }
+    }
+
+    /// Frees what a sequence has that ended and is part of no step any more.
+    fn let_go(&mut self, id: Id) {
+        if self.running.get(&id).is_some_and(|s| s.ended && s.flights == 0) {
+            let Some(sequence) = self.running.remove(&id) else { return };
+            self.slots.push(sequence.slot);
+            self.pages.forgo(sequence.promised);
+            // The end first, so that beginnings are the last to be forgotten.
+            sequence.table.iter().rev().for_each(|&page| self.pages.release(page));
+        }
+    }
+}

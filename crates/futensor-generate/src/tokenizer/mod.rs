@@ -1,0 +1,131 @@
+//! Text to tokens and back, by the tokenizer that comes with a model: `tokenizer.json`, or the
+//! metadata of a GGUF file ([`Vocabulary`]).
+
+mod bytes;
+mod text;
+mod vocabulary;
+
+use crate::error::{Error, Result};
+use std::path::Path;
+pub use text::Text;
+pub use vocabulary::Vocabulary;
+
+/// A tokenizer. It never goes to the network.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// What each token stands for; nothing for those that only mark something.
+    bytes: Vec<Box<[u8]>>,
+    marks: Vec<bool>,
+    begin: Option<u32>,
+    begins: bool,
+    ends: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// Of a `tokenizer.json`; the names of the tokens that begin and end a text are taken from
+    /// the `tokenizer_config.json` beside it, where there is one.
+    ///
+    /// # Errors
+    /// Where the file is none.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = path.as_ref();
+        let wrong = |e: &dyn std::fmt::Display| Error::model(format!("{}: {e}", path.display()));
+        let text = std::fs::read(path).map_err(|e| wrong(&e))?;
+        let config = std::fs::read(path.with_file_name("tokenizer_config.json")).ok();
+        let config: serde_json::Value =
+            config.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let name = |key: &str| {
+            let value = &config[key];
+            value.as_str().or(value["content"].as_str()).map(str::to_owned)
+        };
+        Tokenizer::from_json(&text, name("bos_token").as_deref(), name("eos_token").as_deref())
+            .map_err(|e| wrong(&e))
+    }
+
+    /// Of the text of a `tokenizer.json`, and the names of the tokens that begin and end a text.
+    ///
+    /// # Errors
+    /// Where the text is no such thing, or the names are no tokens of it.
+    pub fn from_json(json: &[u8], begin: Option<&str>, end: Option<&str>) -> Result<Tokenizer> {
+        let inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| Error::model(e.to_string()))?;
+        let number = |name: Option<&str>| {
+            let named = |name: &str| Error::model(format!("the tokenizer has no token {name:?}"));
+            name.map(|name| inner.token_to_id(name).ok_or_else(|| named(name))).transpose()
+        };
+        let (begin, end) = (number(begin)?, number(end)?);
+        let begins = begin.is_some_and(|begin| {
+            inner.encode_fast("", true).is_ok_and(|encoding| encoding.get_ids().first() == Some(&begin))
+        });
+        Ok(Tokenizer::new(inner, begin, begins, end.into_iter().collect()))
+    }
+
+    fn new(inner: tokenizers::Tokenizer, begin: Option<u32>, begins: bool, ends: Vec<u32>) -> Tokenizer {
+        let (bytes, marks) = bytes::of_all(&inner);
+        Tokenizer { inner, bytes, marks, begin, begins, ends }
+    }
+
+    /// The tokens of a text. Names of special tokens in it become those tokens. With `begins`, the
+    /// token that begins a text comes first, where the model wants one.
+    ///
+    /// It takes some microseconds a word, on the caller's thread.
+    ///
+    /// # Errors
+    /// Where the text cannot be said in these tokens.
+    pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false).map_err(|e| Error::request(e.to_string()))?;
+        let begin = self.begin.filter(|_| begins && self.begins);
+        Ok(begin.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    /// The text of some tokens; what is no UTF-8 becomes U+FFFD.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let bytes: Vec<u8> = tokens.iter().flat_map(|&t| self.bytes(t)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes that a token stands for; none for special ones, and for numbers that are no token.
+    pub fn bytes(&self, token: u32) -> &[u8] {
+        self.bytes.get(token as usize).map_or(&[], |bytes| bytes)
+    }
+
+    /// True of tokens that mark something and stand for no text.
+    pub fn is_mark(&self, token: u32) -> bool {
+        self.marks.get(token as usize).copied().unwrap_or(false)
+    }
+
+    /// The name of a token.
+    pub fn name(&self, token: u32) -> Option<String> {
+        self.inner.id_to_token(token)
+    }
+
+    /// How many tokens there are: one more than the largest number.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// True of a tokenizer without tokens.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The token that a text begins with, where there is one.
+    pub fn begin(&self) -> Option<u32> {
+        self.begin
+    }
+
+    /// The tokens that end a text.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokenizer({} tokens)", self.len())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! The routes: OpenAI's, `/healthz`, `/metrics`, and the page.
+
+use super::answer::{Answer, error_body};
+use super::ask::{self, Refusal};
+use super::{App, metrics};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{Html, IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Larger bodies are answered 413: no context has room for more text.
+const BODY_MAX: usize = 2 << 20;
+
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completions))
+        .route("/v1/models", get(models))
+        .route("/healthz", get(healthz))
+        .route("/metrics", get(metrics_text))
+        .route("/", get(|| async { Html(include_str!("../page.html")) }))
+        .fallback(|| async { refused(&no_route()) })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(app)
+}
+
+fn no_route() -> Refusal {
+    Refusal { status: 404, kind: "invalid_request_error", text: "there is no such route".into(), param: None }
+}
+
+fn refused(refusal: &Refusal) -> Response {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, Json(error_body(refusal))).into_response();
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+    }
+    response
+}
+
+type Received = Result<Bytes, axum::extract::rejection::BytesRejection>;
+
+async fn chat(state: State<Arc<App>>, headers: HeaderMap, body: Received) -> Response {
+    complete(state.0, headers, body, true).await
+}
+
+async fn completions(state: State<Arc<App>>, headers: HeaderMap, body: Received) -> Response {
+    complete(state.0, headers, body, false).await
+}
+
+/// Counts a request that ends without an answer: its client has gone, and hyper drops the handler.
+struct Unanswered<'a>(&'a App, Instant, bool);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.2 {
+            self.0.metrics.count(499, self.1.elapsed());
+        }
+    }
+}
+
+async fn complete(app: Arc<App>, headers: HeaderMap, body: Received, chat: bool) -> Response {
+    let mut counted = Unanswered(&app, Instant::now(), false);
+    let answered = answer(&app, &headers, body, chat).await;
+    counted.2 = true;
+    let response = answered.unwrap_or_else(|refusal| refused(&refusal));
+    app.metrics.count(response.status().as_u16(), counted.1.elapsed());
+    response
+}
+
+async fn answer(app: &Arc<App>, headers: &HeaderMap, body: Received, chat: bool) -> Result<Response, Refusal> {
+    let body = body.map_err(|rejection| {
+        let (status, text) = (rejection.status().as_u16(), rejection.body_text());
+        Refusal { status, kind: "invalid_request_error", text, param: None }
+    })?;
+    let mut asked = ask::read(app, &body, chat).await?;
+    let wanted = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
+    let deadline = wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
+    asked.request.deadline = Some(deadline);
+    let tokens = app.engine.try_generate(asked.request.clone())?;
+    let stream = asked.stream;
+    let answer = Answer::new(app.clone(), asked);
+    if !stream {
+        return Ok(Json(answer.whole(tokens).await?).into_response());
+    }
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
+    Ok((head, Body::from_stream(answer.events(tokens))).into_response())
+}
+
+async fn models(State(app): State<Arc<App>>) -> Response {
+    let model = json!({ "id": app.name, "object": "model", "created": 0, "owned_by": "futensor" });
+    Json(json!({ "object": "list", "data": [model] })).into_response()
+}
+
+/// 200 while the model can answer, 503 while it cannot. Looks, and waits for nothing: an op on a
+/// device that has ended fails at the call.
+async fn healthz(State(app): State<Arc<App>>) -> Response {
+    let device = app.engine.model().device();
+    let lost = device.zeros([1]).error();
+    let status = if lost.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let word = if lost.is_none() { "ok" } else { "lost" };
+    let error = lost.map(|e| e.message().to_owned());
+    (status, Json(json!({ "status": word, "device": device.name(), "error": error }))).into_response()
+}
+
+async fn metrics_text(State(app): State<Arc<App>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::text(&app)).into_response()
+}

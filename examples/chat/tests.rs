@@ -1,0 +1,425 @@
+//! The chat example with a real HTTP client, on a small model of random weights that the tests write
+//! as a GGUF file.
+//!
+//! OpenAI's own client speaks to it where `FUTENSOR_PYTHON`, or `python3` on the path, has the package
+//! `openai`; a browser opens the page where there is one. Without them those trials are reported as
+//! ignored.
+
+#[path = "../../tests/support/browser.rs"]
+mod browser;
+
+use browser::Browser;
+use chat::{App, Config};
+use futensor::gguf::{self, Array};
+use futensor::quant::{Format, Quantized, Weight};
+use futensor::{CpuOptions, Device, Generator};
+use futensor_generate::Options;
+use libtest_mimic::{Arguments, Trial};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n\
+    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Writes the model once: every byte is a token, and three mark something.
+fn model() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("futensor-chat-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("tiny.gguf");
+        futensor::block_on(write(&path));
+        path
+    })
+}
+
+async fn write(path: &Path) {
+    let (device, random) = (Device::cpu_with(CpuOptions::default()), Generator::new(3));
+    let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 0x100..;
+    let alphabet = (0..256u32).map(|b| if printable(b) { b } else { others.next().unwrap() });
+    let mut tokens: Vec<String> = ["<|im_start|>", "<|im_end|>", "<|unused|>"].map(String::from).to_vec();
+    tokens.extend(alphabet.map(|c| char::from_u32(c).unwrap().to_string()));
+    let count = tokens.len();
+    let types: Vec<i32> = (0..count).map(|k| if k < 3 { 3 } else { 1 }).collect();
+    let metadata: Vec<(&str, gguf::Value)> = vec![
+        ("general.architecture", "llama".into()),
+        ("llama.block_count", gguf::Value::U32(2)),
+        ("llama.context_length", gguf::Value::U32(512)),
+        ("llama.embedding_length", gguf::Value::U32(64)),
+        ("llama.feed_forward_length", gguf::Value::U32(96)),
+        ("llama.attention.head_count", gguf::Value::U32(4)),
+        ("llama.attention.head_count_kv", gguf::Value::U32(2)),
+        ("llama.attention.layer_norm_rms_epsilon", gguf::Value::F32(1e-5)),
+        ("tokenizer.ggml.model", "gpt2".into()),
+        ("tokenizer.ggml.pre", "smollm".into()),
+        ("tokenizer.ggml.tokens", gguf::Value::Array(Array::String(tokens))),
+        ("tokenizer.ggml.token_type", gguf::Value::Array(Array::I32(types))),
+        ("tokenizer.ggml.merges", gguf::Value::Array(Array::String(Vec::new()))),
+        ("tokenizer.ggml.eos_token_id", gguf::Value::U32(1)),
+        ("tokenizer.chat_template", TEMPLATE.into()),
+    ];
+    let matrix = |out: usize, into: usize| {
+        let x = random.randn(&device, [out, into]) * (into as f64).sqrt().recip() * 1.5;
+        Weight::from(Quantized::from_tensor(&x, Format::Q8_0).unwrap())
+    };
+    let norm = || Weight::from(device.ones([64]));
+    let mut tensors =
+        vec![("token_embd.weight".to_string(), matrix(count, 64)), ("output_norm.weight".into(), norm())];
+    for k in 0..2 {
+        for (name, out, into) in [
+            ("attn_q", 64, 64),
+            ("attn_k", 32, 64),
+            ("attn_v", 32, 64),
+            ("attn_output", 64, 64),
+            ("ffn_gate", 96, 64),
+            ("ffn_up", 96, 64),
+            ("ffn_down", 64, 96),
+        ] {
+            tensors.push((format!("blk.{k}.{name}.weight"), matrix(out, into)));
+        }
+        tensors.push((format!("blk.{k}.attn_norm.weight"), norm()));
+        tensors.push((format!("blk.{k}.ffn_norm.weight"), norm()));
+    }
+    gguf::save(path, metadata, tensors).await.unwrap();
+}
+
+/// A server; it ends with this.
+struct Server {
+    address: SocketAddr,
+    app: Arc<App>,
+    end: Option<tokio::sync::oneshot::Sender<()>>,
+    served: Option<tokio::task::JoinHandle<chat::Outcome<()>>>,
+    runtime: tokio::runtime::Runtime,
+}
+
+fn serve_with(config: Config) -> Server {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (address, app, end, served) = runtime.block_on(async {
+        let device = Device::cpu_with(CpuOptions::default());
+        let app = chat::start(&device, model(), config).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (end, asked) = tokio::sync::oneshot::channel();
+        let asked = async move {
+            let _ = asked.await;
+        };
+        let served = tokio::spawn(chat::serve(app.clone(), listener, asked));
+        (address, app, end, served)
+    });
+    Server { address, app, end: Some(end), served: Some(served), runtime }
+}
+
+fn serve() -> Server {
+    serve_with(Config::default())
+}
+
+impl Server {
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    fn post(&self, path: &str, body: &str) -> (u16, String, Option<String>) {
+        let mut response = agent().post(self.url(path)).content_type("application/json").send(body).unwrap();
+        let again = response.headers().get("retry-after").map(|v| v.to_str().unwrap().to_owned());
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap(), again)
+    }
+
+    fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
+        let (status, text, _) = self.post(path, &body.to_string());
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let mut response = agent().get(self.url(path)).call().unwrap();
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+    }
+
+    /// A stream that has begun, and is read by nobody.
+    fn begin(&self, tokens: usize) -> TcpStream {
+        let body = json!({ "prompt": "a", "max_tokens": tokens, "stream": true, "response_format":
+            { "type": "regex", "regex": "[a-z]{400}" } });
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let head =
+            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close";
+        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        stream
+    }
+
+    fn until(&self, is_so: impl Fn(&futensor_generate::Stats) -> bool) {
+        let begin = Instant::now();
+        while !is_so(&self.app.engine.stats()) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", self.app.engine.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false);
+    config.timeout_global(Some(Duration::from_secs(50))).build().into()
+}
+
+/// The events of a stream; the last says that it is the last.
+fn events(text: &str) -> Vec<Value> {
+    let mut events: Vec<&str> = text.split("\n\n").collect();
+    assert_eq!(events.pop(), Some(""));
+    assert_eq!(events.pop(), Some("data: [DONE]"));
+    events.iter().map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
+}
+
+fn hello(more: Value) -> Value {
+    let mut body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": "Hello" }],
+        "max_tokens": 20, "seed": 5 });
+    more.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
+    body
+}
+
+fn a_chat_is_answered_in_one_piece_and_streamed_alike() {
+    let server = serve();
+    let (status, whole) = server.ask("/v1/chat/completions", &hello(json!({})));
+    assert_eq!(status, 200, "{whole}");
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        (&whole["object"], &choice["message"]["role"]),
+        (&json!("chat.completion"), &json!("assistant"))
+    );
+    // `<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n` with a token a byte.
+    assert_eq!(whole["usage"]["prompt_tokens"], 24);
+    let body = hello(json!({ "stream": true, "stream_options": { "include_usage": true } }));
+    let (status, text, _) = server.post("/v1/chat/completions", &body.to_string());
+    let events = events(&text);
+    let pieces = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
+    assert_eq!((status, &json!(pieces.collect::<String>())), (200, &choice["message"]["content"]));
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    let last = &events[events.len() - 2]["choices"][0];
+    assert_eq!(last["finish_reason"], choice["finish_reason"]);
+    assert_eq!(events.last().unwrap()["usage"], whole["usage"]);
+}
+
+fn a_text_is_gone_on_with_and_its_tokens_are_told() {
+    let server = serve();
+    let body = json!({ "prompt": [10, 20, 30], "max_tokens": 4, "temperature": 0, "logprobs": 2 });
+    let (status, answer) = server.ask("/v1/completions", &body);
+    assert_eq!(status, 200, "{answer}");
+    let logprobs = &answer["choices"][0]["logprobs"];
+    for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(logprobs[list].as_array().unwrap().len(), 4, "{logprobs}");
+    }
+    let of = |k: usize| logprobs["token_logprobs"][k].as_f64().unwrap();
+    assert!((0..4).all(|k| of(k) < 0.0));
+    assert_eq!(answer["usage"], json!({ "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 }));
+    let body = hello(json!({ "logprobs": true, "top_logprobs": 3, "max_tokens": 2 }));
+    let (_, answer) = server.ask("/v1/chat/completions", &body);
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert!(content.len() == 2 && content[0]["top_logprobs"].as_array().unwrap().len() == 3, "{answer}");
+}
+
+fn an_answer_is_of_the_schema_that_is_asked_for() {
+    let server = serve();
+    let schema = json!({ "type": "object", "properties": { "ok": { "type": "boolean" } }, "required": ["ok"],
+        "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    let (status, answer) =
+        server.ask("/v1/chat/completions", &hello(json!({ "response_format": format, "max_tokens": 200 })));
+    assert_eq!(status, 200, "{answer}");
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let value: Value = serde_json::from_str(text).unwrap();
+    assert!(value["ok"].is_boolean(), "{text}");
+}
+
+fn what_is_wrong_is_said() {
+    let server = serve();
+    let long = "a".repeat(600);
+    for (path, body, status, words) in [
+        ("chat/", "{".to_string(), 400, "EOF"),
+        ("chat/", hello(json!({ "colour": "red" })).to_string(), 400, "unknown field `colour`"),
+        ("chat/", hello(json!({ "model": "gpt-4" })).to_string(), 404, "no model \\\"gpt-4\\\""),
+        ("chat/", hello(json!({ "messages": [] })).to_string(), 400, "no messages"),
+        ("chat/", json!({ "prompt": "a" }).to_string(), 400, "messages are needed"),
+        ("chat/", hello(json!({ "n": 2 })).to_string(), 400, "one choice"),
+        ("chat/", hello(json!({ "temperature": -1 })).to_string(), 400, "temperature"),
+        ("chat/", hello(json!({ "max_tokens": 0 })).to_string(), 400, "no tokens"),
+        ("chat/", hello(json!({ "max_tokens": 600 })).to_string(), 400, "more than the 512"),
+        ("chat/", hello(json!({ "top_logprobs": 3 })).to_string(), 400, "logprobs"),
+        (
+            "chat/",
+            hello(json!({ "response_format": { "type": "regex", "regex": "(" } })).to_string(),
+            400,
+            "constraint",
+        ),
+        ("", json!({ "prompt": "" }).to_string(), 400, "the prompt is empty"),
+        ("", json!({ "prompt": ["a", "b"] }).to_string(), 400, "2 prompts"),
+        ("", json!({ "prompt": [9999] }).to_string(), 400, "token 9999"),
+        ("", json!({ "prompt": long }).to_string(), 400, "600 tokens and 1 new ones are more than the 512"),
+        ("", json!({ "messages": [] }).to_string(), 400, "a prompt is needed"),
+    ] {
+        let (got, text, _) = server.post(&format!("/v1/{path}completions"), &body);
+        assert!(got == status && text.contains(words), "{body}: {got} {text}");
+        assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string());
+    }
+    assert_eq!(server.post("/v1/embeddings", "{}").0, 404);
+    // A hundred megabytes are refused at their head.
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n{{").unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 413");
+    assert_eq!(server.app.engine.stats().running, 0);
+}
+
+fn who_goes_away_frees_what_he_had() {
+    let server = serve();
+    let stream = server.begin(400);
+    server.until(|s| s.running == 1 && s.pages_used > 0);
+    drop(stream);
+    server.until(|s| s.running == 0 && s.pages_used == 0 && s.left == 1);
+}
+
+fn a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits() {
+    let options = Options { slots: 1, waiting: 1, ..Options::default() };
+    let server = serve_with(Config { options, ..Config::default() });
+    let running = server.begin(400);
+    server.until(|s| s.running == 1);
+    let waiting = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let body = json!({ "prompt": "b", "max_tokens": 1 }).to_string();
+            let request = agent().post(server.url("/v1/completions")).header("x-deadline-ms", "300");
+            request.content_type("application/json").send(body).unwrap().status().as_u16()
+        });
+        server.until(|s| s.waiting == 1);
+        let (status, text, again) = server.post("/v1/completions", &json!({ "prompt": "c" }).to_string());
+        assert_eq!((status, again.as_deref()), (503, Some("1")), "{text}");
+        waiting.join().unwrap()
+    });
+    // The one that runs takes longer, on any machine but one that is very fast.
+    assert!(waiting == 504 || waiting == 200, "{waiting}");
+    drop(running);
+    server.until(|s| s.running == 0);
+    assert_eq!(server.ask("/v1/completions", &json!({ "prompt": "d", "max_tokens": 1 })).0, 200);
+}
+
+fn the_end_waits_for_answers_under_way() {
+    let mut server = serve();
+    let mut stream = server.begin(60);
+    server.end.take().unwrap().send(()).unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let served = server.served.take().unwrap();
+    server.runtime.block_on(served).unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).is_err());
+    server.until(|s| s.pages_used == 0);
+}
+
+fn whoever_runs_it_sees_what_it_does() {
+    let server = serve();
+    assert_eq!(server.ask("/v1/completions", &json!({ "prompt": "a", "max_tokens": 3 })).0, 200);
+    assert_eq!(server.post("/v1/completions", "no").0, 400);
+    let (status, text) = server.get("/metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "chat_requests_total{status=\"200\"} 1",
+        "chat_requests_total{status=\"400\"} 1",
+        "chat_first_token_seconds_count 1",
+        "generate_requests_total 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+    }
+    let (status, text) = server.get("/healthz");
+    assert!(status == 200 && text.contains("\"ok\""), "{text}");
+    let (_, text) = server.get("/v1/models");
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["data"][0]["id"], "tiny");
+}
+
+/// A Python that has OpenAI's client.
+fn python() -> Option<PathBuf> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let python = std::env::var_os("FUTENSOR_PYTHON").map_or("python3".into(), PathBuf::from);
+        let ran = Command::new(&python).args(["-c", "import openai"]).output();
+        ran.is_ok_and(|ran| ran.status.success()).then_some(python)
+    };
+    FOUND.get_or_init(find).clone()
+}
+
+fn openais_own_client_speaks_to_it() {
+    let server = serve();
+    let script = "import sys\nfrom openai import OpenAI, NotFoundError, BadRequestError\n\
+        c = OpenAI(base_url=sys.argv[1], api_key='none')\n\
+        assert [m.id for m in c.models.list()] == ['tiny']\n\
+        ask = dict(model='tiny', messages=[{'role': 'user', 'content': 'Hello'}], max_tokens=20, seed=5)\n\
+        whole = c.chat.completions.create(**ask)\n\
+        pieces = list(c.chat.completions.create(stream=True, stream_options={'include_usage': True}, **ask))\n\
+        text = ''.join(p.choices[0].delta.content or '' for p in pieces if p.choices)\n\
+        assert text == whole.choices[0].message.content, (text, whole)\n\
+        assert pieces[-1].usage == whole.usage, (pieces[-1], whole.usage)\n\
+        done = c.completions.create(model='tiny', prompt='Hello', max_tokens=3, logprobs=2)\n\
+        assert done.usage.completion_tokens == len(done.choices[0].logprobs.tokens)\n\
+        for wrong, kind in [({'model': 'no'}, NotFoundError), ({'top_p': 7}, BadRequestError)]:\n    \
+            try:\n        c.chat.completions.create(**{**ask, **wrong})\n        assert False\n    \
+            except kind as e:\n        print(e)\n";
+    let ran = Command::new(python().expect("ignored without it"))
+        .args(["-c", script, &server.url("/v1")])
+        .env_remove("HTTP_PROXY")
+        .env_remove("http_proxy")
+        .env("NO_PROXY", "127.0.0.1")
+        .output()
+        .unwrap();
+    assert!(
+        ran.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&ran.stdout),
+        String::from_utf8_lossy(&ran.stderr)
+    );
+}
+
+fn the_page_chats_in_a_real_browser() {
+    let browser = Browser::find().expect("ignored without one");
+    let server = serve();
+    let page = browser.page(&server.url("/#q=Hello%20%3Cb%3E"));
+    assert!(page.contains("<article class=\"user\">Hello &lt;b&gt;</article>"), "{page}");
+    let answer = page.split("<article class=\"assistant\">").nth(1).expect("an answer");
+    assert!(!answer.starts_with("</article>"), "{page}");
+    assert!(server.app.engine.stats().tokens > 0);
+}
+
+macro_rules! trials {
+    ($($name:ident)*) => {
+        vec![$(Trial::test(stringify!($name), || {
+            $name();
+            Ok(())
+        })),*]
+    };
+}
+
+fn main() {
+    let mut trials = trials!(
+        a_chat_is_answered_in_one_piece_and_streamed_alike
+        a_text_is_gone_on_with_and_its_tokens_are_told
+        an_answer_is_of_the_schema_that_is_asked_for
+        what_is_wrong_is_said
+        who_goes_away_frees_what_he_had
+        a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits
+        the_end_waits_for_answers_under_way
+        whoever_runs_it_sees_what_it_does
+    );
+    let in_python = trials!(openais_own_client_speaks_to_it);
+    trials.extend(in_python.into_iter().map(|t| t.with_ignored_flag(python().is_none())));
+    let in_browser = trials!(the_page_chats_in_a_real_browser);
+    trials.extend(in_browser.into_iter().map(|t| t.with_ignored_flag(Browser::find().is_none())));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    let _ = std::fs::remove_dir_all(model().parent().expect("a folder"));
+    conclusion.exit();
+}

@@ -1,0 +1,89 @@
+//! Attention over keys and values in pages: see `device/paged.cuh`.
+
+use super::generate::{computed, storage};
+use super::source::{KernelSource, Part};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
+use crate::dtype::DType;
+use crate::graph::device_run::CudaView;
+use smallvec::smallvec;
+
+/// Keys of a span, as in the kernel.
+const SPAN: usize = 512;
+
+/// Names a compiled kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    Spans { dtype: DType, cache: DType, table: DType, lengths: DType },
+    Meet { dtype: DType },
+}
+
+/// The launches for queries, keys, values, table and lengths, the inputs in this order. `None` where
+/// there are more than a grid has blocks for.
+pub(crate) fn plan(inputs: &[CudaView<'_>], scale: f64, causal: bool) -> Option<Plan> {
+    let [q, k, v, table, lengths] = [0, 1, 2, 3, 4].map(|i| &inputs[i]);
+    let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
+    let (page, shared, most, wide) = (k.shape[1], k.shape[2], table.shape[1], v.shape[3]);
+    let spans = (most * page).div_ceil(SPAN).max(1);
+    let (units, dtype) = (batch * queries * heads, q.dtype);
+    let mut plan = Plan::default();
+    if units * wide == 0 {
+        return Some(plan);
+    }
+    if units > i32::MAX as usize || spans > GRID_YZ_MAX {
+        return None;
+    }
+    plan.scratch = units * spans * (wide + 2) * dtype.size();
+    let mut numbers = Words::default();
+    let sizes = [queries, heads, heads / shared, page, k.shape[0], most, width, wide, spans];
+    sizes.iter().for_each(|&n| numbers.u64(n as u64));
+    let strides = [q, k, v, table, lengths].into_iter().flat_map(|x| x.strides);
+    strides.for_each(|&s| numbers.u64(s as u64));
+    numbers.u64(causal as u64);
+    numbers.u64(scale.to_bits());
+    let key = Key::Spans { dtype, cache: k.dtype, table: table.dtype, lengths: lengths.dtype };
+    let mut args: smallvec::SmallVec<[Arg; 8]> = (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
+    args.extend([Arg::Scratch(0), Arg::IndexError, Arg::Struct(numbers)]);
+    let launch = |kernel, grid, block, args| Launch {
+        kernel: Kernel::Paged(kernel),
+        grid,
+        block: [block, 1, 1],
+        shared: 0,
+        args,
+    };
+    plan.launches.push(launch(key, [units as u32, spans as u32, 1], 128, args));
+    let n = units * wide;
+    let args = smallvec![
+        Arg::Scratch(0),
+        Arg::Out { index: 0, bytes: 0 },
+        Arg::U64(n as u64),
+        Arg::U64(spans as u64),
+        Arg::U64(wide as u64),
+    ];
+    plan.launches.push(launch(Key::Meet { dtype }, [n.div_ceil(256) as u32, 1, 1], 256, args));
+    Some(plan)
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        let parts = &[Part::Base, Part::Ops, Part::Reduce, Part::Index, Part::Paged];
+        match *self {
+            Key::Spans { dtype, cache, table, lengths } => {
+                let (t, c, k) = (storage(dtype), computed(dtype), storage(cache));
+                let params = [
+                    format!("const {t}* q, const {k}* k, const {k}* v"),
+                    format!("const {}* table, const {}* lengths", storage(table), storage(lengths)),
+                    format!("{c}* parts, ft::IndexError* error, ft::Paged a"),
+                ];
+                let code = "    ft::attend_span(q, k, v, table, lengths, parts, error, a);\n";
+                KernelSource::new("paged_spans", parts, 128, &params, code)
+            }
+            Key::Meet { dtype } => {
+                let (t, c) = (storage(dtype), computed(dtype));
+                let params = [format!("const {c}* parts, {t}* out, i64 n, i64 spans, i64 wide")];
+                let code = format!("    ft::meet_spans<{t}>(parts, out, n, spans, wide);\n");
+                KernelSource::new("paged_meet", parts, 256, &params, &code)
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Products with quantised weights, and their rows in float32.
+//!
+//! Activations are quantised to 8 bits in scratch memory; then few rows are multiplied by `dp4a`,
+//! many in tensor cores. Both add in the order of the CPU, so the bits are the same.
+
+use super::generate::storage;
+use super::source::{KernelSource, Part};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan};
+use crate::dtype::DType;
+use crate::format::{Format, Packing, ROWS};
+use smallvec::smallvec;
+
+/// Bytes of 32 activations; `Activations` in `device/quantized.cuh`.
+const ACTIVATIONS: usize = 48;
+/// Most rows that are few.
+const FEW: usize = 16;
+
+/// Names a compiled kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    Activations,
+    /// So many rows at a time: 1 or 8.
+    Few(Format, u8),
+    Many(Format),
+    Dequantize(Format),
+    /// With indices of this type.
+    Embedding(Format, DType),
+}
+
+fn launch(key: Key, grid: [usize; 2], args: smallvec::SmallVec<[Arg; 8]>) -> Launch {
+    let grid = [grid[0] as u32, grid[1] as u32, 1];
+    Launch { kernel: Kernel::Quantized(key), grid, block: [256, 1, 1], shared: 0, args }
+}
+
+const fn input(index: u8) -> Arg {
+    Arg::In { index, bytes: 0 }
+}
+
+const OUT: Arg = Arg::Out { index: 0, bytes: 0 };
+
+/// The launches of `x w^T` for `rows` rows that lie without gaps. `None` where there are more than
+/// four million.
+pub(crate) fn linear(packing: Packing, rows: usize) -> Option<Plan> {
+    let mut plan = Plan::default();
+    let (blocks, panels) = (packing.columns / 32, packing.rows.div_ceil(ROWS));
+    if rows * packing.rows == 0 {
+        return Some(plan);
+    }
+    let (key, high) = match rows {
+        1 => (Key::Few(packing.format, 1), 1),
+        2..=FEW => (Key::Few(packing.format, 8), 8),
+        _ => (Key::Many(packing.format), 64),
+    };
+    if rows.div_ceil(high) > GRID_YZ_MAX {
+        return None;
+    }
+    plan.scratch = (rows * blocks * ACTIVATIONS).max(1);
+    if blocks > 0 {
+        let args = smallvec![input(0), Arg::Scratch(0), Arg::U64((rows * blocks) as u64)];
+        plan.launches.push(launch(Key::Activations, [(rows * blocks).div_ceil(8), 1], args));
+    }
+    let args = smallvec![
+        input(1),
+        Arg::Scratch(0),
+        OUT,
+        Arg::U64(rows as u64),
+        Arg::U64(packing.rows as u64),
+        Arg::U32(blocks as u32),
+        Arg::U64(packing.panel_bytes() as u64),
+    ];
+    plan.launches.push(launch(key, [panels, rows.div_ceil(high)], args));
+    Some(plan)
+}
+
+/// The launch of a whole weight in float32.
+pub(crate) fn dequantize(packing: Packing) -> Plan {
+    let blocks = packing.columns / 32;
+    let mut plan = Plan::default();
+    if packing.rows * blocks > 0 {
+        let args = smallvec![
+            input(0),
+            OUT,
+            Arg::U64(packing.rows as u64),
+            Arg::U32(blocks as u32),
+            Arg::U64(packing.panel_bytes() as u64),
+        ];
+        let key = Key::Dequantize(packing.format);
+        plan.launches.push(launch(key, [(packing.rows * blocks).div_ceil(256), 1], args));
+    }
+    plan
+}
+
+/// The launch of rows by `count` indices that lie without gaps.
+pub(crate) fn embedding(packing: Packing, index: DType, count: usize) -> Plan {
+    let blocks = packing.columns / 32;
+    let mut plan = Plan::default();
+    if count * blocks > 0 {
+        let args = smallvec![
+            input(0),
+            input(1),
+            OUT,
+            Arg::IndexError,
+            Arg::U64(count as u64),
+            Arg::U32(blocks as u32),
+            Arg::U64(packing.panel_bytes() as u64),
+            Arg::U64(packing.rows as u64),
+        ];
+        let key = Key::Embedding(packing.format, index);
+        plan.launches.push(launch(key, [(count * blocks).div_ceil(256), 1], args));
+    }
+    plan
+}
+
+impl Key {
+    /// The kernel as CUDA C.
+    pub fn source(&self) -> KernelSource {
+        const PARTS: &[Part] = &[Part::Base, Part::Copy, Part::Index, Part::Quantized];
+        let packed =
+            "const u8* w, const ft::Activations* x, float* out, u64 rows, u64 n, u32 blocks, u64 bytes";
+        let (prefix, params, code) = match *self {
+            Key::Activations => (
+                "quantize_activations",
+                "const float* x, ft::Activations* out, u64 blocks".to_string(),
+                "    ft::quantize_activations(x, out, blocks);\n".to_string(),
+            ),
+            Key::Few(format, rows) => (
+                "quantized_few",
+                packed.into(),
+                format!("    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, bytes);\n"),
+            ),
+            Key::Many(format) => (
+                "quantized_many",
+                packed.into(),
+                format!("    ft::product_of_many<ft::{format}>(w, x, out, rows, n, blocks, bytes);\n"),
+            ),
+            Key::Dequantize(format) => (
+                "dequantize",
+                "const u8* w, float* out, u64 rows, u32 blocks, u64 bytes".into(),
+                format!("    ft::dequantize<ft::{format}>(w, out, rows, blocks, bytes);\n"),
+            ),
+            Key::Embedding(format, index) => {
+                let j = storage(index);
+                let params = format!(
+                    "const u8* w, const {j}* index, float* out, ft::IndexError* error, u64 count, u32 blocks, \
+                     u64 bytes, u64 rows"
+                );
+                let code = format!(
+                    "    ft::quantized_embedding<ft::{format}, {j}>(w, index, out, error, count, blocks, bytes, \
+                     rows);\n"
+                );
+                ("quantized_embedding", params, code)
+            }
+        };
+        KernelSource::new(prefix, PARTS, 256, &[params], &code)
+    }
+}

@@ -1,0 +1,400 @@
+//! A thread that reads a file, and a stream that hands to the device what was read.
+
+use super::elements::Wire;
+use super::handoff::{Handoff, handoff};
+use super::{AHEAD_BYTES, CHUNK};
+use crate::dtype::{DType, with_dtype};
+use crate::error::{Error, ErrorKind, Result};
+use crate::shape::Shape;
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::io::{ErrorKind as Io, Read, Seek, SeekFrom};
+use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+type At = &'static Location<'static>;
+type Upload<T> = Box<dyn FnOnce(&Device) -> T + Send>;
+
+/// What a stream gives: a tensor, or something that has one.
+pub trait Loaded: Send + Unpin + 'static {
+    /// What is under way to the device.
+    fn value(&self) -> &TensorFuture;
+}
+
+impl Loaded for TensorFuture {
+    fn value(&self) -> &TensorFuture {
+        self
+    }
+}
+
+/// What the reading thread sends.
+enum Message<T> {
+    /// The header is read: so many tensors and bytes will come.
+    Start {
+        tensors: usize,
+        bytes: u64,
+    },
+    /// A tensor in host memory.
+    Tensor {
+        name: String,
+        bytes: u64,
+        upload: Upload<T>,
+    },
+    Failed(Error),
+}
+
+/// How a file is loaded. Start from the default and change what matters.
+pub struct LoadOptions {
+    ahead_bytes: usize,
+    wanted: Box<dyn Fn(&str) -> bool + Send>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        LoadOptions { ahead_bytes: AHEAD_BYTES, wanted: Box::new(|_| true) }
+    }
+}
+
+impl LoadOptions {
+    /// Most bytes that wait between the file and the device; 64 MiB by default. A larger tensor
+    /// waits alone.
+    pub fn ahead_bytes(mut self, bytes: usize) -> LoadOptions {
+        self.ahead_bytes = bytes;
+        self
+    }
+
+    /// Only the tensors of these names are read; the others are passed over.
+    pub fn only(mut self, wanted: impl Fn(&str) -> bool + Send + 'static) -> LoadOptions {
+        self.wanted = Box::new(wanted);
+        self
+    }
+}
+
+/// How far a [`Load`] has come. Of a file whose header has not been read yet, all are 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Tensors that the stream has given.
+    pub tensors: usize,
+    /// Tensors that it gives in all.
+    pub tensors_all: usize,
+    /// Bytes of the tensors that it has given.
+    pub bytes: u64,
+    /// Bytes of all of them.
+    pub bytes_all: u64,
+}
+
+impl Progress {
+    /// From 0 to 1, by bytes.
+    pub fn fraction(&self) -> f64 {
+        match self.bytes_all {
+            0 if self.tensors < self.tensors_all || self.tensors_all == 0 => 0.0,
+            0 => 1.0,
+            all => self.bytes as f64 / all as f64,
+        }
+    }
+}
+
+/// The tensors of a file in the order in which they lie there: a `Stream` of names and values that
+/// are on their way to the device. Dropping it ends the reading thread; nobody waits for that.
+#[must_use = "what is not received is read for nothing"]
+pub struct Load<T = TensorFuture> {
+    from: Handoff<Message<T>>,
+    device: Device,
+    progress: Progress,
+    /// Values that may still be under way to the device, and their bytes.
+    under_way: VecDeque<(TensorFuture, u64)>,
+    under_way_bytes: u64,
+    ahead_bytes: u64,
+    ended: bool,
+}
+
+impl<T> std::fmt::Debug for Load<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Load").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+/// A load that has failed before it began.
+pub(crate) fn failed<T>(error: Error, device: &Device) -> Load<T> {
+    let (to, from) = handoff(0);
+    to.send_blocking(Message::Failed(error), 0);
+    of(from, device, 0)
+}
+
+fn of<T>(from: Handoff<Message<T>>, device: &Device, ahead_bytes: usize) -> Load<T> {
+    Load {
+        from,
+        device: device.clone(),
+        progress: Progress::default(),
+        under_way: VecDeque::new(),
+        under_way_bytes: 0,
+        ahead_bytes: ahead_bytes as u64,
+        ended: false,
+    }
+}
+
+/// Starts the thread that reads: `read` is told which tensors are wanted.
+pub(crate) fn load<T: Loaded>(
+    shown: String,
+    device: &Device,
+    options: LoadOptions,
+    at: At,
+    read: impl FnOnce(&Reading<T>, &dyn Fn(&str) -> bool) -> Result<()> + Send + 'static,
+) -> Load<T> {
+    let LoadOptions { ahead_bytes, wanted } = options;
+    let (to, from) = handoff(ahead_bytes);
+    let reading = Reading { shown: shown.clone(), at, to };
+    let spawned = thread(move || {
+        if let Err(error) = read(&reading, &*wanted) {
+            reading.to.send_blocking(Message::Failed(error), 0);
+        }
+    });
+    match spawned {
+        Ok(()) => of(from, device, ahead_bytes),
+        Err(error) => failed(error_at(&shown, format!("no thread to read it: {error}"), at), device),
+    }
+}
+
+/// Runs on a thread for files.
+fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name("futensor-load".into()).spawn(run).map(drop)
+}
+
+/// The result of what a thread of its own does; that the thread panicked is an error of the file.
+pub(crate) fn off_thread<R: Send + 'static>(
+    shown: String,
+    at: At,
+    run: impl FnOnce() -> Result<R> + Send + 'static,
+) -> impl Future<Output = Result<R>> + Send + 'static {
+    let (to, from) = handoff(0);
+    let spawned = thread(move || {
+        to.send_blocking(run(), 0);
+    });
+    async move {
+        spawned.map_err(|e| error_at(&shown, format!("no thread to read it: {e}"), at))?;
+        let read = std::future::poll_fn(|cx| from.poll_receive(cx)).await;
+        read.unwrap_or_else(|| Err(error_at(&shown, "the reading thread panicked", at)))
+    }
+}
+
+/// What is wrong with a file.
+pub(crate) fn error_at(shown: &str, text: impl std::fmt::Display, at: At) -> Error {
+    Error::new(ErrorKind::Source, "load", format!("{shown}: {text}"), at)
+}
+
+impl<T: Loaded> Load<T> {
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// The next tensor and its name; `None` at the end.
+    ///
+    /// # Errors
+    /// As the function that gave the stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    #[allow(clippy::should_implement_trait)] // A stream has no iterator.
+    pub fn next(&mut self) -> NextTensor<'_, T> {
+        NextTensor(self)
+    }
+
+    /// All that are left, by name.
+    ///
+    /// # Errors
+    /// As the function that gave the stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops what it has received.
+    pub fn all(self) -> All<T> {
+        All { load: self, found: BTreeMap::new() }
+    }
+
+    fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(String, T)>>> {
+        loop {
+            // Not further ahead of the device than of the file.
+            while let Some((value, bytes)) = self.under_way.front_mut() {
+                if !value.is_ready() {
+                    if self.under_way_bytes <= self.ahead_bytes {
+                        break;
+                    }
+                    ready!(value.poll_done(cx));
+                }
+                self.under_way_bytes -= *bytes;
+                self.under_way.pop_front();
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.from.poll_receive(cx)) {
+                Some(Message::Start { tensors, bytes }) => {
+                    self.progress.tensors_all = tensors;
+                    self.progress.bytes_all = bytes;
+                }
+                Some(Message::Tensor { name, bytes, upload }) => {
+                    self.progress.tensors += 1;
+                    self.progress.bytes += bytes;
+                    let value = upload(&self.device);
+                    if !value.value().is_ready() {
+                        self.under_way.push_back((value.value().clone(), bytes));
+                        self.under_way_bytes += bytes;
+                    }
+                    return Poll::Ready(Some(Ok((name, value))));
+                }
+                Some(Message::Failed(error)) => {
+                    self.ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+impl<T: Loaded> futures_core::Stream for Load<T> {
+    type Item = Result<(String, T)>;
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_one(cx)
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self.ended {
+            true => (0, Some(0)),
+            false => (0, None),
+        }
+    }
+}
+
+/// The future of [`Load::next`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct NextTensor<'a, T = TensorFuture>(&'a mut Load<T>);
+
+impl<T: Loaded> Future for NextTensor<'_, T> {
+    type Output = Option<Result<(String, T)>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_one(cx)
+    }
+}
+
+/// The future of [`Load::all`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct All<T = TensorFuture> {
+    load: Load<T>,
+    found: BTreeMap<String, T>,
+}
+
+impl<T: Loaded> Future for All<T> {
+    type Output = Result<BTreeMap<String, T>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        while let Some(next) = ready!(self.load.poll_one(cx)) {
+            match next {
+                Ok((name, value)) => {
+                    self.found.insert(name, value);
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(std::mem::take(&mut self.found)))
+    }
+}
+
+/// What a reading thread works with.
+pub(crate) struct Reading<T> {
+    /// What is read, in words.
+    shown: String,
+    pub at: At,
+    to: Handoff<Message<T>>,
+}
+
+/// A tensor of the header.
+pub(crate) struct Part {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Shape,
+    /// Where its elements start in the file.
+    pub start: u64,
+    pub bytes: u64,
+}
+
+impl<T: Loaded> Reading<T> {
+    pub fn error(&self, text: impl std::fmt::Display) -> Error {
+        error_at(&self.shown, text, self.at)
+    }
+
+    /// So many tensors and bytes will come; false where nobody wants them any more.
+    pub fn start(&self, tensors: usize, bytes: u64) -> bool {
+        self.to.send_blocking(Message::Start { tensors, bytes }, 0)
+    }
+
+    /// Hands on what was read; false where nobody wants it any more.
+    pub fn give(&self, name: String, bytes: u64, upload: impl FnOnce(&Device) -> T + Send + 'static) -> bool {
+        let weight = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.to.send_blocking(Message::Tensor { name, bytes, upload: Box::new(upload) }, weight)
+    }
+
+    /// Reads a tensor and hands it on as `made` makes it; false where nobody wants it any more.
+    pub fn tensor(
+        &self,
+        file: &mut (impl Read + Seek + ?Sized),
+        part: Part,
+        made: fn(TensorFuture) -> T,
+    ) -> Result<bool> {
+        let at = self.at;
+        with_dtype!(part.dtype, E => {
+            let Some(data) = self.elements::<E>(file, &part)? else { return Ok(false) };
+            let Part { name, shape, bytes, .. } = part;
+            Ok(self.give(name, bytes, move |device| made(device.handed("from_vec", data, shape, at))))
+        })
+    }
+
+    /// Reads a tensor's elements; `None` where nobody wants them any more.
+    fn elements<E: Wire>(&self, file: &mut (impl Read + Seek + ?Sized), part: &Part) -> Result<Option<Vec<E>>> {
+        let mut data: Vec<E> = Vec::new();
+        if data.try_reserve_exact(part.shape.numel()).is_err() {
+            return Err(self.error(format!("no memory for tensor {} of {} bytes", part.name, part.bytes)));
+        }
+        let wanted = self.chunks(file, &part.name, part.start, part.bytes, CHUNK, &mut |chunk| {
+            let before = data.len();
+            E::read(chunk, &mut data).map_err(|at| {
+                let text = format!("tensor {}: element {} is no {}", part.name, before + at, part.dtype);
+                self.error(text)
+            })
+        })?;
+        Ok(wanted.then_some(data))
+    }
+
+    /// Reads bytes of a tensor in chunks of `size`, the last one shorter; false where nobody wants
+    /// them any more.
+    pub fn chunks(
+        &self,
+        file: &mut (impl Read + Seek + ?Sized),
+        name: &str,
+        start: u64,
+        bytes: u64,
+        size: usize,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let broken = |e: std::io::Error| match e.kind() {
+            Io::UnexpectedEof => self.error(format!("truncated within tensor {name}")),
+            _ => self.error(format!("tensor {name}: {e}")),
+        };
+        file.seek(SeekFrom::Start(start)).map_err(broken)?;
+        let mut left = bytes;
+        let mut chunk = vec![0u8; (size as u64).min(bytes) as usize];
+        while left > 0 {
+            if self.to.is_unwanted() {
+                return Ok(false);
+            }
+            let chunk = &mut chunk[..(size as u64).min(left) as usize];
+            file.read_exact(chunk).map_err(broken)?;
+            take(chunk)?;
+            left -= chunk.len() as u64;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,151 @@
+//! A thread that writes a file, and a future that brings it what to write.
+
+use super::elements::Wire;
+use super::handoff::{Handoff, handoff};
+use super::{AHEAD_BYTES, CHUNK};
+use crate::dtype::with_dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::read::ToVec;
+use std::fs::File;
+use std::future::Future;
+use std::io::{BufWriter, Write};
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+type At = &'static Location<'static>;
+
+/// The future of a `save`.
+#[must_use = "a file is written while its future is awaited"]
+pub struct Save(Pin<Box<dyn Future<Output = Result<()>> + Send>>);
+
+impl std::fmt::Debug for Save {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Save")
+    }
+}
+
+impl Future for Save {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// What a file is made of, in its order.
+pub(crate) enum Piece {
+    Bytes(Vec<u8>),
+    /// The elements of a value.
+    Elements(TensorFuture),
+    /// What the writing thread makes of a value's bytes.
+    #[allow(dead_code)] // Of one format alone.
+    Made(TensorFuture, Box<dyn FnOnce(Vec<u8>) -> Vec<u8> + Send>),
+}
+
+/// What the writing thread is sent.
+enum Sent {
+    Bytes(Vec<u8>),
+    Made(Box<dyn FnOnce() -> Vec<u8> + Send>),
+    /// Everything has been sent: without it the file is not whole.
+    End,
+}
+
+fn error(path: &Path, text: impl std::fmt::Display, at: At) -> Error {
+    Error::new(ErrorKind::Source, "save", format!("{}: {text}", path.display()), at)
+}
+
+/// Writes a file of these pieces, or of none where `pieces` says why not. Values are read back one
+/// after the other.
+pub(crate) fn save(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Save {
+    Save(Box::pin(written(path, pieces, at)))
+}
+
+async fn written(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Result<()> {
+    let pieces = pieces.map_err(|text| error(&path, text, at))?;
+    let (to, from) = handoff::<Sent>(AHEAD_BYTES);
+    // The thread's last word comes back on a queue of its own.
+    let (done, end) = handoff::<std::io::Result<()>>(0);
+    let target = path.clone();
+    let thread = std::thread::Builder::new().name("futensor-save".into());
+    thread
+        .spawn(move || {
+            done.send_blocking(write(&target, &from), 0);
+        })
+        .map_err(|e| error(&path, format!("no thread to write it: {e}"), at))?;
+    let mut wanted = true;
+    for piece in pieces {
+        wanted = wanted
+            && match piece {
+                Piece::Bytes(bytes) => send(&to, bytes.len(), Sent::Bytes(bytes)).await,
+                Piece::Elements(x) => with_dtype!(x.dtype(), T => {
+                    let read: ToVec<T> = x.to_vec::<T>();
+                    chunks(&to, &read.await?).await
+                }),
+                Piece::Made(x, make) => {
+                    let bytes = x.to_vec::<u8>().await?;
+                    send(&to, bytes.len(), Sent::Made(Box::new(move || make(bytes)))).await
+                }
+            };
+    }
+    if wanted {
+        send(&to, 0, Sent::End).await;
+    }
+    drop(to);
+    match std::future::poll_fn(|cx| end.poll_receive(cx)).await {
+        Some(Ok(())) => Ok(()),
+        Some(Err(e)) => Err(error(&path, e, at)),
+        None => Err(error(&path, "the writing thread panicked", at)),
+    }
+}
+
+async fn send(to: &Handoff<Sent>, weight: usize, item: Sent) -> bool {
+    let mut slot = Some(item);
+    std::future::poll_fn(|cx| to.poll_send(cx, &mut slot, weight)).await
+}
+
+/// Sends elements in pieces, none of which keeps the task long.
+async fn chunks<T: Wire>(to: &Handoff<Sent>, elements: &[T]) -> bool {
+    for chunk in elements.chunks(CHUNK / size_of::<T>()) {
+        let mut bytes = Vec::with_capacity(size_of_val(chunk));
+        T::write(chunk, &mut bytes);
+        if !send(to, bytes.len(), Sent::Bytes(bytes)).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// What the thread does: a file beside the one that is wanted, and its name at the end.
+fn write(path: &Path, from: &Handoff<Sent>) -> std::io::Result<()> {
+    let part = beside(path);
+    let written = (|| {
+        let mut file = BufWriter::new(File::create_new(&part)?);
+        loop {
+            match from.receive_blocking() {
+                Some(Sent::Bytes(bytes)) => file.write_all(&bytes)?,
+                Some(Sent::Made(make)) => file.write_all(&make())?,
+                Some(Sent::End) => break,
+                // The future was dropped, or a value failed.
+                None => return Err(std::io::Error::other("given up")),
+            }
+        }
+        let file = file.into_inner().map_err(|e| e.into_error())?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written
+}
+
+/// A path of its own beside another, for a file that is not whole yet.
+fn beside(path: &Path) -> PathBuf {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}-{count}.part", std::process::id()));
+    path.with_file_name(name)
+}

@@ -1,0 +1,90 @@
+//! Types of a file's tensors: ggml's numbers for them.
+
+use crate::dtype::DType;
+use crate::quant::Format;
+use std::fmt;
+
+/// The type of a file's tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Plain elements.
+    Dense(DType),
+    /// Blocks of quantised weights.
+    Quantized(Format),
+}
+
+/// ggml's numbers of the types that there are here.
+const CODES: [(u32, Kind); 11] = [
+    (0, Kind::Dense(DType::F32)),
+    (1, Kind::Dense(DType::F16)),
+    (2, Kind::Quantized(Format::Q4_0)),
+    (3, Kind::Quantized(Format::Q4_1)),
+    (8, Kind::Quantized(Format::Q8_0)),
+    (12, Kind::Quantized(Format::Q4_K)),
+    (14, Kind::Quantized(Format::Q6_K)),
+    (26, Kind::Dense(DType::I32)),
+    (27, Kind::Dense(DType::I64)),
+    (28, Kind::Dense(DType::F64)),
+    (30, Kind::Dense(DType::BF16)),
+];
+
+/// Those that ggml has beside them, so that an error can name them.
+const OTHERS: [(u32, &str); 20] = [
+    (6, "Q5_0"),
+    (7, "Q5_1"),
+    (9, "Q8_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K"),
+    (13, "Q5_K"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+];
+
+impl Kind {
+    /// # Errors
+    /// What the number is, in words.
+    pub(super) fn of(code: u32) -> Result<Kind, String> {
+        let found = CODES.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind);
+        found.ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
+            Some((_, name)) => format!("is {name}, a type that futensor has not"),
+            None => format!("is of type {code}, which nobody knew when this reader was written"),
+        })
+    }
+
+    /// ggml's number; `None` for a type that files have not.
+    pub(super) fn code(self) -> Option<u32> {
+        CODES.iter().find(|(_, kind)| *kind == self).map(|(code, _)| *code)
+    }
+
+    /// Bytes of so many elements in a row; `None` where they are no whole blocks, or too many.
+    pub(super) fn row_bytes(self, elements: u64) -> Option<u64> {
+        match self {
+            Kind::Dense(dtype) => elements.checked_mul(dtype.size() as u64),
+            Kind::Quantized(format) if elements.is_multiple_of(format.block() as u64) => {
+                (elements / format.block() as u64).checked_mul(format.block_bytes() as u64)
+            }
+            Kind::Quantized(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Dense(dtype) => dtype.fmt(f),
+            Kind::Quantized(format) => format.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Models from and to files in the GGUF format, quantised weights among them, without blocking
+//! anybody.
+//!
+//! [`open`] is a future: a thread of its own reads the header, and checks every length and offset
+//! in it against the file. [`Gguf::metadata`] are the model's settings, by key;
+//! [`Gguf::load`] is a stream of the tensors, as [`safetensors`](crate::safetensors)' is. What is
+//! quantised becomes a [`Quantized`](crate::quant::Quantized), packed by the reading thread.
+//! [`save`] writes such a file.
+//!
+//! ```
+//! # tokio_test::block_on(async {
+//! use futensor::quant::{Format, Quantized, Weight};
+//! use futensor::{Device, gguf};
+//! let device = Device::cpu();
+//! let path = std::env::temp_dir().join(format!("futensor-doc-{}.gguf", std::process::id()));
+//! let weight = Quantized::from_tensor(&device.ones([16, 32]), Format::Q4_1)?;
+//! let tensors = [("w.weight", Weight::from(weight)), ("w.bias", device.zeros([16]).into())];
+//! gguf::save(&path, [("general.name", "a model".into())], tensors).await?;
+//!
+//! let file = gguf::open(&path).await?;
+//! assert_eq!(file.metadata()["general.name"].as_str(), Some("a model"));
+//! let all = file.load(&device).all().await?;                    // a map by name
+//! assert_eq!(all["w.weight"].dims(), [16, 32]);
+//! assert_eq!(all["w.weight"].linear(device.ones([32])).to_vec::<f32>().await?, [32.0; 16]);
+//! # std::fs::remove_file(&path).unwrap();
+//! # Ok::<(), futensor::Error>(()) }).unwrap();
+//! ```
+
+mod header;
+mod kind;
+mod read;
+mod source;
+mod value;
+mod write;
+
+pub use crate::files::{All, Load, LoadOptions, NextTensor, Progress, Save};
+pub use header::TensorInfo;
+pub use kind::Kind;
+pub use read::{Gguf, Opening, open, open_bytes};
+pub use value::{Array, Metadata, Value};
+pub use write::save;
+
+/// A file's first four bytes.
+const MAGIC: [u8; 4] = *b"GGUF";
+/// The version that is written; version 2 has the same layout.
+const VERSION: u32 = 3;
+/// The key of what offsets are multiples of, and what they are where it is not there.
+const ALIGNMENT: (&str, u64) = ("general.alignment", 32);
+/// The largest alignment: a page, and more than anybody uses.
+const ALIGNMENT_MAX: u64 = 1 << 20;
+/// Most dimensions of a tensor: ggml's.
+const DIMS_MAX: usize = 4;

@@ -1,0 +1,196 @@
+//! `open` and `Gguf`: a file whose header is read, and its tensors as they come.
+
+use super::header::Header;
+use super::{Kind, Load, LoadOptions, Metadata, TensorInfo};
+use crate::error::Result;
+use crate::files::{self, Loaded, Part, Reading};
+use crate::format::Packing;
+use crate::quant::{Quantized, Weight};
+use crate::tensor::device::Device;
+use crate::tensor::future::TensorFuture;
+use std::fmt;
+use std::fs::File;
+use std::future::Future;
+use std::io::{Cursor, Read, Seek};
+use std::panic::Location;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+type At = &'static Location<'static>;
+
+trait ReadSeek: Read + Seek {}
+impl<F: Read + Seek> ReadSeek for F {}
+
+/// A file, or bytes in memory, and how long they are.
+type Opened = std::io::Result<(Box<dyn ReadSeek>, u64)>;
+
+impl Loaded for Weight {
+    fn value(&self) -> &TensorFuture {
+        self.value()
+    }
+}
+
+/// A GGUF file whose header was read and checked. A clone is another handle on it.
+#[derive(Clone)]
+pub struct Gguf {
+    shown: String,
+    open: Arc<dyn Fn() -> Opened + Send + Sync>,
+    length: u64,
+    header: Arc<Header>,
+}
+
+impl fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gguf({}, {} tensors)", self.shown, self.tensors().len())
+    }
+}
+
+/// The future of [`open`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Opening(Pin<Box<dyn Future<Output = Result<Gguf>> + Send>>);
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opening")
+    }
+}
+
+impl Future for Opening {
+    type Output = Result<Gguf>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Gguf>> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// Opens a GGUF file: a thread of its own reads its header, from this call on.
+///
+/// # Errors
+/// A file that cannot be read, is truncated, is of a version that is not known (2 and 3 are), or whose numbers
+/// are big-endian; keys or tensors that are there twice; tensors that overlap, lie beyond the file's end or
+/// not where the alignment would have them, whose sizes are no whole blocks, or of a type that futensor has
+/// not; values of a type that is not known. `is_source()` is true of all of them. What a header says takes no
+/// more memory than a few times its bytes.
+///
+/// # Cancel safety
+/// Dropping the future gives up.
+#[track_caller]
+pub fn open(path: impl AsRef<Path>) -> Opening {
+    let path = path.as_ref().to_path_buf();
+    let shown = path.display().to_string();
+    let open = move || -> Opened {
+        let file = File::open(&path)?;
+        let length = file.metadata()?.len();
+        Ok((Box::new(file), length))
+    };
+    opening(shown, Arc::new(open), Location::caller())
+}
+
+/// [`open`] of a file that is in memory: embedded by `include_bytes!`, or downloaded.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancel safety
+/// As [`open`].
+#[track_caller]
+pub fn open_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Opening {
+    /// A handle that reads as what it is on.
+    struct Handle<B>(Arc<B>);
+    impl<B: AsRef<[u8]>> AsRef<[u8]> for Handle<B> {
+        fn as_ref(&self) -> &[u8] {
+            (*self.0).as_ref()
+        }
+    }
+    let bytes = Arc::new(bytes);
+    let open = move || -> Opened {
+        let length = (*bytes).as_ref().len() as u64;
+        Ok((Box::new(Cursor::new(Handle(bytes.clone()))), length))
+    };
+    opening("bytes in memory".into(), Arc::new(open), Location::caller())
+}
+
+fn opening(shown: String, open: Arc<dyn Fn() -> Opened + Send + Sync>, at: At) -> Opening {
+    Opening(Box::pin(files::off_thread(shown.clone(), at, move || {
+        let wrong = |text: String| files::error_at(&shown, text, at);
+        let (file, length) = open().map_err(|e| wrong(e.to_string()))?;
+        let header = Arc::new(Header::read(file, length).map_err(wrong)?);
+        Ok(Gguf { shown, open, length, header })
+    })))
+}
+
+impl Gguf {
+    /// The model's settings.
+    pub fn metadata(&self) -> &Metadata {
+        &self.header.metadata
+    }
+
+    /// The tensors, in the order in which they lie in the file.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.header.tensors
+    }
+
+    /// Loads the tensors onto a device, in the order in which they lie in the file. Reading starts
+    /// with the call, on a thread of its own, and goes on as far ahead of what has been received as
+    /// 64 MiB. Quantised weights are packed by that thread.
+    ///
+    /// # Errors
+    /// They come out of the stream, which then ends: a file that cannot be read any more, or is of another length
+    /// than when it was opened. `is_source()` is true of all of them.
+    ///
+    /// # Cancel safety
+    /// Dropping the stream ends it; what it has given stays.
+    #[track_caller]
+    pub fn load(&self, device: &Device) -> Load<Weight> {
+        self.load_with(device, LoadOptions::default())
+    }
+
+    /// [`load`](Self::load) with options: how far ahead it reads, and which tensors.
+    #[track_caller]
+    pub fn load_with(&self, device: &Device, options: LoadOptions) -> Load<Weight> {
+        let (own, at) = (self.clone(), Location::caller());
+        files::load(self.shown.clone(), device, options, at, move |reading, wanted| {
+            let (mut file, length) = (own.open)().map_err(|e| reading.error(e))?;
+            if length != own.length {
+                let text = format!("{length} bytes, and {} when it was opened", own.length);
+                return Err(reading.error(text));
+            }
+            let wanted: Vec<&TensorInfo> = own.tensors().iter().filter(|t| wanted(&t.name)).collect();
+            if !reading.start(wanted.len(), wanted.iter().map(|t| t.bytes).sum()) {
+                return Ok(());
+            }
+            for info in wanted {
+                if !tensor(reading, &mut *file, info)? {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Reads a tensor and hands it on; false where nobody wants it any more.
+fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo) -> Result<bool> {
+    let (name, bytes, start) = (info.name.clone(), info.bytes, info.start);
+    let format = match info.kind {
+        Kind::Dense(dtype) => {
+            let part = Part { name, dtype, shape: info.dims[..].into(), start, bytes };
+            return reading.tensor(file, part, Weight::Dense);
+        }
+        Kind::Quantized(format) => format,
+    };
+    let packing = Packing::new(format, info.dims[0], info.dims[1])
+        .map_err(|text| reading.error(format!("tensor {name}: {text}")))?;
+    let mut panels = Vec::new();
+    if panels.try_reserve_exact(packing.bytes()).is_err() {
+        return Err(reading.error(format!("no memory for tensor {name} of {bytes} bytes")));
+    }
+    let mut pack = |rows: &[u8]| {
+        packing.pack(rows, &mut panels);
+        Ok(())
+    };
+    let wanted = reading.chunks(file, &name, start, bytes, packing.panel_bytes(), &mut pack)?;
+    let at = reading.at;
+    Ok(wanted && reading.give(name, bytes, move |device| Quantized::of(device, panels, packing, at).into()))
+}

@@ -1,0 +1,55 @@
+//! Bytes of a header, of which there are no more than the file has.
+
+use std::io::{BufReader, ErrorKind, Read};
+
+/// What is read, how far that is, and how far it goes.
+pub(super) struct Source<R> {
+    from: BufReader<R>,
+    at: u64,
+    length: u64,
+}
+
+impl<R: Read> Source<R> {
+    pub fn new(from: R, length: u64) -> Source<R> {
+        Source { from: BufReader::with_capacity(64 << 10, from), at: 0, length }
+    }
+
+    /// How far it is.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next bytes.
+    pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let mut bytes = [0; N];
+        if self.length - self.at < N as u64 {
+            return Err(format!("truncated: the header goes on beyond its {} bytes", self.length));
+        }
+        self.from.read_exact(&mut bytes).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => "truncated within the header".to_owned(),
+            _ => e.to_string(),
+        })?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    /// So many values of at least so many bytes each: no room is made for more than the file can
+    /// have.
+    pub fn several<T>(
+        &mut self,
+        count: u64,
+        least: u64,
+        mut read: impl FnMut(&mut Self) -> Result<T, String>,
+    ) -> Result<Vec<T>, String> {
+        let left = self.length - self.at;
+        if count > left / least {
+            return Err(format!("truncated: {count} values in {left} bytes"));
+        }
+        let mut all = Vec::new();
+        all.try_reserve_exact(count as usize).map_err(|e| format!("{count} values: {e}"))?;
+        for _ in 0..count {
+            all.push(read(self)?);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,87 @@
+//! `save`: a header, and tensors at their places after it.
+
+use super::value::Bytes;
+use super::{ALIGNMENT, ALIGNMENT_MAX, DIMS_MAX, Kind, MAGIC, Metadata, Save, VERSION, Value};
+use crate::files::{self, Piece};
+use crate::quant::Weight;
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::path::Path;
+
+/// Writes metadata and tensors by name into a GGUF file (version 3), in the order given. Tensors are
+/// read back one after the other, and a thread of its own writes them. The file appears under its
+/// name when it is whole, in place of the one that was there.
+///
+/// # Errors
+/// A value that failed, with its own error; two keys or two tensors of one name; a type that such files have not
+/// (bool, uint8), more than four dimensions, or an alignment (`general.alignment`) that is no power of two;
+/// whatever the file system says.
+///
+/// # Cancel safety
+/// Dropping the future gives up: there is no new file then, and the old one stays.
+#[track_caller]
+pub fn save<K: Into<String>, N: Into<String>, W: Into<Weight>>(
+    path: impl AsRef<Path>,
+    metadata: impl IntoIterator<Item = (K, Value)>,
+    tensors: impl IntoIterator<Item = (N, W)>,
+) -> Save {
+    let tensors: Vec<(String, Weight)> = tensors.into_iter().map(|(n, w)| (n.into(), w.into())).collect();
+    let mut pairs = Metadata::new();
+    let twice = metadata.into_iter().map(|(k, v)| (k.into(), v)).find_map(|(key, value)| {
+        let before = pairs.insert(key.clone(), value);
+        before.map(|_| format!("{key} is given twice"))
+    });
+    let pieces = twice.map_or_else(|| pieces(&pairs, tensors), Err);
+    files::save(path.as_ref().to_path_buf(), pieces, Location::caller())
+}
+
+fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Piece>, String> {
+    let alignment = metadata.get(ALIGNMENT.0).map_or(Some(ALIGNMENT.1), Value::as_u64);
+    let Some(alignment) = alignment.filter(|a| a.is_power_of_two() && *a <= ALIGNMENT_MAX) else {
+        return Err(format!("an alignment of {:?}", metadata[ALIGNMENT.0]));
+    };
+    let mut head = MAGIC.to_vec();
+    VERSION.write(&mut head);
+    (tensors.len() as u64).write(&mut head);
+    (metadata.len() as u64).write(&mut head);
+    for (key, value) in metadata {
+        key.write(&mut head);
+        value.write(&mut head);
+    }
+    let mut names = BTreeSet::new();
+    let (mut start, mut body) = (0u64, Vec::new());
+    for (name, weight) in tensors {
+        let (kind, bytes) = match &weight {
+            Weight::Dense(x) => (Kind::Dense(x.dtype()), weight.bytes()),
+            Weight::Quantized(w) => (Kind::Quantized(w.format()), w.packing().file_bytes()),
+        };
+        let Some(code) = kind.code() else {
+            return Err(format!("tensor {name} is {kind}, a type that GGUF has not"));
+        };
+        let dims = weight.dims();
+        if dims.len() > DIMS_MAX {
+            return Err(format!("tensor {name} has {} dimensions", dims.len()));
+        }
+        name.write(&mut head);
+        (dims.len() as u32).write(&mut head);
+        dims.iter().rev().for_each(|&size| (size as u64).write(&mut head));
+        code.write(&mut head);
+        start.write(&mut head);
+        let end = start + bytes as u64;
+        start = end.next_multiple_of(alignment);
+        body.push(match weight {
+            Weight::Dense(x) => Piece::Elements(x),
+            Weight::Quantized(w) => {
+                let packing = w.packing();
+                Piece::Made(w.packed().clone(), Box::new(move |panels| packing.unpack(&panels)))
+            }
+        });
+        body.push(Piece::Bytes(vec![0; (start - end) as usize]));
+        if let Some(name) = names.replace(name) {
+            return Err(format!("two tensors are called {name}"));
+        }
+    }
+    head.resize(head.len().next_multiple_of(alignment as usize), 0);
+    body.insert(0, Piece::Bytes(head));
+    Ok(body)
+}

@@ -1,0 +1,282 @@
+//! Sixteen rows of a quantised weight by some rows of activations, once for each format.
+//!
+//! Each result is the sum, block of 32 after block of 32 along the row, of what the block gives:
+//! the product of the bytes in integers, scaled. So its bits depend on its own row alone, whatever
+//! stands beside it and however many there are.
+
+use super::lanes::Lanes;
+use crate::format::Format;
+
+/// 32 activations in 8 bits, as ggml's Q8_1: `x` is about `q * d`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub(super) struct Activations {
+    pub q: [i8; 32],
+    pub d: f32,
+    /// The sum of `q`, and that of its first half: whole numbers.
+    pub sum: f32,
+    pub low: f32,
+    pub high: f32,
+}
+
+/// How a format's part of 32 columns meets activations.
+pub(super) trait Kind {
+    const FORMAT: Format;
+    /// Adds a tile (sixteen rows' block) by some rows of activations to their sums.
+    ///
+    /// # Safety
+    /// As [`Lanes`] says; the tile is whole, and each row has a block's activations.
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    );
+}
+
+/// Nibbles of eight words of sixteen lanes: the low ones, then the high ones.
+///
+/// # Safety
+/// As [`Lanes`] says; 256 bytes.
+#[inline(always)]
+unsafe fn nibbles<L: Lanes>(from: *const u8) -> [L::Int; 8] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mask = L::splat(0x0f0f_0f0f);
+        let mut w = [L::zero(); 8];
+        for i in 0..4 {
+            let both = L::load(from.add(64 * i));
+            w[i] = L::and(both, mask);
+            w[i + 4] = L::and(L::right::<4>(both), mask);
+        }
+        w
+    }
+}
+
+/// The products of 32 columns' bytes: of the first half, and of the second.
+///
+/// # Safety
+/// As [`Lanes`] says.
+#[inline(always)]
+unsafe fn dots<L: Lanes>(w: &[L::Int; 8], x: &Activations) -> [L::Int; 2] {
+    let q = x.q.as_ptr();
+    let mut sums = unsafe { [L::zero(); 2] };
+    for half in 0..2 {
+        for i in 4 * half..4 * half + 4 {
+            // SAFETY: by the caller's promise; four of 32 bytes.
+            sums[half] = unsafe { L::dot(sums[half], w[i], q.add(4 * i)) };
+        }
+    }
+    sums
+}
+
+/// `dots` of both halves.
+#[inline(always)]
+unsafe fn dot<L: Lanes>(w: &[L::Int; 8], x: &Activations) -> L::Float {
+    let q = x.q.as_ptr();
+    // SAFETY: as above. One chain: what runs beside it is the next row's or block's.
+    unsafe {
+        let mut sum = L::zero();
+        for i in 0..8 {
+            sum = L::dot(sum, w[i], q.add(4 * i));
+        }
+        L::floats(sum)
+    }
+}
+
+/// `sum + x d`, of activations with the scale `d`.
+#[inline(always)]
+unsafe fn scaled<L: Lanes>(sum: L::Float, x: L::Float, d: f32) -> L::Float {
+    // SAFETY: by the caller's promise.
+    unsafe { L::add(sum, L::mul(x, L::splat_float(d))) }
+}
+
+pub(super) struct Q8_0;
+
+impl Kind for Q8_0 {
+    const FORMAT: Format = Format::Q8_0;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let d = L::halves(tile);
+            let mut w = [L::zero(); 8];
+            for i in 0..8 {
+                w[i] = L::signed(L::load(tile.add(32 + 64 * i)));
+            }
+            for r in 0..R {
+                let x = &*rows[r];
+                let mut sum = L::zero();
+                for i in 0..8 {
+                    sum = L::dot_signed(sum, w[i], x.q.as_ptr().add(4 * i));
+                }
+                let mut sum = L::floats(sum);
+                if L::OFFSET {
+                    // Whole numbers below 2^24: exact.
+                    sum = L::sub(sum, L::splat_float(128.0 * x.sum));
+                }
+                sums[r] = scaled::<L>(sums[r], L::mul(d, sum), x.d);
+            }
+        }
+    }
+}
+
+pub(super) struct Q4_0;
+
+impl Kind for Q4_0 {
+    const FORMAT: Format = Format::Q4_0;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let (d, w) = (L::halves(tile), nibbles::<L>(tile.add(32)));
+            for r in 0..R {
+                let x = &*rows[r];
+                let sum = L::sub(dot::<L>(&w, x), L::splat_float(8.0 * x.sum));
+                sums[r] = scaled::<L>(sums[r], L::mul(d, sum), x.d);
+            }
+        }
+    }
+}
+
+/// `sum + (dot d + m sum(x)) x.d` for each row, of 32 columns of nibbles.
+///
+/// # Safety
+/// As [`Lanes`] says.
+#[inline(always)]
+unsafe fn with_minimum<L: Lanes, const R: usize>(
+    w: &[L::Int; 8],
+    [d, m]: [L::Float; 2],
+    rows: [*const Activations; R],
+    sums: &mut [L::Float; R],
+) {
+    for r in 0..R {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let x = &*rows[r];
+            let least = L::mul(m, L::splat_float(x.sum));
+            sums[r] = scaled::<L>(sums[r], L::add(L::mul(d, dot::<L>(w, x)), least), x.d);
+        }
+    }
+}
+
+pub(super) struct Q4_1;
+
+impl Kind for Q4_1 {
+    const FORMAT: Format = Format::Q4_1;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let scales = [L::halves(tile), L::halves(tile.add(32))];
+            with_minimum::<L, R>(&nibbles::<L>(tile.add(64)), scales, rows, sums);
+        }
+    }
+}
+
+pub(super) struct Q4K;
+
+impl Kind for Q4K {
+    const FORMAT: Format = Format::Q4_K;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let (d, least) = (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
+            let (a, b, c) = (L::load(tile.add(64)), L::load(tile.add(128)), L::load(tile.add(192)));
+            let (six, low, top) = (L::splat(0x3f3f_3f3f), L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
+            // Scales and minima of the parts 0 to 3 and 4 to 7, a byte each.
+            let mut scales = [L::and(a, six), L::or(L::and(c, low), L::and(L::right::<2>(a), top))];
+            let mut minima =
+                [L::and(b, six), L::or(L::and(L::right::<4>(c), low), L::and(L::right::<2>(b), top))];
+            let byte = L::splat(0xff);
+            for chunk in 0..4 {
+                let from = tile.add(256 + 512 * chunk);
+                for part in 0..2 {
+                    let mut w = [L::zero(); 8];
+                    for i in 0..8 {
+                        let both = L::load(from.add(64 * i));
+                        w[i] = L::and(if part == 0 { both } else { L::right::<4>(both) }, low);
+                    }
+                    let at = chunk / 2;
+                    let scale = L::mul(d, L::floats(L::and(scales[at], byte)));
+                    let min = L::mul(least, L::floats(L::and(minima[at], byte)));
+                    scales[at] = L::right::<8>(scales[at]);
+                    minima[at] = L::right::<8>(minima[at]);
+                    let rows = rows.map(|row| row.add(2 * chunk + part));
+                    with_minimum::<L, R>(&w, [scale, min], rows, sums);
+                }
+            }
+        }
+    }
+}
+
+pub(super) struct Q6K;
+
+impl Kind for Q6K {
+    const FORMAT: Format = Format::Q6_K;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let d = L::halves(tile);
+            let (low, high, scales) = (tile.add(32), tile.add(32 + 2048), tile.add(32 + 3072));
+            let (nibble, pair) = (L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
+            for half in 0..2 {
+                let mut tops = [L::zero(); 8];
+                for i in 0..8 {
+                    tops[i] = L::load(high.add(64 * (8 * half + i)));
+                }
+                for part in 0..4 {
+                    let mut w = [L::zero(); 8];
+                    for i in 0..8 {
+                        let both = L::load(low.add(64 * (16 * half + 8 * (part % 2) + i)));
+                        let bits = L::and(if part < 2 { both } else { L::right::<4>(both) }, nibble);
+                        // The pair of this part, at bits 4 and 5.
+                        let top = match part {
+                            0 => L::left::<4>(tops[i]),
+                            1 => L::left::<2>(tops[i]),
+                            2 => tops[i],
+                            _ => L::right::<2>(tops[i]),
+                        };
+                        w[i] = L::or(bits, L::and(top, pair));
+                    }
+                    // Four signed scales a word: of this part's halves, the lower two or the upper.
+                    let word = L::load(scales.add(64 * (2 * half + part / 2)));
+                    let (a, b) = match part % 2 {
+                        0 => (L::left::<24>(word), L::left::<16>(word)),
+                        _ => (L::left::<8>(word), word),
+                    };
+                    let a = L::mul(d, L::floats(L::right_signed::<24>(a)));
+                    let b = L::mul(d, L::floats(L::right_signed::<24>(b)));
+                    for r in 0..R {
+                        let x = &*rows[r].add(4 * half + part);
+                        let both = dots::<L>(&w, x);
+                        let low = L::sub(L::floats(both[0]), L::splat_float(32.0 * x.low));
+                        let high = L::sub(L::floats(both[1]), L::splat_float(32.0 * x.high));
+                        sums[r] = scaled::<L>(sums[r], L::add(L::mul(a, low), L::mul(b, high)), x.d);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Products of quantised weights beside plain sums, at every level.
+
+use super::super::testing::*;
+use super::*;
+use crate::dtype::DType;
+use crate::view::Serial;
+use half::f16;
+
+/// A weight of random blocks whose scales are of moderate size, and the same in float32.
+fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
+    let (format, size) = (packing.format, packing.format.block_bytes());
+    let mut blocks: Vec<u8> = (0..packing.file_bytes()).map(|_| rng.word() as u8).collect();
+    for block in blocks.chunks_exact_mut(size) {
+        let mut scale = |at: usize| {
+            let x = f16::from_f64(rng.unit() / 16.0);
+            block[at..at + 2].copy_from_slice(&x.to_le_bytes());
+        };
+        match format {
+            Format::Q6_K => scale(208),
+            Format::Q8_0 | Format::Q4_0 => scale(0),
+            _ => [0, 2].into_iter().for_each(&mut scale),
+        }
+    }
+    let mut panels = Vec::new();
+    blocks.chunks(packing.panel_bytes()).for_each(|rows| packing.pack(rows, &mut panels));
+    let mut dense = vec![0.0; packing.rows * packing.columns];
+    for (block, to) in blocks.chunks_exact(size).zip(dense.chunks_exact_mut(format.block())) {
+        dequantize_block(format, block, to);
+    }
+    (panels, dense)
+}
+
+fn by(panels: &[u8], packing: Packing, x: &Value<f32>, par: &dyn Parallel) -> Vec<f32> {
+    let shape = [&x.shape[..x.shape.len() - 1], &[packing.rows]].concat();
+    let weight = View { ptr: panels.as_ptr(), dtype: DType::U8, shape: &[panels.len()], strides: &[1] };
+    filled::<f32>(&shape, |out| linear(x.view(), weight, packing, out, par))
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn a_product_is_near_that_of_the_dense_weight() {
+    let mut rng = Rng::new(91);
+    for format in Format::ALL {
+        for turn in 0..6 {
+            let packing = Packing::new(format, 1 + rng.below(50), format.block() * (1 + rng.below(3))).unwrap();
+            let (panels, dense) = weight(&mut rng, packing);
+            let shape = [1 + rng.below(3), [1, 3, 9][turn % 3], packing.columns];
+            let x = Value::<f32>::random(&mut rng, &shape, |rng| rng.unit() as f32);
+            let got = by(&panels, packing, &x, &Threads { threads: 1 + turn % 3, seed: rng.word() });
+            for (x, got) in x.to_vec().chunks(packing.columns).zip(got.chunks(packing.rows)) {
+                for (w, &got) in dense.chunks(packing.columns).zip(got) {
+                    let terms = || x.iter().zip(w).map(|(&x, &w)| x as f64 * w as f64);
+                    // Half a unit of 8 bits of the largest activation, at each weight.
+                    let loose: f64 = w.iter().map(|w| w.abs() as f64).sum::<f64>() / 254.0 * 1.01 + 1e-4;
+                    let wanted: f64 = terms().sum();
+                    assert!((wanted - got as f64).abs() <= loose, "{format}: {got}, not {wanted} +- {loose}");
+                }
+            }
+        }
+    }
+}
+
+/// With activations that 8 bits hold exactly, the sum is exact where scales are powers of two.
+#[test]
+fn whole_numbers_are_multiplied_exactly() {
+    let mut rng = Rng::new(92);
+    for format in Format::ALL {
+        let packing = Packing::new(format, 33, 512).unwrap();
+        let mut blocks: Vec<u8> = (0..packing.file_bytes()).map(|_| rng.word() as u8).collect();
+        for block in blocks.chunks_exact_mut(format.block_bytes()) {
+            let one = f16::ONE.to_le_bytes();
+            match format {
+                Format::Q6_K => block[208..].copy_from_slice(&one),
+                Format::Q8_0 | Format::Q4_0 => block[..2].copy_from_slice(&one),
+                _ => (0..2).for_each(|i| block[2 * i..2 * i + 2].copy_from_slice(&one)),
+            }
+        }
+        let mut panels = Vec::new();
+        blocks.chunks(packing.panel_bytes()).for_each(|rows| packing.pack(rows, &mut panels));
+        // Each block of 32 has a 127, so that its scale is 1; few others, so that sums stay small.
+        let draw = |i: usize, rng: &mut Rng| match i % 32 {
+            5 => 127.0,
+            _ if rng.below(3) == 0 => rng.below(255) as f32 - 127.0,
+            _ => 0.0,
+        };
+        let x: Vec<f32> = (0..9 * 512).map(|i| draw(i, &mut rng)).collect();
+        let got = by(&panels, packing, &Value::new(&[9, 512], x.clone()), &Serial);
+        let mut w = vec![0f32; 512];
+        for n in 0..33 {
+            dequantize(&panels, packing, n, &mut w);
+            for r in 0..9 {
+                let wanted: f64 = x[r * 512..][..512].iter().zip(&w).map(|(&x, &w)| x as f64 * w as f64).sum();
+                let got = got[r * 33 + n];
+                // Partial sums of the K formats may pass 2^24, by a few units.
+                assert!(
+                    (wanted - got as f64).abs() <= wanted.abs() * 1e-6 + 2.0,
+                    "{format}: {got}, not {wanted}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_is_the_same_among_any_others_and_on_any_threads() {
+    let mut rng = Rng::new(93);
+    for format in Format::ALL {
+        let packing = Packing::new(format, 40, 2 * format.block()).unwrap();
+        let (panels, _) = weight(&mut rng, packing);
+        let x: Vec<f32> = (0..23 * packing.columns).map(|_| rng.unit() as f32).collect();
+        let all = by(&panels, packing, &Value::new(&[23, packing.columns], x.clone()), &Serial);
+        for rows in [1, 2, 3, 4, 7, 8, 9, 15, 23] {
+            let some = Value::new(&[rows, packing.columns], x[..rows * packing.columns].to_vec());
+            let got = by(&panels, packing, &some, &Threads { threads: 3, seed: rng.word() });
+            assert!(bits(&got) == bits(&all[..rows * 40]), "{format}: {rows} of 23 rows");
+        }
+    }
+}
+
+#[test]
+fn every_level_gives_the_same_bits() {
+    let mut rng = Rng::new(94);
+    let run = |rng: &mut Rng| -> Vec<Vec<u32>> {
+        let of = |format: Format| {
+            let packing = Packing::new(format, 20, 2 * format.block()).unwrap();
+            let (panels, _) = weight(rng, packing);
+            let x = Value::<f32>::random(rng, &[9, packing.columns], |rng| (rng.unit() * 3.0) as f32);
+            bits(&by(&panels, packing, &x, &Serial))
+        };
+        Format::ALL.into_iter().map(of).collect()
+    };
+    let own = run(&mut rng);
+    for level in super::super::simd::Level::available() {
+        super::super::simd::FORCED.set(Some(level));
+        let other = run(&mut Rng::new(94));
+        super::super::simd::FORCED.set(None);
+        assert!(own == other, "at {}", level.name());
+    }
+}
+
+#[test]
+fn what_is_no_number_stays_none() {
+    let packing = Packing::new(Format::Q4_1, 3, 64).unwrap();
+    let (panels, _) = weight(&mut Rng::new(95), packing);
+    for wrong in [f32::NAN, f32::INFINITY, -f32::INFINITY] {
+        let mut x = vec![1.0; 128];
+        x[70] = wrong;
+        let got = by(&panels, packing, &Value::new(&[2, 64], x), &Serial);
+        assert!(got[..3].iter().all(|x| x.is_finite()) && got[3..].iter().all(|x| !x.is_finite()), "{got:?}");
+    }
+    // The smallest there are count as zeros.
+    let got = by(&panels, packing, &Value::new(&[1, 64], vec![f32::MIN_POSITIVE; 64]), &Serial);
+    assert_eq!(got, [0.0; 3]);
+}
+
+at_every_level! {
+    a_product_is_near_that_of_the_dense_weight
+    whole_numbers_are_multiplied_exactly
+    a_row_is_the_same_among_any_others_and_on_any_threads
+    what_is_no_number_stays_none
+}

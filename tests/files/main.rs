@@ -1,0 +1,4 @@
+//! Files of tensors: what they hold comes back as it was, and broken ones are told apart.
+
+mod gguf;
+mod safetensors;
