@@ -206,6 +206,7 @@ impl Quantized {
         &self.packed
     }
 
+    #[cfg(feature = "gguf")]
     pub(crate) fn packing(&self) -> Packing {
         self.packing
     }
