@@ -183,6 +183,7 @@ impl Packing {
     }
 
     /// The matrix as a file has it.
+    #[cfg(any(feature = "gguf", test))]
     pub fn unpack(&self, panels: &[u8]) -> Vec<u8> {
         let mut out = vec![0; self.file_bytes()];
         let blocks = self.blocks();

@@ -164,6 +164,7 @@ fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
 }
 
 /// The result of what a thread of its own does; that the thread panicked is an error of the file.
+#[cfg(feature = "gguf")]
 pub(crate) fn off_thread<R: Send + 'static>(
     shown: String,
     at: At,

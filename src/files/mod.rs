@@ -9,7 +9,9 @@ mod load;
 mod save;
 
 pub use load::{All, Load, LoadOptions, NextTensor, Progress};
-pub(crate) use load::{Loaded, Part, Reading, error_at, load, off_thread};
+#[cfg(feature = "gguf")]
+pub(crate) use load::{Loaded, error_at, off_thread};
+pub(crate) use load::{Part, Reading, load};
 pub use save::Save;
 pub(crate) use save::{Piece, save};
 

@@ -136,11 +136,11 @@ impl Quantized {
     /// # tokio_test::block_on(async {
     /// use futensor::{Device, quant::{Format, Quantized}};
     /// let device = Device::cpu();
-    /// let weight = Quantized::from_tensor(&device.ones([5, 32]), Format::Q8_0)?;
+    /// let weight = Quantized::from_tensor(&device.ones([5, 32]), Format::Q4_1)?;
     /// let y = weight.linear(device.full([1, 1, 32], 0.5));
     /// assert_eq!((y.dims(), y.to_vec::<f32>().await?), (&[1, 1, 5][..], vec![16.0; 5]));
     /// let wrong = weight.linear(device.ones([1, 31])).error().unwrap();
-    /// assert_eq!((wrong.op(), wrong.message()), ("linear", "[1, 31] by a weight of [5, 32] in Q8_0"));
+    /// assert_eq!((wrong.op(), wrong.message()), ("linear", "[1, 31] by a weight of [5, 32] in Q4_1"));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
@@ -158,7 +158,7 @@ impl Quantized {
     /// let table = device.arange(0, 3, 1).to_dtype(futensor::DType::F32).reshape([3, 1]).expand([3, 32]);
     /// let table = Quantized::from_tensor(&table, Format::Q4_1)?;
     /// let words = table.embedding(device.from_vec(vec![2i64, 0], [2]));
-    /// assert_eq!(words.sum(&[-1]).to_vec::<f32>().await?, [64.0, 0.0]);
+    /// assert_eq!(words.sum([-1]).to_vec::<f32>().await?, [64.0, 0.0]);
     /// assert!(table.embedding(device.from_vec(vec![3i64], [1])).await.unwrap_err().is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -206,6 +206,7 @@ impl Quantized {
         &self.packed
     }
 
+    #[cfg(feature = "gguf")]
     pub(crate) fn packing(&self) -> Packing {
         self.packing
     }

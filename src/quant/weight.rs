@@ -10,7 +10,7 @@ use crate::tensor::future::TensorFuture;
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, quant::{Format, Quantized, Weight}};
 /// let x = Device::cpu().ones([2, 32]);
-/// let all = [Weight::from(Quantized::from_tensor(&x, Format::Q8_0)?), x.clone().into()];
+/// let all = [Weight::from(Quantized::from_tensor(&x, Format::Q4_1)?), x.clone().into()];
 /// for weight in all {
 ///     assert_eq!(weight.linear(&x).to_vec::<f32>().await?, [32.0; 4]);
 /// }
