@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first
 /// have a size, a stride and a dilation of 1, and no padding.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Window {
     /// Dimensions that there are: one, two or three.
     pub spatial: usize,

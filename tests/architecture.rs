@@ -72,6 +72,8 @@ const UNSAFE: &[&str] = &[
     "cuda/device/blas.rs",
     "cuda/device/compile.rs",
     "cuda/device/context.rs",
+    "cuda/device/convolution.rs",
+    "cuda/device/dnn.rs",
     "cuda/device/driver.rs",
     "cuda/device/graph.rs",
     "cuda/device/lanes.rs",

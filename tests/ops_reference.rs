@@ -17,6 +17,7 @@
 
 mod reference;
 
+use futensor::cuda::CudaOptions;
 use futensor::sim::{SimOptions, Simulation};
 use futensor::{DType, Device};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -181,6 +182,9 @@ fn readable(cases: &[Case]) -> Result<(), Failed> {
     Ok(())
 }
 
+/// The device that has convolutions without cuDNN.
+pub const COLUMNS: &str = "cuda_columns";
+
 /// Where cases are run.
 enum Place {
     /// A device with threads of its own, and any executor.
@@ -194,7 +198,7 @@ type Maker = fn(usize) -> Option<Place>;
 
 impl Place {
     /// The devices by name.
-    fn all() -> [(&'static str, Maker); 3] {
+    fn all() -> [(&'static str, Maker); 4] {
         fn simulated(_: usize) -> Option<Place> {
             let (device, simulation) = Device::simulated(SimOptions::new(seed()));
             Some(Place::Simulated(device, simulation))
@@ -204,6 +208,11 @@ impl Place {
             ("simulated", simulated),
             // Each GPU has its part: each compiles its kernels on a thread of its own.
             ("cuda", |trial| Device::cuda(trial % Device::gpu_count().max(1)).ok().map(Place::Real)),
+            // Of convolutions: as they are where there is no cuDNN.
+            (COLUMNS, |trial| {
+                let options = CudaOptions::default().cudnn(false);
+                Device::cuda_with(trial % Device::gpu_count().max(1), options).ok().map(Place::Real)
+            }),
         ]
     }
 
@@ -383,7 +392,7 @@ fn trial(place: Option<Place>, cases: &[Case]) -> Result<Completion, Failed> {
 }
 
 fn main() {
-    run(&["cpu", "simulated", "cuda"], false);
+    run(&["cpu", "simulated", "cuda", COLUMNS], false);
 }
 
 /// Runs all trials on these devices; one at a time where the machine behind them is one.
@@ -414,7 +423,8 @@ pub fn run(devices: &[&str], alone: bool) {
             let cases = Arc::new(cases);
             let shared = cases.clone();
             trials.push(Trial::test(format!("reference::{file}::{op}"), move || readable(&shared)));
-            for (name, place) in Place::all().into_iter().filter(|(name, _)| devices.contains(name)) {
+            let runs = |name: &&str| devices.contains(name) && (*name != COLUMNS || op.contains("conv"));
+            for (name, place) in Place::all().into_iter().filter(|(name, _)| runs(name)) {
                 let cases = cases.clone();
                 let name = format!("{name}::{file}::{op}");
                 let number = trials.len();

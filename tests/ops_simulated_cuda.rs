@@ -17,12 +17,12 @@ fn main() {
         Ok(simulator) => {
             // Two, so that both cores of a small machine compile.
             simulator.reset(1, 2);
-            ops::run(&["cuda"], true);
+            ops::run(&["cuda", ops::COLUMNS], true);
         }
         Err(why) => {
             // Without a driver there is no such device: its trials are ignored.
             eprintln!("ignored, as the simulated driver cannot be used: {why}");
-            ops::run(&["cuda"], true);
+            ops::run(&["cuda", ops::COLUMNS], true);
         }
     }
 }

@@ -36,6 +36,7 @@ pub struct CudaOptions {
     graphs: bool,
     nvtx: bool,
     tf32: bool,
+    cudnn: bool,
     warm: bool,
     kept_bytes: usize,
     pinned_bytes: usize,
@@ -63,6 +64,7 @@ impl Default for CudaOptions {
             graphs: std::env::var_os("FUTENSOR_GRAPHS").is_none_or(|v| v != "never"),
             nvtx: std::env::var_os("FUTENSOR_NVTX").is_some_and(|v| v != "0" && !v.is_empty()),
             tf32: std::env::var_os("FUTENSOR_TF32").is_some_and(|v| v == "1"),
+            cudnn: std::env::var_os("FUTENSOR_CUDNN").is_none_or(|v| v != "never"),
             warm: false,
             kept_bytes: 512 << 20,
             pinned_bytes: 64 << 20,
@@ -112,9 +114,13 @@ options! { CudaOptions;
     /// profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is done, and
     /// nothing has to be installed.
     nvtx: bool;
-    /// Whether products of float32 may round their operands to TF32, as PyTorch's
+    /// Whether products and convolutions of float32 may round their operands to TF32, as PyTorch's
     /// `allow_tf32` has it; off by default, on where the environment has `FUTENSOR_TF32=1`.
     tf32: bool;
+    /// Whether convolutions go through cuDNN (version 9) where it is found and takes them: on tensor
+    /// cores, and without columns in memory. Results repeat bit by bit either way, and each way has
+    /// its own last bits. On by default, off where the environment has `FUTENSOR_CUDNN=never`.
+    cudnn: bool;
     /// Whether the device has a library's handles made as it opens, in the background, so that the
     /// first product does not wait for one (a third of a second on some machines); off by default.
     /// For a block of ops see [`Region::warm`](crate::region::Region::warm).
@@ -178,6 +184,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         graphs: options.graphs && !options.sync,
         nvtx: options.nvtx,
         tf32: options.tf32,
+        cudnn: options.cudnn,
         warm: options.warm,
         kept_bytes: options.kept_bytes,
         pinned_bytes: options.pinned_bytes,

@@ -226,6 +226,9 @@ pub(crate) trait CudaQueue {
         inputs: &[CudaView<'_>],
         outputs: &[CudaViewMut<'_>],
     ) -> Result<(), Refusal>;
+    /// Whether such work is done here; of some kinds a library may do it, and may not be there.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    fn takes(&mut self, work: &dyn Any) -> Result<bool, Refusal>;
 }
 
 /// What an op's CUDA side is given: where the operands lie, where the result goes, and a way to

@@ -5,7 +5,7 @@
 //! program again, with the name of a part to play.
 
 use super::support::block_on;
-use super::{Entry, device, driver, entries};
+use super::{Entry, convolutions, device, driver, entries};
 use futensor::cuda::CudaOptions;
 use futensor::{DType, Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
@@ -48,6 +48,7 @@ pub fn part() -> Option<ExitCode> {
         "held" => println!("{}", driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))),
         "gone" => driver::gone(),
         "lost" => driver::lost(),
+        "convolved" => println!("{:?}", convolutions::seen()),
         "refused" => println!("{}", refused()),
         _ => println!("{:?}", values()),
     }

@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod convolutions;
 mod driver;
 mod edges;
 mod faults;
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         ("values", values::all()),
         ("order", order::all()),
         ("regions", regions::all()),
+        ("convolutions", convolutions::all()),
         ("times", times::all()),
         ("faults", faults::all()),
         ("driver", driver::all()),

@@ -8,21 +8,15 @@
 
 use super::args::{Words, pointers};
 use super::blas::Blas;
-use super::gemm::Multiplied;
+use super::called::Called;
+use super::convolution::Convolutions;
 use super::nvidia::{Function, Span};
 use super::{Stream, Trouble};
 use std::ops::Range;
 
 enum Item {
-    Kernel {
-        function: Function,
-        grid: [[u32; 3]; 2],
-        shared: u32,
-        words: Range<usize>,
-        starts: Range<usize>,
-    },
-    /// A library's product, with both operands and the result.
-    Product(Multiplied<u64>),
+    Kernel { function: Function, grid: [[u32; 3]; 2], shared: u32, words: Range<usize>, starts: Range<usize> },
+    Library(Called<u64>),
     Zero(Span),
 }
 
@@ -43,8 +37,8 @@ impl Batch {
         self.items.push(Item::Kernel { function, grid, shared, words, starts });
     }
 
-    pub fn product(&mut self, product: Multiplied<u64>) {
-        self.items.push(Item::Product(product));
+    pub fn library(&mut self, called: Called<u64>) {
+        self.items.push(Item::Library(called));
     }
 
     /// Zeroes memory of the step's own.
@@ -54,7 +48,7 @@ impl Batch {
     }
 
     pub fn has_products(&self) -> bool {
-        self.items.iter().any(|item| matches!(item, Item::Product(_)))
+        self.items.iter().any(|item| matches!(item, Item::Library(Called::Product(_))))
     }
 
     /// Nothing of it is to be launched.
@@ -64,7 +58,7 @@ impl Batch {
         self.starts.clear();
     }
 
-    pub fn send(&mut self, stream: &Stream, blas: &Blas) -> Result<(), Trouble> {
+    pub fn send(&mut self, stream: &Stream, blas: &Blas, convolutions: &Convolutions) -> Result<(), Trouble> {
         let mut sent = Ok(());
         for item in std::mem::take(&mut self.items) {
             sent = match item {
@@ -77,7 +71,8 @@ impl Batch {
                     // same.
                     unsafe { stream.raw.launch(function, grid, shared, &mut arguments) }
                 }
-                Item::Product(product) => blas.multiply(stream, &product),
+                Item::Library(Called::Product(product)) => blas.multiply(stream, &product),
+                Item::Library(Called::Convolution(convolved)) => convolutions.convolve(stream, &convolved),
                 Item::Zero(span) => stream.raw.zero(span),
             };
             if sent.is_err() {

@@ -2,15 +2,16 @@
 //!
 //! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32,
 //! float32 without TF32 unless that is asked for. Integers, and floats where
-//! there is no cuBLAS, go to a kernel of our own. A handle a stream, made in the background when it
-//! is first needed, and a workspace a lane, in which one product after the other works: so results
-//! repeat bit by bit, and products on several streams never meet. A graph's products work in the
-//! workspace of the lane for which they were captured, and are put into its order.
+//! there is no cuBLAS, go to a kernel of our own. A handle a stream (`handles`), and a workspace a
+//! lane, in which one product after the other works: so results repeat bit by bit, and products on
+//! several streams never meet. A graph's products work in the workspace of the lane for which they
+//! were captured, and are put into its order.
 
 #![allow(unsafe_code)]
 
-use super::background::{Background, Pending, Wanted};
+use super::background::Background;
 use super::gemm::Multiplied;
+use super::handles::{Handles, Use};
 use super::lanes::Mark;
 use super::made::Captured;
 use super::nvidia::{self, Allocation, Idle};
@@ -19,21 +20,17 @@ use super::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
-use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 /// A handle that is alive.
 #[derive(Clone, Copy)]
-struct Raw(blas::cublasHandle_t);
+pub(super) struct Raw(blas::cublasHandle_t);
 
 // SAFETY: a handle; one thread at a time uses it.
 unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
-
-/// A handle, made in the background.
-struct Handle(Pending<Raw>);
 
 /// What the products on a lane work in, and who did last.
 #[derive(Default)]
@@ -44,14 +41,10 @@ struct Workspace {
 
 /// The handles of a device.
 pub(super) struct Blas {
-    /// By the stream's number.
-    handles: Vec<Option<Handle>>,
-    /// For what is captured.
-    capturing: Option<Handle>,
+    pub handles: Handles<Raw>,
     /// By the lane's number.
     workspaces: Vec<Workspace>,
     workspace_bytes: usize,
-    background: Background,
     /// Products of float32 may round their operands to TF32.
     pub tf32: bool,
 }
@@ -69,38 +62,19 @@ fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trou
     }
 }
 
-impl Handle {
-    /// Has one made: the first of a process takes a third of a second.
-    fn new(background: &Background) -> Handle {
-        Handle(background.make(Wanted::Now, || {
-            let mut raw = null_mut();
-            // SAFETY: the library is there (who needs it has asked), and the place can be written.
-            match unsafe { blas::cublasCreate_v2(&mut raw) } {
-                Status::CUBLAS_STATUS_SUCCESS => Ok(Raw(raw)),
-                Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
-                other => Err(Refusal::kernel(format!("cublasCreate: {other:?}")).into()),
-            }
-        }))
-    }
-
-    fn destroy(self) {
-        if let Some(raw) = self.0.take() {
-            // SAFETY: made by us, and its one owner ends it.
-            let _ = unsafe { blas::cublasDestroy_v2(raw.0) };
-        }
+fn make() -> Result<Raw, Trouble> {
+    let mut raw = null_mut();
+    // SAFETY: the library is there (who needs it has asked), and the place can be written.
+    match unsafe { blas::cublasCreate_v2(&mut raw) } {
+        Status::CUBLAS_STATUS_SUCCESS => Ok(Raw(raw)),
+        Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
+        other => Err(Refusal::kernel(format!("cublasCreate: {other:?}")).into()),
     }
 }
 
-/// The handle in a slot.
-///
-/// # Errors
-/// [`Trouble::Later`] where it is being made. One that could not be made is asked for anew the next time.
-fn ready(slot: &mut Option<Handle>, background: &Background) -> Result<Raw, Trouble> {
-    let made = slot.get_or_insert_with(|| Handle::new(background)).0.get().copied();
-    if !matches!(made, Ok(_) | Err(Trouble::Later)) {
-        *slot = None;
-    }
-    made
+fn end(Raw(raw): Raw) {
+    // SAFETY: made above, and its one owner ends it.
+    let _ = unsafe { blas::cublasDestroy_v2(raw) };
 }
 
 impl Blas {
@@ -108,31 +82,8 @@ impl Blas {
         // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual,
         // cublasSetWorkspace).
         let workspace_bytes = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
-        let (handles, workspaces) = (Vec::new(), Vec::new());
-        Blas { handles, capturing: None, workspaces, workspace_bytes, background, tf32: false }
-    }
-
-    /// Sees to it that products can be queued on a stream.
-    ///
-    /// # Errors
-    /// [`Trouble::Later`] where the handle is being made.
-    pub fn ready(&mut self, number: usize) -> Result<(), Trouble> {
-        if self.handles.len() <= number {
-            self.handles.resize_with(number + 1, || None);
-        }
-        ready(&mut self.handles[number], &self.background).map(drop)
-    }
-
-    /// The same for [`captured`](Self::captured).
-    pub fn ready_to_capture(&mut self) -> Result<(), Trouble> {
-        ready(&mut self.capturing, &self.background).map(drop)
-    }
-
-    /// Has the handles of so many streams made, and the one for captures.
-    pub fn warm(&mut self, streams: usize) {
-        // It is on its way; who needs it asks again.
-        (0..streams).for_each(|number| drop(self.ready(number)));
-        drop(self.ready_to_capture());
+        let handles = Handles::new(background, make, end);
+        Blas { handles, workspaces: Vec::new(), workspace_bytes, tf32: false }
     }
 
     /// Who works in a lane's workspace from now on: what that has to come after.
@@ -153,13 +104,13 @@ impl Blas {
 
     /// Ends the handles and frees their workspaces; the background has ended.
     pub fn clear(&mut self, _: &Idle<'_>) {
-        self.handles.drain(..).flatten().chain(self.capturing.take()).for_each(Handle::destroy);
+        self.handles.clear();
         self.workspaces.drain(..).for_each(|workspace| workspace.memory.free_now());
     }
 
     /// A handle for what is queued on a stream, in a lane's workspace.
-    fn bound(&self, slot: &Option<Handle>, stream: &Stream, lane: usize) -> Result<Raw, Trouble> {
-        let raw = *slot.as_ref().ok_or(Trouble::Later)?.0.get()?;
+    fn bound(&self, use_of: Use, stream: &Stream, lane: usize) -> Result<Raw, Trouble> {
+        let raw = self.handles.get(use_of)?;
         // SAFETY: handle and stream are alive, here and below.
         let bound = unsafe { blas::cublasSetStream_v2(raw.0, stream.raw.handle().cast()) };
         check("cublasSetStream", bound, stream)?;
@@ -183,27 +134,21 @@ impl Blas {
         home: usize,
     ) -> Result<Captured, Trouble> {
         let stream = Stream { raw, number: 0 };
-        let handle = self.bound(&self.capturing, &stream, home)?;
-        match Captured::of(raw, || self.gemms(handle, product)) {
-            Ok(Ok(graph)) => Ok(graph),
-            Ok(Err(status)) => {
-                let call = "cublasGemmStridedBatchedEx";
+        let handle = self.bound(Use::Capture, &stream, home)?;
+        let call = "cublasGemmStridedBatchedEx";
+        Captured::of(
+            raw,
+            || self.gemms(handle, product),
+            |status| {
                 let refused = || Refusal::kernel(format!("{call}: {status:?}")).into();
-                Err(check(call, status, &stream).err().unwrap_or_else(refused))
-            }
-            // A capture that did not work out leaves the context as it was.
-            Err(Trouble::Fault { call: call @ "cuStreamEndCapture", status }) if is_of_capture(status) => {
-                Err(Refusal::kernel(format!("{call}: {status:?}")).into())
-            }
-            Err(trouble) => Err(trouble),
-        }
+                check(call, status, &stream).err().unwrap_or_else(refused)
+            },
+        )
     }
 
     /// Queues a product on a stream that is ready, and whose lane has been put behind `works`.
     pub fn multiply(&self, stream: &Stream, product: &Multiplied<u64>) -> Result<(), Trouble> {
-        let none = None;
-        let slot = self.handles.get(stream.number).unwrap_or(&none);
-        let handle = self.bound(slot, stream, stream.number)?;
+        let handle = self.bound(Use::Lane(stream.number), stream, stream.number)?;
         let done = self.gemms(handle, product);
         done.or_else(|status| check("cublasGemmStridedBatchedEx", status, stream))
     }
@@ -268,19 +213,4 @@ impl Blas {
         }
         Ok(())
     }
-}
-
-/// What a stream says when a capture on it came to nothing.
-fn is_of_capture(status: sys::CUresult) -> bool {
-    use sys::CUresult::*;
-    matches!(
-        status,
-        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-            | CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-            | CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
-            | CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-            | CUDA_ERROR_STREAM_CAPTURE_ISOLATION
-            | CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-            | CUDA_ERROR_CAPTURED_EVENT
-    )
 }

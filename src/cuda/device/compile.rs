@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::{self, Version};
-use super::libraries;
+use super::libraries::{self, Status, calls};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
@@ -50,26 +50,6 @@ impl Target {
 
 /// The library's handle on a program.
 type Raw = *mut c_void;
-/// 0, or what is wrong.
-type Status = c_int;
-
-macro_rules! calls {
-    ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
-        /// What is called of the library.
-        struct Calls {
-            $($field: unsafe extern "C" fn($($argument),*) -> Status,)*
-        }
-
-        impl Calls {
-            fn of(library: &Library) -> Result<Calls, String> {
-                // SAFETY: these are the types that NVRTC's header gives them, and the library stays
-                // open as long as they are kept.
-                Ok(Calls { $($field: *unsafe { library.get($name) }.map_err(|e| e.to_string())?,)* })
-            }
-        }
-    };
-}
-
 calls! {
     version = b"nvrtcVersion\0": fn(*mut c_int, *mut c_int);
     known_count = b"nvrtcGetNumSupportedArchs\0": fn(*mut c_int);

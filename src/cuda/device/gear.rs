@@ -207,7 +207,7 @@ impl Gear {
             pinned: pinned.clone(),
             closed: Arc::default(),
         };
-        let launcher = Launcher::new(context.gpu, background);
+        let launcher = Launcher::new(context.gpu, context.pool, background);
         let lanes_count = 0..context.streams.len();
         heap.opened(Some(open));
         Ok(Gear {
@@ -230,10 +230,11 @@ impl Gear {
     }
 
     /// How it is to behave, before anything is asked of it.
-    pub fn set(&mut self, tf32: bool, warm: bool) {
-        self.launcher.blas.tf32 = tf32;
+    pub fn set(&mut self, tf32: bool, cudnn: bool, warm: bool) {
+        (self.launcher.blas.tf32, self.launcher.convolutions.tf32) = (tf32, tf32);
+        self.launcher.convolutions.wanted = cudnn;
         if warm && has_cublas() {
-            self.launcher.blas.warm(self.copy_lane());
+            self.launcher.blas.handles.warm(self.copy_lane());
         }
     }
 

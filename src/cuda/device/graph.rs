@@ -20,10 +20,10 @@
 #![allow(unsafe_code)]
 
 use super::call::GivenOperand;
+use super::called::Called;
 use super::doubt::{Doubt, Doubts, Known, doubt_too};
 use super::gear::{Gear, Place, device, here};
-use super::gemm::Multiplied;
-use super::made::{Kernel, Node, Product, Replay};
+use super::made::{Child, Kernel, Node, Replay};
 use super::memory::{DeviceBuffer, Heap};
 use super::step::{Operand, Target};
 use super::transcript::Spot;
@@ -81,7 +81,7 @@ pub(super) struct Input {
 
 pub(super) enum Part {
     Kernel(Kernel),
-    Product(Product),
+    Library(Child),
 }
 
 pub(super) enum Source {
@@ -321,7 +321,8 @@ impl Gear {
                 self.overwrites(lane, here);
             }
         }
-        if graph.parts.iter().any(|part| matches!(part, Part::Product(_))) {
+        if graph.parts.iter().any(|part| matches!(part, Part::Library(Child { noted: Called::Product(_), .. })))
+        {
             let (home, next) = (self.lanes.stream(*home), self.lanes.next(lane));
             self.after.extend(self.launcher.blas.works(home, &self.pool, next)?);
         }
@@ -362,10 +363,10 @@ impl Gear {
                     // users the lane was put. Kernels are unloaded once no graph is left.
                     last = Some(unsafe { replay.put(kernel, &mut words, last) }?);
                 }
-                Part::Product(product) => {
-                    let at = product.noted.at.map(|spot| locate(&spot));
-                    let captured = |product: &Multiplied<u64>| self.launcher.blas.captured(raw, product, *home);
-                    last = Some(replay.put_product(product, at, last, captured)?);
+                Part::Library(child) => {
+                    let called = child.noted.placed(locate);
+                    let captured = |called: &Called<u64>| self.launcher.captured(raw, called, *home);
+                    last = Some(replay.put_child(child, called, last, captured)?);
                 }
             }
         }

@@ -12,8 +12,11 @@ use super::background::Background;
 use super::batch::Batch;
 use super::blas::Blas;
 use super::cache::Disk;
+use super::called::Called;
+use super::convolution::Convolutions;
+use super::made::Captured;
 use super::module::{Fusion, Modules};
-use super::nvidia::{Function, Idle};
+use super::nvidia::{self, Function, Idle};
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
@@ -27,6 +30,7 @@ use smallvec::SmallVec;
 pub(crate) struct Launcher {
     pub(super) modules: Modules,
     pub(super) blas: Blas,
+    pub(super) convolutions: Convolutions,
     pub(super) batch: Batch,
     pub(super) background: Background,
     /// An op from outside has been here since somebody looked.
@@ -35,14 +39,15 @@ pub(crate) struct Launcher {
 
 impl Launcher {
     /// For a device; libraries are looked for when they are needed.
-    pub fn new(gpu: Gpu, background: Background) -> Launcher {
-        Launcher::with(gpu, Fusion::from_environment(), Disk::from_environment(), background)
+    pub fn new(gpu: Gpu, pool: nvidia::Pool, background: Background) -> Launcher {
+        Launcher::with(gpu, pool, Fusion::from_environment(), Disk::from_environment(), background)
     }
 
-    pub fn with(gpu: Gpu, fusion: Fusion, disk: Disk, background: Background) -> Launcher {
+    pub fn with(gpu: Gpu, pool: nvidia::Pool, fusion: Fusion, disk: Disk, background: Background) -> Launcher {
         Launcher {
             modules: Modules::new(&gpu, fusion, disk, background.clone()),
             blas: Blas::new(&gpu, background.clone()),
+            convolutions: Convolutions::new(pool, background.clone()),
             batch: Batch::default(),
             background,
             had_brought: false,
@@ -107,6 +112,7 @@ impl Launcher {
     /// Forgets kernels that were not used since the last call; `trim` unloads them.
     pub fn forget_unused(&mut self) {
         self.modules.forget_unused();
+        self.convolutions.forget_unused();
     }
 
     /// Unloads what is no longer used, once no graph is left.
@@ -119,6 +125,7 @@ impl Launcher {
         self.background.end();
         self.modules.clear(idle);
         self.blas.clear(idle);
+        self.convolutions.clear();
     }
 
     /// Queues the launches of a plan: inputs and outputs by address, in the plan's order.
@@ -187,7 +194,29 @@ impl Launcher {
     /// See [`Trouble`]; of what was launched before, all harm that can come is to the step's own results.
     pub fn send(&mut self, site: &dyn Site) -> Result<(), Trouble> {
         self.modules.were_seen();
-        self.batch.send(&site.stream(), &self.blas)
+        self.batch.send(&site.stream(), &self.blas, &self.convolutions)
+    }
+
+    /// Queues a library's call, whose handle is ready.
+    pub(super) fn library(&mut self, site: &dyn Site, called: Called<u64>) {
+        match site.transcript() {
+            Some(transcript) => transcript.library(&called),
+            None => self.batch.library(called),
+        }
+    }
+
+    /// A library's call as a graph, by capturing it on a stream that has nothing to do with it; a
+    /// product works in the workspace of a lane.
+    pub(super) fn captured(
+        &self,
+        raw: nvidia::Raw,
+        called: &Called<u64>,
+        home: usize,
+    ) -> Result<Captured, Trouble> {
+        match called {
+            Called::Product(product) => self.blas.captured(raw, product, home),
+            Called::Convolution(convolved) => self.convolutions.captured(raw, convolved),
+        }
     }
 
     /// Queues one launch of a kernel from outside.

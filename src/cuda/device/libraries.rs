@@ -7,7 +7,30 @@
 #![allow(unsafe_code)]
 
 use libloading::Library;
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
+
+/// A library's answer to a call: 0, or what is wrong.
+pub(super) type Status = c_int;
+
+/// What is called of a library, by its symbols, as `Calls`.
+macro_rules! calls {
+    ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
+        /// What is called of the library.
+        struct Calls {
+            $($field: unsafe extern "C" fn($($argument),*) -> Status,)*
+        }
+
+        impl Calls {
+            fn of(library: &Library) -> Result<Calls, String> {
+                // SAFETY: these are the types that the library's header gives them, and it stays
+                // open as long as they are kept.
+                Ok(Calls { $($field: *unsafe { library.get($name) }.map_err(|e| e.to_string())?,)* })
+            }
+        }
+    };
+}
+pub(super) use calls;
 
 /// True where `is_there` is, be it that the library of this name had to be opened by its path.
 pub(super) fn find(name: &str, is_there: impl Fn() -> bool) -> bool {
@@ -26,13 +49,14 @@ pub(super) fn missing(name: &str) -> String {
     let what = match name {
         "cuda" => "NVIDIA's driver",
         "nvrtc" => "NVRTC, the compiler of kernels",
+        "cudnn" => "cuDNN, convolutions",
         _ => "cuBLAS, products of matrices",
     };
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let folders: Vec<String> = folders().iter().map(|folder| folder.display().to_string()).collect();
     let others = if folders.is_empty() { "no folder".into() } else { folders.join(", ") };
     format!(
-        "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, and with the endings of CUDA 12 and 13, \
+        "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, and with the endings of its versions, \
          in the loader's path (LD_LIBRARY_PATH is \"{path}\"), and in what there is of Python's wheels ($VIRTUAL_ENV, \
          $CONDA_PREFIX, ~/.local, /usr/local, /usr) and of toolkits ($CUDA_HOME, $CUDA_PATH, /usr/local/cuda): {others}"
     )

@@ -5,11 +5,12 @@
 
 #![allow(unsafe_code)]
 
-use super::Trouble;
 use super::args::pointers;
-use super::gemm::Multiplied;
+use super::called::Called;
 use super::nvidia::{Opened, Raw};
 use super::transcript::{Noted, Spot};
+use super::{Trouble, describe};
+use crate::graph::operation::Refusal;
 use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::ptr::{null, null_mut};
@@ -30,16 +31,16 @@ pub(super) struct Kernel {
     made: Option<(Node, Vec<u64>)>,
 }
 
-/// A library's product, a graph of its own that is a node.
-pub(super) struct Product {
-    pub noted: Multiplied<Spot>,
+/// What a library computes, a graph of its own that is a node.
+pub(super) struct Child {
+    pub noted: Called<Spot>,
     /// With the addresses that the executable graph has.
-    made: Option<(Node, [u64; 3])>,
+    made: Option<(Node, Called<u64>)>,
 }
 
-impl Product {
-    pub fn new(noted: Multiplied<Spot>) -> Product {
-        Product { noted, made: None }
+impl Child {
+    pub fn new(noted: Called<Spot>) -> Child {
+        Child { noted, made: None }
     }
 }
 
@@ -126,23 +127,22 @@ impl Replay {
         Ok(Node(node))
     }
 
-    /// Has a product captured with these addresses for the launches to come, where it has others;
-    /// the first time it is added behind what was added last. Its node.
-    pub fn put_product(
+    /// Has a library's call captured with these addresses for the launches to come, where it has
+    /// others; the first time it is added behind what was added last. Its node.
+    pub fn put_child(
         &mut self,
-        product: &mut Product,
-        at: [u64; 3],
+        part: &mut Child,
+        called: Called<u64>,
         last: Option<Node>,
-        captured: impl Fn(&Multiplied<u64>) -> Result<Captured, Trouble>,
+        captured: impl Fn(&Called<u64>) -> Result<Captured, Trouble>,
     ) -> Result<Node, Trouble> {
-        if let Some((node, sent)) = &product.made
-            && *sent == at
+        if let Some((node, sent)) = &part.made
+            && sent.at() == called.at()
         {
             return Ok(*node);
         }
-        let Multiplied { dtype, ref calls, adds, .. } = product.noted;
-        let child = captured(&Multiplied { dtype, calls: calls.clone(), adds, at })?;
-        let node = match &product.made {
+        let child = captured(&called)?;
+        let node = match &part.made {
             Some((node, _)) => {
                 // SAFETY: the graphs are ours, and the child is made as the first one was; launches
                 // that are under way keep what they were given.
@@ -163,7 +163,7 @@ impl Replay {
                 Node(node)
             }
         };
-        product.made = Some((node, at));
+        part.made = Some((node, called));
         Ok(node)
     }
 
@@ -196,24 +196,33 @@ impl Replay {
 
 impl Captured {
     /// What `calls` has libraries queue on a stream, as a graph; nothing of it runs. Other threads
-    /// may go on calling the driver.
-    pub fn of<E>(raw: Raw, calls: impl FnOnce() -> Result<(), E>) -> Result<Result<Captured, E>, Trouble> {
+    /// may go on calling the driver. `said` is asked what their error means when the stream may be
+    /// asked again.
+    pub fn of<E>(
+        raw: Raw,
+        calls: impl FnOnce() -> Result<(), E>,
+        said: impl FnOnce(E) -> Trouble,
+    ) -> Result<Captured, Trouble> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is there; this thread alone gives it work.
         let begun = unsafe { sys::cuStreamBeginCapture_v2(raw.handle(), mode) };
         Trouble::of("cuStreamBeginCapture", begun)?;
         let done = calls();
-        let mut graph = null_mut();
+        let (call, mut graph) = ("cuStreamEndCapture", null_mut());
         // SAFETY: begun above; the place can be written.
         let ended = unsafe { sys::cuStreamEndCapture(raw.handle(), &mut graph) };
         let captured = Captured(graph);
-        let failed = match (done, Trouble::of("cuStreamEndCapture", ended)) {
-            (Ok(()), Ok(())) => return Ok(Ok(captured)),
-            (Ok(()), Err(trouble)) => Err(trouble),
-            (Err(why), _) => Ok(Err(why)),
+        let failed = match (done, Trouble::of(call, ended)) {
+            (Ok(()), Ok(())) => return Ok(captured),
+            (Err(why), _) => said(why),
+            // A capture that did not work out leaves the context as it was.
+            (Ok(()), Err(_)) if is_of_capture(ended) => {
+                Refusal::kernel(format!("{call}: {}", describe(ended))).into()
+            }
+            (Ok(()), Err(trouble)) => trouble,
         };
         captured.destroy();
-        failed
+        Err(failed)
     }
 
     pub fn destroy(self) {
@@ -222,4 +231,19 @@ impl Captured {
             let _ = unsafe { sys::cuGraphDestroy(self.0) };
         }
     }
+}
+
+/// What a stream says when a capture on it came to nothing.
+fn is_of_capture(status: sys::CUresult) -> bool {
+    use sys::CUresult::*;
+    matches!(
+        status,
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            | CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            | CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+            | CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+            | CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+            | CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            | CUDA_ERROR_CAPTURED_EVENT
+    )
 }

@@ -18,7 +18,7 @@
 //! - `clear(&mut self, idle)`: unloads modules and ends cuBLAS handles; `idle` proves that nothing runs any more.
 //!
 //! Unsafe code stands with the libraries' calls: `nvidia`, `pinned` and `made` for the driver,
-//! `blas`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`. There
+//! `blas`, `dnn`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`. There
 //! the views are believed: addresses are numbers, and who makes a view answers for it, as on the
 //! host.
 //!
@@ -32,8 +32,12 @@ mod batch;
 mod blas;
 pub(crate) mod cache;
 pub(crate) mod call;
+mod called;
 mod compile;
 pub(crate) mod context;
+mod convolution;
+mod convolve;
+mod dnn;
 pub(crate) mod doubt;
 pub(crate) mod download;
 mod driver;
@@ -42,6 +46,7 @@ mod gemm;
 pub(crate) mod graph;
 mod group;
 pub(crate) mod handed;
+mod handles;
 pub(crate) mod lanes;
 pub(crate) mod launch;
 mod libraries;

@@ -8,7 +8,7 @@ use super::call::{GivenOperand, UnderWay};
 use super::doubt::{Doubt, Doubts, Known};
 use super::gear::Gear;
 use super::graph::{Graph, Input, Output, Part, Source, Verdict, Where};
-use super::made::{Kernel, Product};
+use super::made::{Child, Kernel};
 use super::step::Operand;
 use super::transcript::{self, Item, Kind, Life, Played, Spot, Transcript, spoken_of};
 use crate::graph::call::Call;
@@ -187,11 +187,11 @@ impl Gear {
                     }
                     Part::Kernel(Kernel::new(noted, found))
                 }
-                Item::Product(product) => {
-                    if !product.at.iter().all(is_there) {
+                Item::Library(called) => {
+                    if !called.at().iter().all(is_there) {
                         return None;
                     }
-                    Part::Product(Product::new(product))
+                    Part::Library(Child::new(called))
                 }
             });
         }

@@ -7,6 +7,7 @@
 use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::Plan;
+use crate::cuda::kernels::convolution::Convolution;
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::ops;
 use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
@@ -112,9 +113,17 @@ impl CudaQueue for Queue<'_> {
             self.launcher.run(self.site, plan, &inputs, &outputs)
         } else if let Some(product) = work.downcast_ref::<Product>() {
             self.launcher.product(self.site, product, inputs[0].ptr, inputs[1].ptr, outputs[0].ptr)
+        } else if let Some(asked) = work.downcast_ref::<Convolution>() {
+            self.launcher.convolution(self.site, asked, [inputs[0].ptr, inputs[1].ptr, outputs[0].ptr])
         } else {
             Err(Trouble::no_kernel("work of an unknown kind"))
         };
         self.keep(done)
+    }
+
+    fn takes(&mut self, work: &dyn Any) -> Result<bool, Refusal> {
+        let Some(asked) = work.downcast_ref::<Convolution>() else { return Ok(true) };
+        let takes = self.launcher.convolves(self.site, asked);
+        self.keep(takes)
     }
 }

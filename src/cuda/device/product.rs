@@ -10,8 +10,10 @@
 //! would save a pass, but know a bias, ReLU and GELU alone, and round a half once where the ops
 //! apart round twice: a value would depend on what was fused.
 
+use super::called::Called;
 use super::context::has_cublas;
 use super::gemm::{Misfit, Multiplied, calls};
+use super::handles::Use;
 use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::matmul::Product;
@@ -39,7 +41,6 @@ impl Launcher {
         let work =
             [product.m, product.k, product.n].iter().fold(product.batch.numel(), |x, &n| x.saturating_mul(n));
         if product.dtype.is_float() && work > 0 && has_cublas() {
-            let stream = site.stream();
             let ready = match calls(product) {
                 Ok(calls) => Some((calls, a, b)),
                 Err(Misfit::Size) => None,
@@ -60,14 +61,8 @@ impl Launcher {
             };
             if let Some((calls, a, b)) = ready {
                 let (dtype, adds) = (product.dtype, product.adds);
-                let multiplied = Multiplied { dtype, calls, adds, at: [a, b, out] };
-                if let Some(transcript) = site.transcript() {
-                    self.blas.ready_to_capture()?;
-                    transcript.product(multiplied);
-                } else {
-                    self.blas.ready(stream.number)?;
-                    self.batch.product(multiplied);
-                }
+                self.blas.handles.ready(Use::of(site))?;
+                self.library(site, Called::Product(Multiplied { dtype, calls, adds, at: [a, b, out] }));
                 return Ok(());
             }
         }

@@ -36,6 +36,10 @@ impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
         old.iter().filter_map(|k| self.slots.remove(k)).map(|(v, _)| v).collect()
     }
 
+    pub fn remove(&mut self, key: &K) {
+        self.slots.remove(key);
+    }
+
     /// Empties it.
     pub fn clear(&mut self) {
         self.slots.clear();

@@ -9,7 +9,7 @@ use super::download::PIECE;
 use super::lanes::Mark;
 use super::launch::Launcher;
 use super::module::Fusion;
-use super::nvidia::{Allocation, Idle, Span};
+use super::nvidia::{self, Allocation, Idle, Span};
 use super::pinned::{Cargo, Pinned, PinnedBlock};
 use super::pool::Pool;
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
@@ -34,6 +34,7 @@ pub(super) struct Rig {
     gpu: Gpu,
     pub stream: Stream,
     pool: Arc<Pool>,
+    drivers: nvidia::Pool,
     pinned: Arc<Pinned>,
     cargo: RefCell<Cargo>,
     owned: RefCell<Vec<Allocation>>,
@@ -50,6 +51,7 @@ impl Rig {
         Rig {
             gpu: context.gpu,
             pool: Pool::new(context.pool, 0),
+            drivers: context.pool,
             context: Some(context),
             stream,
             pinned: Arc::new(Pinned::of(0)),
@@ -71,7 +73,7 @@ impl Rig {
     pub fn launcher(&self, fusion: Fusion) -> Launcher {
         let me = std::thread::current();
         let background = Background::new(self.gpu.context, Arc::new(move || me.unpark()));
-        Launcher::with(self.gpu, fusion, Disk::from_environment(), background)
+        Launcher::with(self.gpu, self.drivers, fusion, Disk::from_environment(), background)
     }
 
     /// Does what a step does: again until all is there, then its launches.

@@ -7,8 +7,8 @@
 //! and of the driver only what a launch is.
 
 use super::args::Words;
+use super::called::Called;
 use super::doubt::Doubt;
-use super::gemm::Multiplied;
 use super::nvidia::Function;
 use crate::graph::value::{Buffer, INLINE_BYTES};
 use crate::sync::{Mutex, lock};
@@ -44,10 +44,9 @@ pub(super) struct Noted {
     pub addresses: Vec<(usize, Spot)>,
 }
 
-#[derive(Clone, Debug)]
 pub(super) enum Item {
     Launch(Noted),
-    Product(Multiplied<Spot>),
+    Library(Called<Spot>),
 }
 
 /// How long a base lives, in items.
@@ -196,10 +195,9 @@ impl Transcript {
         lock(&self.0).items.push(Item::Launch(Noted { function, grid, shared, words, starts, addresses }));
     }
 
-    /// Notes a library's product.
-    pub(super) fn product(&self, product: Multiplied<u64>) {
-        let Multiplied { dtype, calls, adds, at } = product;
-        lock(&self.0).items.push(Item::Product(Multiplied { dtype, calls, adds, at: at.map(spot) }));
+    /// Notes a library's call.
+    pub(super) fn library(&self, called: &Called<u64>) {
+        lock(&self.0).items.push(Item::Library(called.placed(|&at| spot(at))));
     }
 
     /// What was noted, or why it cannot be.

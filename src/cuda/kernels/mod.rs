@@ -13,6 +13,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod bundle;
+pub(crate) mod convolution;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod generate;

@@ -1,11 +1,13 @@
-//! Convolutions on CUDA, as products of matrices over columns.
+//! Convolutions on CUDA: by cuDNN where it is there and takes them, else as products of matrices
+//! over columns.
 //!
-//! The elements under each output are laid below each other (`im2col`), so that cuBLAS does the
-//! work; in groups a direct kernel does. The batch is cut so that columns stay within bounds.
+//! For those the elements under each output are laid below each other (`im2col`), so that cuBLAS
+//! does the work; in groups a direct kernel does. The batch is cut so that columns stay within bounds.
 //! Halves are added in float32, and where sums are cut, they are rounded to halves once at the end.
 
 use super::OnCuda;
 use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
+use crate::cuda::kernels::convolution::{Convolution, Side};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::window::{self, Way};
 use crate::cuda::kernels::{Plan, reduce};
@@ -61,6 +63,28 @@ fn begin(cuda: &mut CudaRun<'_>) -> Result<bool, Refusal> {
     Ok(true)
 }
 
+/// Has a library compute it, where there is one that takes it: from operands in the order that
+/// `side` says. True where it does.
+fn by_library(
+    cuda: &mut CudaRun<'_>,
+    side: Side,
+    geo: &Geometry,
+    [a, b]: [CudaView<'_>; 2],
+) -> Result<bool, Refusal> {
+    let (out, adds) = (cuda.output(), cuda.inputs().len() > 2);
+    let asked = Convolution { dtype: out.dtype, side, geometry: *geo, adds };
+    // Products of float64 have tensor cores of their own.
+    if out.dtype == DType::F64 || !cuda.queue.takes(&asked)? {
+        return Ok(false);
+    }
+    begin(cuda)?;
+    let mut lent: [Strides; 2] = Default::default();
+    let [for_a, for_b] = &mut lent;
+    let (a, b) = (contiguous(cuda, a, for_a)?, contiguous(cuda, b, for_b)?);
+    cuda.work(&asked, &[a, b], &[out])?;
+    Ok(true)
+}
+
 /// The step between all elements of a plane, where there is one.
 fn even(x: &CudaView<'_>) -> Option<isize> {
     let last = *x.strides.last()?;
@@ -80,6 +104,12 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (x, w) = (inputs[0], inputs[1]);
     let [depth, outs] = geo.channels;
     if out.numel() == 0 {
+        return Ok(());
+    }
+    // A kernel of one element on planes without gaps: the value is its own columns.
+    let plain = window.taps() == 1 && window.stride == [1; 3] && window.padding == [[0; 2]; 3];
+    let columns = even(&x).filter(|_| plain && geo.groups == 1);
+    if columns.is_none() && by_library(cuda, Side::Output, geo, [x, w])? {
         return Ok(());
     }
     let adds = begin(cuda)?;
@@ -102,9 +132,7 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
             b,
             adds,
         };
-        // A kernel of one element on planes without gaps: the value is its own columns.
-        let plain = window.taps() == 1 && window.stride == [1; 3] && window.padding == [[0; 2]; 3];
-        if let Some(step) = even(&x).filter(|_| plain) {
+        if let Some(step) = columns {
             let b = numbers(&[x.strides[0], x.strides[1], step]);
             multiply(cuda, &product(geo.batch, b), [w.ptr, x.ptr], out.ptr)?;
         } else {
@@ -130,7 +158,7 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), &geo.window);
     let (dy, w) = (inputs[0], inputs[1]);
     let [depth, outs] = geo.channels;
-    if out.numel() == 0 {
+    if out.numel() == 0 || by_library(cuda, Side::Input, geo, [w, dy])? {
         return Ok(());
     }
     let adds = begin(cuda)?;
@@ -185,7 +213,12 @@ fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     if geo.batch * places == 0 {
         return fill(cuda, Scalar::Int(0), out);
     }
-    let dtype = wide(out.dtype);
+    if by_library(cuda, Side::Weight, geo, [inputs[1], inputs[0]])? {
+        return Ok(());
+    }
+    // Where no sum is cut, the one product adds halves in float32 itself.
+    let whole = images(geo.batch, (geo.groups * rows + all) * places * out.dtype.size()) == geo.batch;
+    let dtype = if whole { out.dtype } else { wide(out.dtype) };
     let mut lent: [Strides; 2] = Default::default();
     let [a, b] = &mut lent;
     let dy = converted(cuda, inputs[0], dtype, a)?;

@@ -61,6 +61,8 @@ pub(crate) struct Manner {
     pub nvtx: bool,
     /// Products of float32 may round to TF32.
     pub tf32: bool,
+    /// Convolutions go through cuDNN, where it is there.
+    pub cudnn: bool,
     /// Handles are made as the device opens.
     pub warm: bool,
     /// Bytes of page-locked memory.

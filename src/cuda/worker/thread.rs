@@ -98,7 +98,8 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
     let worker = match opened {
         Ok(mut gear) => Some(Worker {
             gear: {
-                gear.set(shared.manner.tf32, shared.manner.warm);
+                let manner = shared.manner;
+                gear.set(manner.tf32, manner.cudnn, manner.warm);
                 gear
             },
             queues: (0..lanes).map(|_| Queue::default()).collect(),

@@ -5,8 +5,7 @@ use crate::memory::{Life, Place, Touch};
 use crate::pools::default_of;
 use crate::sim::{Sim, call, call_holding, may_wait};
 use crate::status::{
-    HOST_MEMORY_NOT_REGISTERED, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome,
-    STREAM_CAPTURE_UNSUPPORTED, SUCCESS, Status,
+    HOST_MEMORY_NOT_REGISTERED, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome, SUCCESS, Status,
 };
 use crate::work::Work;
 use std::sync::Arc;
@@ -92,9 +91,7 @@ fn allocate_async(pointer: Out<Handle>, len: usize, pool: Option<Handle>, stream
         let this = sim.streams.get(&stream).ok_or(INVALID_HANDLE)?;
         let context = this.context;
         sim.healthy(context)?;
-        if this.capture.is_some() {
-            return Err(STREAM_CAPTURE_UNSUPPORTED);
-        }
+        sim.not_captured(stream)?;
         let (device, pool) = match pool {
             Some(pool) => (sim.pool(pool)?.device, id(Kind::Pool, pool)?),
             None => (sim.device_of(context), default_of(sim.device_of(context))),
@@ -137,9 +134,7 @@ pub extern "C" fn cuMemFreeAsync(pointer: Handle, stream: Handle) -> Status {
         }
         let this = sim.streams.get(&stream).ok_or(INVALID_HANDLE)?;
         sim.healthy(this.context)?;
-        if this.capture.is_some() {
-            return Err(STREAM_CAPTURE_UNSUPPORTED);
-        }
+        sim.not_captured(stream)?;
         let (len, place) = sim.owned("cuMemFreeAsync", pointer)?;
         if !matches!(place, Place::Device(_)) {
             return Err(INVALID_VALUE);

@@ -57,6 +57,7 @@ controls! {
     futsim_no_peers(i32) -> Status;
     futsim_silent_peers(i32) -> Status;
     futsim_threads_apart(i32) -> Status;
+    futsim_watch_shared(i32) -> Status;
     futsim_forbid_blocking(i32);
     futsim_stats(*mut Stats) -> Status;
     futsim_report_count(*const c_char) -> u64;
@@ -199,6 +200,12 @@ impl Simulator {
     /// seen.
     pub fn threads_apart(&self, on: bool) {
         (self.0.futsim_threads_apart)(i32::from(on));
+    }
+
+    /// Whether kernels that are loaded from now on are watched for races in shared memory (kind
+    /// `race`).
+    pub fn watch_shared(&self, on: bool) {
+        (self.0.futsim_watch_shared)(i32::from(on));
     }
 
     /// Reports calls that may block on the calling thread (kind `blocking`).

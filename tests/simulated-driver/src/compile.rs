@@ -5,14 +5,18 @@
 //! process compiles nothing.
 
 use crate::scan::{GLOBAL, SHARED, scan};
+use crate::shared::WATCHED;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 
+const CORE: &str = include_str!("shim/core.h");
+/// Comes behind the core where races in shared memory are looked for.
+const WATCH: &str = include_str!("shim/shared.h");
 const SHIM: &str = concat!(
-    include_str!("shim/core.h"),
     include_str!("shim/warp.h"),
     include_str!("shim/math.h"),
     include_str!("shim/half.h"),
@@ -38,6 +42,12 @@ const FLAGS: [&str; 11] = [
     "-fsanitize-undefined-trap-on-error",
 ];
 
+/// Beside these, where races in shared memory are looked for: an access is a call of the shim's.
+const WATCHED_FLAGS: [&str; 2] = ["-fsanitize=thread", "--param=tsan-distinguish-volatile=1"];
+
+/// Of what `scan` does to a source: what was compiled before a change of it is not found again.
+const SCANNED: &str = "2";
+
 /// A program as NVRTC was given it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -49,6 +59,10 @@ pub struct Program {
     pub defines: Vec<String>,
     /// `__CUDA_ARCH__`.
     pub arch: u32,
+}
+
+fn shim(watched: bool) -> String {
+    if watched { [CORE, WATCH, SHIM].concat() } else { [CORE, SHIM].concat() }
 }
 
 fn compiler() -> String {
@@ -121,7 +135,9 @@ impl Program {
     pub fn compile(&self) -> Result<PathBuf, String> {
         let version = version()?;
         let arch = self.arch.to_string();
-        let key = hash(&[SHIM, &FLAGS.join(" "), &version, &self.defines.join(" "), &arch, &self.source]);
+        let watched = WATCHED.load(Relaxed);
+        let (shim, flags) = (shim(watched), FLAGS.join(" "));
+        let key = hash(&[SCANNED, &shim, &flags, &version, &self.defines.join(" "), &arch, &self.source]);
         let folder = folder();
         let path = folder.join(format!("{key:032x}.so"));
         // Each program once: a second caller with the same one finds the first's.
@@ -132,7 +148,7 @@ impl Program {
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let temporary = |end: &str| folder.join(format!("{key:032x}.{}.{end}", std::process::id()));
         let (text, object) = (temporary("cpp"), temporary("so"));
-        let result = self.build(&text, &object);
+        let result = self.build(&text, &object, watched);
         let result = result.and_then(|()| {
             // Atomic, so that another process sees all of it or nothing.
             std::fs::rename(&object, &path).map_err(|error| error.to_string())
@@ -142,7 +158,7 @@ impl Program {
         result.map(|()| path)
     }
 
-    fn build(&self, text: &Path, object: &Path) -> Result<(), String> {
+    fn build(&self, text: &Path, object: &Path, watched: bool) -> Result<(), String> {
         let write = |content: &str| std::fs::write(text, content).map_err(|error| error.to_string());
         write(&format!("# 1 \"{}\"\n{}\n", self.name, self.source))?;
         let mut preprocess = Command::new(compiler());
@@ -153,7 +169,7 @@ impl Program {
         let preprocessed = run(preprocess)?;
 
         let found = scan(&preprocessed);
-        let mut unit = format!("# 1 \"shim\"\n{SHIM}\n{}\n# 1 \"entries\"\n", found.text);
+        let mut unit = format!("# 1 \"shim\"\n{}\n{}\n# 1 \"entries\"\n", shim(watched), found.text);
         for (name, fields) in &found.structs {
             let _ = write!(
                 unit,
@@ -174,8 +190,23 @@ impl Program {
         unit += "    {0, 0, 0}};\n";
         write(&unit)?;
         let mut compile = Command::new(compiler());
-        compile.args(FLAGS).args(["-shared", "-Wl,-Bsymbolic", "-x", "c++"]).arg(text).arg("-o").arg(object);
-        run(compile).map(drop)
+        if !watched {
+            compile
+                .args(FLAGS)
+                .args(["-shared", "-Wl,-Bsymbolic", "-x", "c++"])
+                .arg(text)
+                .arg("-o")
+                .arg(object);
+            return run(compile).map(drop);
+        }
+        // Linked apart: the linker would be given the runtime that the shim stands for.
+        let part = object.with_extension("o");
+        compile.args(FLAGS).args(WATCHED_FLAGS).args(["-c", "-x", "c++"]).arg(text).arg("-o").arg(&part);
+        let mut link = Command::new(compiler());
+        link.args(["-shared", "-Wl,-Bsymbolic"]).arg(&part).arg("-o").arg(object);
+        let done = run(compile).and_then(|_| run(link)).map(drop);
+        let _ = std::fs::remove_file(&part);
+        done
     }
 
     /// The program as the bytes of a module image, by a compiler of this version. Nothing is lost, so that an image kept on disk

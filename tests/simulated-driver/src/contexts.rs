@@ -4,7 +4,7 @@ use crate::ffi::{Handle, Kind, Out, handle};
 use crate::sim::{CURRENT, Sim, call, call_holding, current_handle};
 use crate::status::{
     INVALID_DEVICE, INVALID_VALUE, Outcome, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED,
-    PEER_ACCESS_UNSUPPORTED, STREAM_CAPTURE_UNSUPPORTED, Status,
+    PEER_ACCESS_UNSUPPORTED, Status,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -214,12 +214,10 @@ pub extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32
 /// `cuCtxSynchronize`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    call_holding(|sim| {
+    call_holding(|mut sim| {
         let context = sim.healthy_current()?;
         let streams: Vec<u64> = sim.streams_of(context);
-        if streams.iter().any(|id| sim.streams.get(id).is_some_and(|stream| stream.capture.is_some())) {
-            return Err(STREAM_CAPTURE_UNSUPPORTED);
-        }
+        streams.iter().try_for_each(|&stream| sim.not_captured(stream))?;
         crate::streams::synchronize(sim, "cuCtxSynchronize", context, &streams).1
     })
 }

@@ -218,6 +218,13 @@ pub extern "C" fn futsim_threads_apart(on: i32) -> Status {
     })
 }
 
+/// 1: kernels that are loaded from now on are watched for races in shared memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn futsim_watch_shared(on: i32) -> Status {
+    crate::shared::WATCHED.store(on != 0, std::sync::atomic::Ordering::Relaxed);
+    crate::status::SUCCESS
+}
+
 /// 1: a call that may block, on the calling thread, is reported.
 #[unsafe(no_mangle)]
 pub extern "C" fn futsim_forbid_blocking(on: i32) {

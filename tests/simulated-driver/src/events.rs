@@ -75,7 +75,7 @@ fn record(event: Handle, stream: Handle) -> Status {
         sim.healthy(context)?;
         sim.stats.records += 1;
         if let Some(capture) = this.capture {
-            let front = sim.graphs.front(capture, stream);
+            let front = sim.graphs.front(capture, stream)?;
             if let Some(event) = sim.events.get_mut(&id) {
                 event.captured = Some((capture, front));
             }
@@ -113,8 +113,8 @@ pub extern "C" fn cuEventQuery(event: Handle) -> Status {
         sim.stats.queries += 1;
         let Some(event) = sim.events.get(&id) else { return Err(INVALID_HANDLE) };
         sim.healthy(event.context)?;
-        if event.captured.is_some() {
-            return Err(CAPTURED_EVENT);
+        if let Some((capture, _)) = event.captured {
+            return Err(sim.break_capture(capture, CAPTURED_EVENT));
         }
         if event.point.is_some_and(|point| !sim.has_run(point)) {
             sim.grant_query();
@@ -129,13 +129,13 @@ pub extern "C" fn cuEventQuery(event: Handle) -> Status {
 /// `cuEventSynchronize`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: Handle) -> Status {
-    call_holding(|sim| {
+    call_holding(|mut sim| {
         let id = sim.event(event)?;
         let Some(event) = sim.events.get(&id) else { return Err(INVALID_HANDLE) };
         let (context, point, clock) = (event.context, event.point, event.clock.clone());
         sim.healthy(context)?;
-        if event.captured.is_some() {
-            return Err(CAPTURED_EVENT);
+        if let Some((capture, _)) = event.captured {
+            return Err(sim.break_capture(capture, CAPTURED_EVENT));
         }
         let (mut sim, outcome) = wait(sim, "cuEventSynchronize", |sim| match sim.healthy(context) {
             Err(error) => Some(Err(error)),

@@ -142,6 +142,7 @@ pub enum Kind {
     GraphNode,
     Blas,
     BlasLt,
+    Dnn,
     Program,
 }
 

@@ -8,6 +8,7 @@
 
 use crate::image::{Image, Shape};
 use crate::limit::Watched;
+use crate::shared;
 use crate::status::{ASSERT, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT};
 use crate::trap::{self, Ending, Trap};
 use crate::work::Fault;
@@ -137,6 +138,7 @@ pub fn run(
     trap::install();
     let _watched = Watched::new();
     image.begin(&API, shape, descending);
+    shared::begin(image, (shape.dynamic as usize, shape.dynamic_bytes));
     let threads = shape.block.iter().product::<u32>() as usize;
     let mut slots: Vec<Option<Parked>> = Vec::new();
     loop {
@@ -226,6 +228,7 @@ fn release(
             let Some((present, values)) = collective(&slots[mine.clone()], mask, lane)? else { continue };
             done |= present;
             lanes.push(values);
+            shared::collective(warp, present);
             for other in (0..32).filter(|other| present >> other & 1 == 1) {
                 chosen.push((warp * 32 + other, present, Some(lanes.len() - 1)));
             }
@@ -243,6 +246,7 @@ fn release(
             return Err(Fault { status: LAUNCH_TIMEOUT, text });
         }
         let value = barrier_value(slots)?;
+        shared::barrier();
         chosen = (0..slots.len()).filter(|&i| slots[i].is_some()).map(|i| (i, value, None)).collect();
     }
     if descending {

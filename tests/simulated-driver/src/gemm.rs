@@ -36,9 +36,11 @@ impl Type {
         }
     }
 
+    /// An element as a number.
+    ///
     /// # Safety
     /// `base` is the address of at least `index + 1` elements of this type that nobody writes meanwhile.
-    unsafe fn read(self, base: usize, index: usize) -> f64 {
+    pub unsafe fn read(self, base: usize, index: usize) -> f64 {
         let at = base + index * self.bytes();
         // SAFETY: the caller's promise.
         unsafe {
@@ -51,9 +53,11 @@ impl Type {
         }
     }
 
+    /// Writes an element, rounded to its type.
+    ///
     /// # Safety
     /// As `read`, and nobody else uses the element meanwhile.
-    unsafe fn write(self, base: usize, index: usize, value: f64) {
+    pub unsafe fn write(self, base: usize, index: usize, value: f64) {
         let at = base + index * self.bytes();
         // SAFETY: the caller's promise. A value is an f32 here unless the type is F64, so each
         // rounds once.

@@ -2,6 +2,7 @@
 //! it.
 
 use crate::fibers::Api;
+use crate::shared::{HOOKS, Hooks};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -81,6 +82,8 @@ struct RawEntry {
 pub struct Image {
     library: *mut c_void,
     raw: *const Raw,
+    /// It tells of its accesses.
+    watched: bool,
     /// Its kernels.
     pub entries: Vec<Entry>,
 }
@@ -145,7 +148,11 @@ fn open(path: &Path) -> Result<Image, String> {
             (row.describe)(collect, (&raw mut entry).cast());
             entries.push(entry);
         }
-        Ok(Image { library, raw, entries })
+        let hooks = libc::dlsym(library, c"futsim_hooks".as_ptr()) as *mut Hooks;
+        if !hooks.is_null() {
+            hooks.write(HOOKS);
+        }
+        Ok(Image { library, raw, watched: !hooks.is_null(), entries })
     }
 }
 
@@ -154,6 +161,11 @@ impl Image {
         // SAFETY: the pointer leads to the shim's state, which only this thread (the scheduler's)
         // changes.
         unsafe { (*self.raw).state.read_volatile() }
+    }
+
+    /// Whether its kernels tell of their accesses.
+    pub fn is_watched(&self) -> bool {
+        self.watched
     }
 
     /// Sets up a launch. The memory at `dynamic` is the launch's until its last thread has ended.

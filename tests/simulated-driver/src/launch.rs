@@ -8,7 +8,8 @@ use crate::image::{Image, Pointer, Shape};
 use crate::memory::Touch;
 use crate::module::Function;
 use crate::random::Random;
-use crate::sim::{LAUNCHES, Sim, call};
+use crate::shared;
+use crate::sim::{LAUNCHES, Sim, call, lock};
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome, Status};
 use crate::work::{Fault, Work};
 use std::ffi::c_void;
@@ -63,7 +64,11 @@ impl Launch {
         let entry = &self.image.entries[self.entry];
         let (dynamic, dynamic_bytes) = (shared.as_mut_ptr().cast(), self.shared);
         let shape = Shape { grid: self.grid, block: self.block, dynamic, dynamic_bytes };
-        fibers::run(&self.image, entry.work, &mut addresses, &shape, descending)
+        let done = fibers::run(&self.image, entry.work, &mut addresses, &shape, descending);
+        for found in shared::end() {
+            lock().report("race", format!("kernel {}: {found}", entry.name));
+        }
+        done
     }
 
     /// What it reads and writes. A pointer reaches all of the allocation that it points into.

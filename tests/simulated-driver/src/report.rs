@@ -113,6 +113,8 @@ pub struct Stats {
     pub live_pools: u64,
     /// Rights on pools that were given or taken.
     pub accesses: u64,
-    /// Handles of cuBLAS not destroyed.
+    /// Handles of cuBLAS and of cuDNN not destroyed.
     pub live_handles: u64,
+    /// Convolutions of cuDNN put on a stream.
+    pub convolutions: u64,
 }

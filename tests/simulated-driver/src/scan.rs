@@ -131,8 +131,11 @@ pub fn scan(source: &str) -> Found {
                 }
             }
             "{" => {
-                // The braces of `extern "C"` and of a namespace enclose top-level statements.
-                let linkage = tokens[statement..at].iter().any(|&t| t == "namespace" || t.starts_with('"'));
+                // The braces of `extern "C"` and of a namespace enclose top-level statements; those of a
+                // function that is `extern "C"` do not.
+                let before = &tokens[statement..at];
+                let last = before.iter().rev().find(|t| !is_blank(t));
+                let linkage = before.contains(&"namespace") || last.is_some_and(|t| t.starts_with('"'));
                 if !(linkage && depth == 0) {
                     depth += 1;
                 } else {
@@ -311,6 +314,13 @@ fn declared(statement: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared_variables_of_a_kernel_that_is_extern_c_are_filled() {
+        let found = scan("extern \"C\" __futsim_global__ void k(float* x) { __futsim_shared__ int n; }");
+        assert!(found.text.contains("static int n; FUTSIM_FRESH(n);"), "{}", found.text);
+        assert_eq!(found.kernels, ["k"]);
+    }
 
     #[test]
     fn kernels_are_found_behind_attributes_and_declarations_are_not() {

@@ -255,6 +255,7 @@ pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option
 /// `stall`).
 pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
     let context = sim.healthy_current()?;
+    sim.is_safe()?;
     let under_way = |sim: &Sim| {
         let mut streams = sim.streams.values().filter(|stream| stream.context == context);
         streams.any(|stream| {

@@ -5,7 +5,7 @@ use crate::ffi::{Handle, Kind, Out, handle, id};
 use crate::memory::Touch;
 use crate::race::Clock;
 use crate::sim::{Guard, Sim, call, call_holding, wait, wake_scheduler, wake_waiters};
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, STREAM_CAPTURE_UNSUPPORTED, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, Status};
 use crate::work::{Item, Work};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -133,7 +133,10 @@ impl Sim {
         if let Some(capture) = this.capture {
             return self.graphs.add_node(capture, stream, label, work, touches);
         }
-        let at = this.enqueued + 1;
+        let (at, context) = (this.enqueued + 1, this.context);
+        if self.contexts.get(&context).is_some_and(|context| context.legacy_stream == Some(stream)) {
+            self.legacy_is_free(context)?;
+        }
         let implicit = self.implicit_needs(stream);
         for &(other, position) in &implicit {
             let mut clock = self.race.clock_of(other);
@@ -277,10 +280,9 @@ pub extern "C" fn cuStreamQuery(stream: Handle) -> Status {
         sim.stats.queries += 1;
         let Some(this) = sim.streams.get(&id) else { return Err(INVALID_HANDLE) };
         sim.healthy(this.context)?;
-        if this.capture.is_some() {
-            return Err(STREAM_CAPTURE_UNSUPPORTED);
-        }
-        if this.completed < this.enqueued {
+        let behind = this.completed < this.enqueued;
+        sim.not_captured(id)?;
+        if behind {
             sim.grant_query();
             return Err(NOT_READY);
         }
@@ -298,9 +300,7 @@ pub extern "C" fn cuStreamSynchronize(stream: Handle) -> Status {
         let Some(this) = sim.streams.get(&id) else { return Err(INVALID_HANDLE) };
         let context = this.context;
         sim.healthy(context)?;
-        if this.capture.is_some() {
-            return Err(STREAM_CAPTURE_UNSUPPORTED);
-        }
+        sim.not_captured(id)?;
         synchronize(sim, "cuStreamSynchronize", context, &[id]).1
     })
 }

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 
 /// Sizes of a convolution.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Geometry {
     pub batch: usize,
     pub groups: usize,

@@ -13,7 +13,9 @@ pub const TESTS: &[(&str, Test)] = &[
     ("branches_that_conflict_are_reported_once", conflict),
     ("a_capture_that_is_not_joined_is_an_error", unjoined),
     ("waiting_in_a_capture_for_uncaptured_work_is_an_error", isolation),
-    ("synchronising_and_allocating_in_a_capture_are_refused", refused),
+    ("synchronising_asking_and_allocating_in_a_capture_break_it", refused),
+    ("calls_that_may_wait_break_captures_as_their_modes_say", unsafe_calls),
+    ("the_legacy_stream_and_other_threads_leave_captures_alone_or_break_them", legacy_and_threads),
     ("kernel_nodes_take_new_parameters", parameters),
     ("a_graph_launch_is_ordered_and_checked_as_one_item", one_item),
     ("an_executable_graph_outlives_its_graph_and_queued_launches_outlive_it", lifetime),
@@ -131,26 +133,117 @@ fn unjoined(_: &Simulator) {
 
 fn isolation(_: &Simulator) {
     let context = context(0);
-    let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let [a, b, c] = [(); 3].map(|()| context.new_stream().unwrap());
     let event = b.record_event(None).unwrap();
     a.begin_capture(MODE).unwrap();
     assert_eq!(code(a.wait(&event)), 905);
+    // What is captured further is refused, and nothing comes of the whole.
+    assert_eq!(code(a.record_event(None).map(drop)), 901);
+    assert_eq!(code(a.end_capture(PLAIN).map(drop)), 901);
+
+    a.begin_capture(MODE).unwrap();
     let captured = a.record_event(None).unwrap();
-    assert_eq!(code(captured.try_is_complete()), 907);
-    drop(a.end_capture(PLAIN).unwrap());
+    c.begin_capture(MODE).unwrap();
+    assert_eq!(code(c.wait(&captured)), 902, "two captures do not become one");
+    [&a, &c].into_iter().for_each(|stream| assert_eq!(code(stream.end_capture(PLAIN).map(drop)), 901));
     assert_eq!(code(b.wait(&captured)), 907);
 }
 
 fn refused(_: &Simulator) {
     let context = context(0);
-    let a = context.new_stream().unwrap();
+    let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let asked: [(u32, &dyn Fn() -> u32); 5] = [
+        (900, &|| code(a.synchronize())),
+        (900, &|| code(context.synchronize())),
+        (900, &|| code(a.alloc_zeros::<i32>(1).map(drop))),
+        // SAFETY: the stream is alive.
+        (900, &|| code(unsafe { sys::cuStreamQuery(a.cu_stream()) }.result())),
+        (907, &|| code(a.record_event(None).unwrap().try_is_complete())),
+    ];
+    for (status, ask) in asked {
+        a.begin_capture(MODE).unwrap();
+        assert_eq!(ask(), status);
+        assert_eq!(code(a.end_capture(PLAIN).map(drop)), 901);
+        a.synchronize().unwrap();
+    }
     a.begin_capture(MODE).unwrap();
-    assert_eq!(code(a.synchronize()), 900);
-    assert_eq!(code(context.synchronize()), 900);
-    assert_eq!(code(a.alloc_zeros::<i32>(1).map(drop)), 900);
     assert_eq!(code(a.begin_capture(MODE)), 1);
+    // Another stream is nobody's business.
+    b.synchronize().unwrap();
     drop(a.end_capture(PLAIN).unwrap());
-    a.synchronize().unwrap();
+}
+
+/// A call that may wait for the device.
+fn unsafe_call() -> u32 {
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: the place can be written, and what was had is given back.
+    unsafe {
+        let status = sys::cuMemHostAlloc(&mut memory, 4096, 0);
+        if status as u32 == 0 {
+            sys::cuMemFreeHost(memory);
+        }
+        status as u32
+    }
+}
+
+fn unsafe_calls(_: &Simulator) {
+    use sys::CUstreamCaptureMode::*;
+    let context = context(0);
+    let a = context.new_stream().unwrap();
+    let elsewhere = || {
+        let call = || {
+            context.bind_to_thread().unwrap();
+            unsafe_call()
+        };
+        std::thread::scope(|scope| scope.spawn(call).join().unwrap())
+    };
+    for (mode, here, there) in [
+        (CU_STREAM_CAPTURE_MODE_GLOBAL, 900, 900),
+        (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 900, 0),
+        (CU_STREAM_CAPTURE_MODE_RELAXED, 0, 0),
+    ] {
+        for (status, call) in [(here, &unsafe_call as &dyn Fn() -> u32), (there, &elsewhere)] {
+            a.begin_capture(mode).unwrap();
+            assert_eq!(call(), status, "{mode:?}");
+            match (status, a.end_capture(PLAIN)) {
+                (0, ended) => drop(ended.unwrap()),
+                (_, ended) => assert_eq!(code(ended.map(drop)), 901),
+            }
+        }
+    }
+}
+
+fn legacy_and_threads(_: &Simulator) {
+    let context = context(0);
+    let (a, legacy) = (context.new_stream().unwrap(), context.default_stream());
+    let k = kernel(&context, STEP);
+    let x = value(&legacy, 1);
+    let mut blocking = std::ptr::null_mut();
+    // SAFETY: the place can be written; the stream is destroyed below.
+    unsafe {
+        sys::cuStreamCreate(&mut blocking, 0).result().unwrap();
+        sys::cuStreamBeginCapture_v2(blocking, MODE).result().unwrap();
+    }
+    let address = x.device_ptr(&legacy).0;
+    // SAFETY: arguments match the kernel.
+    let launched = unsafe { legacy.launch_builder(&k).arg(&address).arg(&1).launch(grid(1, 1)) };
+    assert_eq!(code(launched.map(drop)), 906, "it would come after what is captured");
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the place can be written, and nobody uses the stream any more.
+    unsafe {
+        assert_eq!(sys::cuStreamEndCapture(blocking, &mut graph) as u32, 901);
+        sys::cuStreamDestroy_v2(blocking).result().unwrap();
+    }
+    // A stream that does not block is no concern of the legacy one's.
+    a.begin_capture(MODE).unwrap();
+    step(&legacy, &k, &x, 1);
+    let end = || {
+        context.bind_to_thread().unwrap();
+        code(a.end_capture(PLAIN).map(drop))
+    };
+    assert_eq!(std::thread::scope(|scope| scope.spawn(end).join().unwrap()), 908);
+    drop(a.end_capture(PLAIN).unwrap());
+    assert_eq!(legacy.clone_dtoh(&x).unwrap(), [4]);
 }
 
 fn parameters(simulator: &Simulator) {

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
     let trials = groups.into_iter().flatten().map(|&(name, test)| {
         let run = move || -> Result<(), Failed> {
             simulator.reset(1, 2);
+            simulator.watch_shared(false);
             let outcome = std::panic::catch_unwind(|| test(&simulator));
             simulator.release_hangs();
             simulator.resume();

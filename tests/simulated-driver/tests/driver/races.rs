@@ -3,7 +3,9 @@
 
 use crate::Test;
 use crate::rig::{context, grid, kernel, pin, unpin};
-use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr, PushKernelArg, result, sys};
+use cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result, sys,
+};
 use futensor_simulated_driver::Simulator;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("a_pinned_target_holds_nothing_until_its_copy_has_run", target_early),
     ("order_through_a_third_stream_counts", transitive),
     ("cudarcs_own_event_tracking_is_silent", tracking),
+    ("a_missing_barrier_in_shared_memory_is_reported_though_the_result_is_right", shared_missing),
+    ("what_barriers_and_collectives_order_in_shared_memory_is_silent", shared_ordered),
 ];
 
 /// `out = a + 1`, 64 elements.
@@ -336,5 +340,65 @@ fn tracking(simulator: &Simulator) {
         drop((x, y));
         context.synchronize().unwrap();
         assert_eq!(simulator.report(), "", "seed {seed}");
+    }
+}
+
+/// Runs a kernel `k(float* out)` of one block of 64 threads, watched, and says what was reported.
+fn watched(simulator: &Simulator, body: &str) -> String {
+    simulator.watch_shared(true);
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let text = format!("extern \"C\" __global__ void k(float* out) {{ unsigned t = threadIdx.x; {body} }}");
+    let (k, out) = (kernel(&context, &text), zeros(&stream));
+    simulator.watch_shared(false);
+    let to = out.device_ptr(&stream).0;
+    let shape = LaunchConfig { shared_mem_bytes: 1024, ..grid(2, 64) };
+    // SAFETY: the argument matches the kernel.
+    unsafe { stream.launch_builder(&k).arg(&to).launch(shape) }.unwrap();
+    stream.synchronize().unwrap();
+    let report = simulator.report();
+    simulator.clear_report();
+    report
+}
+
+fn shared_missing(simulator: &Simulator) {
+    for body in [
+        // Another thread's element.
+        "__shared__ float a[64]; a[t] = t; out[t] = a[63 - t];",
+        "extern __shared__ float a[]; a[t] = t; out[t] = a[63 - t];",
+        // The next round writes what the one before may still read.
+        "__shared__ float a[64]; for (int i = 0; i < 2; i++) { a[t] = i; __syncthreads(); out[t] = a[63 - t]; }",
+        // All write the same number.
+        "__shared__ int n; n = 7; __syncthreads(); out[t] = n;",
+        // A warp's collective orders no other warp.
+        "__shared__ float a[64]; a[t] = t; __syncwarp(); out[t] = a[(t + 32) % 64];",
+        // Nor lanes that take no part.
+        "__shared__ float a[64]; a[t] = t; if (t % 32 < 16) __syncwarp(0xffff); else __syncwarp(0xffff0000);
+         out[t] = a[t ^ 16];",
+        // A plain write beside other threads' reads, of halves of a word.
+        "__shared__ unsigned a[64]; a[t] = t; __syncthreads();
+         if (t == 3) ((unsigned short*)a)[9] = 1; out[t] = a[4];",
+    ] {
+        let report = watched(simulator, body);
+        assert!(
+            report.starts_with("race: kernel k: thread ") && report.contains("shared memory"),
+            "{body}: {report}"
+        );
+    }
+}
+
+fn shared_ordered(simulator: &Simulator) {
+    for body in [
+        "__shared__ float a[64]; a[t] = t; __syncthreads(); out[t] = a[63 - t];",
+        "extern __shared__ float a[]; a[t] = t; __syncthreads(); out[t] = a[63 - t];",
+        "__shared__ float a[64]; for (int i = 0; i < 2; i++) {
+             a[t] = i; __syncthreads(); out[t] = a[63 - t]; __syncthreads(); }",
+        "__shared__ float a[64]; a[t] = t; __syncwarp(); out[t] = a[t ^ 16];",
+        "__shared__ float a[64]; a[t] = t; float x = __shfl_xor_sync(0xffffffff, 1.0f, 1); out[t] = x + a[t ^ 1];",
+        "__shared__ int n; if (t == 0) n = 0; __syncthreads(); atomicAdd(&n, 1); __syncthreads(); out[t] = n;",
+        // Neighbours in one word.
+        "__shared__ unsigned char a[64]; a[t] = t; out[t] = a[t];",
+    ] {
+        assert_eq!(watched(simulator, body), "", "{body}");
     }
 }
