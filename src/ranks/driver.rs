@@ -17,9 +17,11 @@ use crate::memory::Block;
 use crate::sync::lock_plain as lock;
 use crate::tensor::creation::Arrival;
 use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_int, c_void};
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -33,6 +35,11 @@ const EAGER: Duration = Duration::from_millis(2);
 const EAGER_PER_BYTE: Duration = Duration::from_nanos(4);
 /// Between two polls after that: whoever is waited for is late, and others may want the core.
 const PAUSE: Duration = Duration::from_micros(50);
+/// Between two polls while nothing is under way, and for how long there are any.
+const IDLE_PAUSE: Duration = Duration::from_millis(1);
+const RESTLESS: Duration = Duration::from_secs(1);
+/// How long the engine's own end may take once everybody has left.
+const LAST: Duration = Duration::from_secs(10);
 
 /// Who asks for calls and is told of them: the world of a process. Told by the driver's thread.
 pub(crate) trait Asks: Send + Sync {
@@ -80,14 +87,15 @@ enum Order {
     Woken(Key),
     Go(Key),
     Abort(Key),
+    Free(Key),
     Finish,
 }
 
 #[derive(Default)]
 struct Inbox {
     orders: VecDeque<Order>,
-    /// Where nothing more happens.
-    finished: bool,
+    /// Nothing more happens; and whether all went in order.
+    finished: Option<bool>,
 }
 
 pub(crate) struct Driver {
@@ -132,14 +140,36 @@ static ENDS: OnceLock<&'static Driver> = OnceLock::new();
 /// Has the process say goodbye as it ends, as MPI wants it: the others wait for that.
 #[allow(unsafe_code)]
 fn end_in_order(driver: &'static Driver) {
-    extern "C" fn end() {
-        if let Some(driver) = ENDS.get() {
-            driver.finish();
+    extern "C" fn end(status: c_int, _: *mut c_void) {
+        if ENDS.get().is_some_and(|driver| !driver.finish()) {
+            // SAFETY: it ends this process. What else would be called now are the libraries' own
+            // ends, which may wait for the thread that hangs inside one.
+            unsafe {
+                libc::fflush(null_mut());
+                libc::_exit(status)
+            }
         }
     }
-    if ENDS.set(driver).is_ok() {
-        // SAFETY: a function of this program's, without state of its own. It does not unwind.
-        unsafe { libc::atexit(end) };
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            fn on_exit(end: extern "C" fn(c_int, *mut c_void), of: *mut c_void) -> c_int;
+        }
+        if ENDS.set(driver).is_ok() {
+            // SAFETY: a function of this program's, without state of its own. It does not unwind.
+            unsafe { on_exit(end, null_mut()) };
+        }
+    }
+    #[cfg(not(target_env = "gnu"))]
+    {
+        // Without the status, which is told to nobody else.
+        extern "C" fn end_badly() {
+            end(libc::EXIT_FAILURE, null_mut());
+        }
+        if ENDS.set(driver).is_ok() {
+            // SAFETY: as above.
+            unsafe { libc::atexit(end_badly) };
+        }
     }
 }
 
@@ -167,6 +197,10 @@ impl Driver {
         self.order(Order::Abort(group));
     }
 
+    pub fn free(&self, group: Key) {
+        self.order(Order::Free(group));
+    }
+
     /// A world whose end the end of the process waits for.
     pub fn serves(&self, world: Weak<dyn Asks>) {
         let mut worlds = lock(&self.worlds);
@@ -174,15 +208,26 @@ impl Driver {
         worlds.push(world);
     }
 
-    /// The process ends: waits until the others are through as well, or lost.
-    fn finish(&self) {
-        for world in self.worlds() {
-            world.leave();
-        }
+    /// The process ends: waits until the others are through as well, or lost. False where a thread
+    /// hangs in the engine.
+    fn finish(&self) -> bool {
+        let worlds = self.worlds();
+        worlds.iter().for_each(|world| world.leave());
         self.order(Order::Finish);
-        let mut inbox = lock(&self.inbox);
-        while !inbox.finished {
-            inbox = self.done.wait(inbox).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut over: Option<Instant> = None;
+        loop {
+            // Not under the inbox's lock: whoever has a world's lock takes that.
+            if worlds.iter().all(|world| world.is_over().0)
+                && over.get_or_insert_with(Instant::now).elapsed() > LAST
+            {
+                return false;
+            }
+            let waited = self.done.wait_timeout_while(lock(&self.inbox), Duration::from_millis(100), |inbox| {
+                inbox.finished.is_none()
+            });
+            if let Some(in_order) = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.finished {
+                return in_order;
+            }
         }
     }
 
@@ -242,6 +287,7 @@ impl<E: Engine> Living<E> {
                         self.jobs.retain(|_, held| held.job.group != group);
                         self.engine.abort(group);
                     }
+                    Order::Free(group) => self.engine.free(group),
                     Order::Finish => finishing = true,
                 }
             }
@@ -252,8 +298,8 @@ impl<E: Engine> Living<E> {
             }
             if finishing && self.driver.worlds().iter().all(|world| world.is_over().0) {
                 let lost = self.driver.worlds().iter().any(|world| world.is_over().1);
-                self.engine.finish(!lost);
-                lock(&self.driver.inbox).finished = true;
+                let ended = self.engine.finish(!lost);
+                lock(&self.driver.inbox).finished = Some(ended);
                 self.driver.done.notify_all();
                 return;
             }
@@ -266,9 +312,11 @@ impl<E: Engine> Living<E> {
             } else if since.elapsed() < eager {
                 std::thread::yield_now();
             } else {
-                let longest = match under_way || finishing {
-                    true => Some(PAUSE),
-                    false => None,
+                let longest = match since.elapsed() {
+                    _ if under_way || finishing => Some(PAUSE),
+                    // The engine may have to send what a call that is through has left in its buffers.
+                    idle if idle < RESTLESS => Some(IDLE_PAUSE),
+                    _ => None,
                 };
                 self.sleep(longest);
             }

@@ -88,9 +88,12 @@ pub(crate) trait Engine {
     /// Nobody waits for the calls of this group any more, and no more come.
     fn abort(&mut self, group: Key);
 
+    /// No member has anything under way in this group, and no more calls come.
+    fn free(&mut self, group: Key);
+
     /// Calls that were started, have not ended, and are waited for.
     fn in_flight(&self) -> usize;
 
-    /// The process ends: in order, where nobody is lost.
-    fn finish(&mut self, in_order: bool);
+    /// The process ends: in order, where nobody is lost. False where a thread of the engine's hangs.
+    fn finish(&mut self, in_order: bool) -> bool;
 }

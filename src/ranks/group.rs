@@ -56,6 +56,14 @@ struct Inner {
     world: Option<Arc<Membership>>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(membership) = &self.world {
+            membership.0.act(|machine, _| machine.let_go(self.id));
+        }
+    }
+}
+
 /// This process's place in its world, which it leaves when nobody holds it.
 struct Membership(Arc<World>);
 
@@ -110,6 +118,14 @@ pub(super) struct Asked<'a> {
     pub at: At,
 }
 
+impl Asked<'_> {
+    /// A call of all, without elements.
+    fn plain(op: &'static str, what: What, at: At) -> Asked<'static> {
+        let (dtype, gives) = (DType::Bool, Gives::Result);
+        Asked { op, lane: Lane::All, what, text: op.into(), dtype, operand: None, result: None, gives, at }
+    }
+}
+
 impl Group {
     /// A group of this process alone: what every collective gives is its operand.
     pub fn alone() -> Group {
@@ -138,7 +154,9 @@ impl Group {
             let (world, slot) = begun?;
             let membership = Arc::new(Membership(world));
             match End(slot).await {
-                Ok((Ended::Group(id, members), _)) => Group::open(membership, id, members, "join", at)?.await,
+                Ok((Ended::Group(id, members), _)) => {
+                    Group::made(membership, id, members).opened("join", at).await
+                }
                 Ok(_) => unreachable!("joining ends with a group"),
                 Err(trouble) => Err(error_of(trouble, &[], membership.0.rank, "join", at)),
             }
@@ -158,36 +176,16 @@ impl Group {
         Ok((world, slot))
     }
 
-    /// Has the engine open a group that the members have agreed on.
-    fn open(
-        world: Arc<Membership>,
-        id: GroupId,
-        members: Vec<usize>,
-        op: &'static str,
-        at: At,
-    ) -> Result<impl Future<Output = Result<Group>> + Send + use<>, Error> {
-        let rank = world.0.rank;
-        let me = members.iter().position(|&r| r == rank).unwrap_or(0);
-        let what = What::Open(members.clone(), rank);
-        let group = Group(Arc::new(Inner { id, members, me, world: Some(world) }));
-        let asked = Asked {
-            op,
-            lane: Lane::All,
-            what,
-            text: op.into(),
-            dtype: DType::Bool,
-            operand: None,
-            result: None,
-            gives: Gives::Result,
-            at,
-        };
-        let slot = if group.size() > 1 { Some(group.call(asked)?) } else { None };
-        Ok(async move {
-            if let Some(slot) = slot {
-                End(slot).await.map_err(|trouble| group.error(trouble, op, at))?;
-            }
-            Ok(group)
-        })
+    /// A group that the members have agreed on.
+    fn made(world: Arc<Membership>, id: GroupId, members: Vec<usize>) -> Group {
+        let me = members.iter().position(|&r| r == world.0.rank).unwrap_or(0);
+        Group(Arc::new(Inner { id, members, me, world: Some(world) }))
+    }
+
+    /// This group, once the engine has opened it.
+    async fn opened(self, op: &'static str, at: At) -> Result<Group> {
+        let what = What::Open(self.0.members.clone(), self.0.members[self.0.me]);
+        self.signal(Asked::plain(op, what, at)).await.map(|()| self)
     }
 
     /// Which member this process is, from 0 on.
@@ -213,7 +211,9 @@ impl Group {
         Waiting::on(async move {
             let slot = asked.map_err(|fault| group.error(Trouble::Fault(fault), "split", at))?;
             match End(slot).await.map_err(|trouble| group.error(trouble, "split", at))? {
-                (Ended::Group(id, members), _) => Group::open(membership, id, members, "split", at)?.await,
+                (Ended::Group(id, members), _) => {
+                    Group::made(membership, id, members).opened("split", at).await
+                }
                 _ => unreachable!("a split ends with a group"),
             }
         })
@@ -225,7 +225,9 @@ impl Group {
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost) with this rank, where the others have given it up (it
-    /// was stopped for too long); an error of the engine.
+    /// was stopped for too long), and where they may go on without it: of members that fell silent,
+    /// and whose processes are not known to have ended, half may be missing, and then only if the
+    /// first of them is not. An error of the engine.
     #[track_caller]
     pub fn shrink(&self) -> Waiting<Group> {
         let (at, mut group) = (Location::caller(), self.clone());
@@ -238,15 +240,8 @@ impl Group {
                 let slot = asked.map_err(|fault| group.error(Trouble::Fault(fault), "shrink", at))?;
                 let ended = End(slot).await.map_err(|trouble| group.error(trouble, "shrink", at))?;
                 let (Ended::Group(id, members), _) = ended else { unreachable!("a shrink ends with a group") };
-                let rank = membership.0.rank;
-                let me = members.iter().position(|&r| r == rank).unwrap_or(0);
-                let world = Some(membership.clone());
-                group = Group(Arc::new(Inner { id, members: members.clone(), me, world }));
-                let opened = match Group::open(membership.clone(), id, members, "shrink", at) {
-                    Ok(opens) => opens.await,
-                    Err(error) => Err(error),
-                };
-                match opened {
+                group = Group::made(membership.clone(), id, members);
+                match group.clone().opened("shrink", at).await {
                     // Another is lost, of those who were left.
                     Err(error) if error.is_peer_lost() => asked = shrink(&group, &membership.0),
                     opened => return opened,
@@ -261,18 +256,7 @@ impl Group {
     /// As of any call: [`is_peer_lost`](Error::is_peer_lost).
     #[track_caller]
     pub fn barrier(&self) -> Waiting<()> {
-        let asked = Asked {
-            op: "barrier",
-            lane: Lane::All,
-            what: What::Barrier,
-            text: "barrier".into(),
-            dtype: DType::Bool,
-            operand: None,
-            result: None,
-            gives: Gives::Result,
-            at: Location::caller(),
-        };
-        self.signal(asked)
+        self.signal(Asked::plain("barrier", What::Barrier, Location::caller()))
     }
 
     /// A call that gives no elements.

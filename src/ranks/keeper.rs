@@ -9,16 +9,18 @@ use super::options::{Meeting, Plan};
 use super::protocol::message::{BYTES_MAX, Fault, FaultKind, Message};
 use super::secret::{Note, Secret};
 use super::world::World;
+use crate::sync::lock_plain as lock;
+use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Callers that are greeted at once; more are hung up on, and may call again.
+/// Callers that are greeted at once. With one more the first of them is hung up on: a member has
+/// long proved itself by then, or calls again.
 const GREETED: usize = 32;
 /// Between two tries to call.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -47,7 +49,8 @@ struct Keeper {
     heard: UnixStream,
     readings: Vec<Reading>,
     met: (Sender<Met>, Receiver<Met>),
-    greeted: Arc<AtomicUsize>,
+    greeted: Arc<Mutex<VecDeque<(SocketAddr, TcpStream)>>>,
+    until: Instant,
 }
 
 /// Meets the others and keeps the links, until everybody has left. The thread's whole life.
@@ -73,6 +76,7 @@ pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
         readings: Vec::new(),
         met: channel(),
         greeted: Arc::default(),
+        until,
     };
     if let Some(stream) = first {
         keeper.link(0, stream, String::new());
@@ -183,10 +187,15 @@ impl Keeper {
     /// Whoever calls is greeted by a thread of its own, which it can hold for a while and no more.
     fn greet(&mut self) {
         while let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
-            if self.greeted.fetch_add(1, SeqCst) >= GREETED {
-                self.greeted.fetch_sub(1, SeqCst);
-                continue;
+            let Ok(held) = stream.try_clone() else { continue };
+            let mut all = lock(&self.greeted);
+            if all.len() >= GREETED
+                && let Some((_, first)) = all.pop_front()
+            {
+                let _ = first.shutdown(Shutdown::Both);
             }
+            all.push_back((from, held));
+            drop(all);
             let (me, secret, greeted) = (self.me, self.secret.clone(), self.greeted.clone());
             let (world, met) = (self.world.clone(), self.met.0.clone());
             let linked: Vec<usize> = self.readings.iter().map(|r| r.rank).collect();
@@ -194,10 +203,10 @@ impl Keeper {
                 let takes = |rank: usize| rank > me.rank && !linked.contains(&rank);
                 let came = stream.set_nonblocking(false).map_err(Refused::from);
                 let came = came.and_then(|()| answer(&stream, &secret, me, takes));
-                greeted.fetch_sub(1, SeqCst);
+                lock(&greeted).retain(|(other, _)| *other != from);
                 let _ = met.send(match came {
                     Ok(who) => {
-                        let listens = std::net::SocketAddr::new(from.ip(), who.port);
+                        let listens = SocketAddr::new(from.ip(), who.port);
                         Met::Link(who.rank, stream, listens.to_string())
                     }
                     Err(refused) => {
@@ -207,18 +216,26 @@ impl Keeper {
                 world.links.ring();
             });
             if thread.is_err() {
-                self.greeted.fetch_sub(1, SeqCst);
+                lock(&self.greeted).retain(|(other, _)| *other != from);
             }
         }
     }
 
-    /// Calls a member at the address that rank 0 gave.
+    /// Calls a member at the address that rank 0 gave, again if strangers keep it busy.
     fn call(&mut self, rank: usize, address: String) {
-        let (me, secret) = (self.me, self.secret.clone());
+        let (me, secret, until) = (self.me, self.secret.clone(), self.until);
         let (world, met) = (self.world.clone(), self.met.0.clone());
         let thread = std::thread::Builder::new().name("futensor-calls".into()).spawn(move || {
-            let came = TcpStream::connect(&address).map_err(Refused::from);
-            let came = came.and_then(|stream| call(&stream, &secret, me, rank).map(|()| stream));
+            let came = loop {
+                let came = TcpStream::connect(&address).map_err(Refused::from);
+                let came = came.and_then(|stream| call(&stream, &secret, me, rank).map(|()| stream));
+                match came {
+                    Err(Refused { proved: false, .. }) if Instant::now() < until && !world.is_over().0 => {
+                        std::thread::sleep(AGAIN);
+                    }
+                    came => break came,
+                }
+            };
             let _ = met.send(match came {
                 Ok(stream) => Met::Link(rank, stream, String::new()),
                 Err(refused) if refused.proved => Met::Refused(refused),

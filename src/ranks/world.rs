@@ -74,6 +74,7 @@ impl World {
                     Action::Close(rank) => self.links.close(rank),
                     Action::Go(ticket) => self.driver.go(Key(self.serial, ticket)),
                     Action::Abort(group) => self.driver.abort(Key(self.serial, group)),
+                    Action::Free(group) => self.driver.free(Key(self.serial, group)),
                     Action::End(ticket, outcome) => ended.push((ticket, outcome)),
                 }
             }

@@ -132,13 +132,13 @@ fn late(launcher: &Path, scene: &Scene) {
     nothing_is_left(scene);
 }
 
-/// Twenty callers that say nothing, or nonsense without end, and rank 1 comes in all the same: what
-/// ends this join is that neither was started by `mpirun`.
+/// More callers than are greeted at once, that say nothing, or nonsense without end, and rank 1 comes
+/// in all the same: what ends this join is that neither was started by `mpirun`.
 fn strangers(launcher: &Path, scene: &Scene) {
     let ranks = Ranks::new(launcher, scene);
     let zero = ranks.start(0, &[]);
     let mut callers = Vec::new();
-    while callers.len() < 20 {
+    while callers.len() < 80 {
         let Ok(mut caller) = TcpStream::connect(("127.0.0.1", ranks.port)) else { continue };
         let _ = caller.write_all(&vec![0x41; if callers.len() % 2 == 0 { 0 } else { 10_000 }]);
         callers.push(caller);

@@ -159,7 +159,7 @@ fn all_end_well(launcher: &Path, scene: &Scene) {
     nothing_is_left(scene);
 }
 
-/// No process of the scene's, and no note of where to meet.
+/// No process of the scene's, no shared memory, and no note of where to meet.
 pub fn nothing_is_left(scene: &Scene) {
     let me = std::env::current_exe().expect("this program");
     let of_scene = |folder: &Path| {
@@ -171,6 +171,8 @@ pub fn nothing_is_left(scene: &Scene) {
     };
     let processes = || fs::read_dir("/proc").expect("processes").flatten().any(|entry| of_scene(&entry.path()));
     super::support::until(|| !processes());
+    let shared = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("sm_segment.");
+    super::support::until(|| !fs::read_dir("/dev/shm").expect("files").flatten().any(shared));
     let user = std::env::temp_dir();
     let notes = fs::read_dir(user).expect("files").flatten().map(|entry| entry.file_name());
     let left: Vec<_> = notes.filter(|name| name.to_string_lossy().starts_with("futensor-ranks-")).collect();

@@ -141,6 +141,14 @@ fn splits(stage: Stage) {
     assert_eq!(block_on(two.item::<f32>()).unwrap(), [2.0, 4.0][group.rank() % 2]);
     assert_eq!(block_on(all.item::<f32>()).unwrap(), 6.0);
     assert_eq!(block_on(x.all_reduce(&one, Sum).item::<f32>()).unwrap(), group.rank() as f32);
+    // Groups that nobody holds any more go, each once what was asked of it is through.
+    drop((half, one));
+    for k in 0..20 {
+        let short = block_on(group.split(k)).expect("all of them");
+        let sum = x.all_reduce(&short, Sum);
+        drop(short);
+        assert_eq!(block_on(sum.item::<f32>()).unwrap(), 6.0);
+    }
 }
 
 fn layouts(stage: Stage) {

@@ -1,22 +1,26 @@
 //! The engine that is MPI: whatever network the installed library knows.
 //!
-//! The library is initialised by the first group that opens, on the one thread that calls it
-//! (`MPI_THREAD_FUNNELED`). Errors are returned; calls do not block, but for the opening of a
-//! communicator. A call whose group was aborted is revoked where the library can do that (Open MPI
-//! with `--with-ft ulfm`). Buffers are let go when the library says that a call went well, and never
-//! where it failed or does not end: parts of it may be on the way still.
+//! Calls are started and polled by one thread, and do not block. Groups are opened beside it
+//! (`opening`), hence `MPI_THREAD_MULTIPLE`. Errors are returned. A call whose group was aborted is
+//! revoked where the library can do that (Open MPI with `--with-ft ulfm`). Buffers are let go when the
+//! library says that a call went well, and never where it failed or does not end: parts of it may be
+//! on the way still.
 
 #![allow(unsafe_code)]
 
 mod find;
+mod opening;
+mod segments;
 mod table;
 
 use super::engine::{Call, Engine, Key, What};
 use crate::dtype::DType;
 use crate::graph::value::Buffer;
+use opening::{Comm, Opening};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::{Buf, Handle, Table};
 
@@ -26,9 +30,8 @@ const ABORTED: Duration = Duration::from_secs(2);
 const TAG: c_int = 1;
 
 pub(crate) struct Mpi {
-    table: Table,
-    /// Whether the library was initialised, and how that went.
-    begun: Option<Result<(), String>>,
+    table: Arc<Table>,
+    opening: Opening,
     groups: HashMap<Key, Handle>,
     /// What has ended at its start, since the last poll.
     ended: Vec<(Call, Result<(), String>)>,
@@ -52,10 +55,10 @@ impl Mpi {
     /// # Errors
     /// There is none: where it was looked for, and how to have one.
     pub fn find() -> Result<Mpi, String> {
-        let table = Table::find()?;
+        let table = Arc::new(Table::find()?);
         Ok(Mpi {
+            opening: Opening::new(table.clone()),
             table,
-            begun: None,
             groups: HashMap::new(),
             ended: Vec::new(),
             under_way: Vec::new(),
@@ -64,52 +67,33 @@ impl Mpi {
         })
     }
 
-    /// Initialises the library, which may be done once in a process.
-    fn begin(&mut self) -> Result<(), String> {
-        let Table { call, is } = &self.table;
-        let (mut flag, mut level) = (0, 0);
-        // SAFETY: places for what is asked; no arguments are handed in.
-        unsafe {
-            self.table.check((call.initialized)(&mut flag))?;
-            if flag != 0 {
-                return Err("MPI was initialised by somebody else in this process".into());
+    /// Takes in the groups that were opened meanwhile.
+    fn take_opened(&mut self) {
+        while let Some((call, made)) = self.opening.next() {
+            match (call, made) {
+                (Some(call), Ok(Comm(comm))) => {
+                    self.groups.insert(call.group, comm);
+                    self.ended.push((call, Ok(())));
+                }
+                (Some(call), Err(text)) => self.ended.push((call, Err(text))),
+                // Too late: whoever waited has been told of a loss.
+                (None, _) => {}
             }
-            self.table.check((call.init_thread)(null_mut(), null_mut(), is.funneled, &mut level))?;
-            self.table.check((call.comm_set_errhandler)(is.world, is.errors_return))
         }
     }
 
-    /// Opens a group: its communicator.
-    fn open(&mut self, group: Key, ranks: &[usize], me: usize) -> Result<(), String> {
-        if self.begun.is_none() {
-            self.begun = Some(self.begin());
-        }
-        if let Some(Err(text)) = &self.begun {
-            return Err(text.clone());
-        }
-        let Table { call, is } = &self.table;
-        let (mut rank, mut size) = (0, 0);
-        // SAFETY: places for two numbers.
-        unsafe {
-            self.table.check((call.comm_rank)(is.world, &mut rank))?;
-            self.table.check((call.comm_size)(is.world, &mut size))?;
-        }
-        let most = ranks.iter().max().map_or(0, |r| r + 1);
-        if (size as usize) < most || rank as usize != me {
-            return Err(format!(
-                "MPI takes this process for rank {rank} of {size}, and not for rank {me} of {most} or more: start all \
-                 with its own launcher, `mpirun`"
-            ));
-        }
-        let name = format!("futensor-{}-{:x}", group.0, group.1);
-        let made = self.table.communicator(ranks, &name)?;
-        self.groups.insert(group, made);
-        Ok(())
+    /// Has the library send what is in its buffers still: it has no thread of its own for that.
+    fn progress(&self) {
+        let Table { call, is } = &*self.table;
+        let mut flag = 0;
+        // SAFETY: a place for the answer; a status is not asked for. Nobody sends on this
+        // communicator.
+        unsafe { (call.iprobe)(0, TAG, is.world, &mut flag, null_mut()) };
     }
 
     /// Has the library start a call; the request that it gives.
     fn begin_call(&self, call: &Call) -> Result<Handle, String> {
-        let Table { call: mpi, is } = &self.table;
+        let Table { call: mpi, is } = &*self.table;
         let comm = *self.groups.get(&call.group).ok_or("the group was not opened")?;
         let count = |n: usize| {
             c_int::try_from(n).map_err(|_| format!("{n} elements are more than an MPI call takes (2^31 - 1)"))
@@ -173,8 +157,7 @@ impl Engine for Mpi {
     fn start(&mut self, call: Call) {
         if let What::Open(ranks, me) = &call.what {
             let (ranks, me) = (ranks.clone(), *me);
-            let opened = self.open(call.group, &ranks, me);
-            return self.ended.push((call, opened));
+            return self.opening.start(call, ranks, me);
         }
         match self.begin_call(&call) {
             Ok(request) => self.under_way.push(UnderWay { call, request }),
@@ -183,6 +166,7 @@ impl Engine for Mpi {
     }
 
     fn poll(&mut self, ended: &mut Vec<(Call, Result<(), String>)>) {
+        self.take_opened();
         ended.append(&mut self.ended);
         let mut at = 0;
         while at < self.under_way.len() {
@@ -211,9 +195,14 @@ impl Engine for Mpi {
             });
             self.aborted = aborted;
         }
+        // A thread that opens a group does this itself, and is better left alone.
+        if self.under_way.is_empty() && !self.groups.is_empty() && !self.opening.is_stuck() {
+            self.progress();
+        }
     }
 
     fn abort(&mut self, group: Key) {
+        self.opening.give_up(group);
         let Some(comm) = self.groups.remove(&group) else { return };
         let (gone, stay) = std::mem::take(&mut self.under_way).into_iter().partition(|u| u.call.group == group);
         self.under_way = stay;
@@ -223,19 +212,30 @@ impl Engine for Mpi {
             // SAFETY: a communicator of this library's. It does not wait.
             unsafe { revoke(comm) };
         }
+        // It is not freed: another member's revoking comes later, and finds by the number (in Open
+        // MPI 5) whatever has that then.
+    }
+
+    fn free(&mut self, group: Key) {
+        if let Some(mut comm) = self.groups.remove(&group) {
+            // SAFETY: a communicator of this library's, of which nothing is under way anywhere.
+            unsafe { (self.table.call.comm_free)(&mut comm) };
+        }
     }
 
     fn in_flight(&self) -> usize {
-        self.under_way.len()
+        self.under_way.len() + self.opening.waited_for()
     }
 
-    fn finish(&mut self, in_order: bool) {
-        if in_order && matches!(self.begun, Some(Ok(()))) {
-            // SAFETY: by the thread that has initialised it, once.
+    fn finish(&mut self, in_order: bool) -> bool {
+        segments::unlink();
+        if in_order && self.opening.is_whole() {
+            // SAFETY: once, and no other thread is inside the library.
             unsafe { (self.table.call.finalize)() };
         }
         // What was aborted and is not through may be written to for as long as the process lives.
         std::mem::take(&mut self.aborted).into_iter().for_each(std::mem::forget);
+        !self.opening.is_stuck()
     }
 }
 

@@ -49,6 +49,7 @@ functions! {
     comm_group: fn(Handle, *mut Handle) = b"MPI_Comm_group\0";
     group_incl: fn(Handle, c_int, *const c_int, *mut Handle) = b"MPI_Group_incl\0";
     group_free: fn(*mut Handle) = b"MPI_Group_free\0";
+    comm_free: fn(*mut Handle) = b"MPI_Comm_free\0";
     comm_create_group: fn(Handle, Handle, c_int, *mut Handle) = b"MPI_Comm_create_group\0";
     ibarrier: fn(Handle, *mut Handle) = b"MPI_Ibarrier\0";
     ibcast: fn(Buf, c_int, Handle, c_int, Handle, *mut Handle) = b"MPI_Ibcast\0";
@@ -59,6 +60,7 @@ functions! {
     ialltoall: fn(Buf, c_int, Handle, Buf, c_int, Handle, Handle, *mut Handle) = b"MPI_Ialltoall\0";
     isend: fn(Buf, c_int, Handle, c_int, c_int, Handle, *mut Handle) = b"MPI_Isend\0";
     irecv: fn(Buf, c_int, Handle, c_int, c_int, Handle, *mut Handle) = b"MPI_Irecv\0";
+    iprobe: fn(c_int, c_int, Handle, *mut c_int, *mut c_void) = b"MPI_Iprobe\0";
     test: fn(*mut Handle, *mut c_int, *mut c_void) = b"MPI_Test\0";
     error_string: fn(c_int, *mut c_char, *mut c_int) = b"MPI_Error_string\0";
     ;
@@ -72,7 +74,7 @@ pub(super) struct Constants {
     pub world: Handle,
     pub errors_return: Handle,
     pub info_null: Handle,
-    pub funneled: c_int,
+    pub multiple: c_int,
     types: [Handle; 6],
     ops: [Handle; 4],
 }
@@ -107,7 +109,7 @@ impl Constants {
             world: object("comm_world")?,
             errors_return: object("errors_return")?,
             info_null: object("info_null")?,
-            funneled: 1,
+            multiple: 3,
             types: [
                 object("float")?,
                 object("double")?,
@@ -127,7 +129,7 @@ impl Constants {
             world: number(0x101),
             errors_return: number(0x143),
             info_null: number(0x130),
-            funneled: 1024,
+            multiple: 4096,
             types: [0x210, 0x214, 0x250, 0x258, 0x241, 0x248].map(number),
             ops: [0x21, 0x24, 0x22, 0x23].map(number),
         }
@@ -139,8 +141,10 @@ pub(super) struct Table {
     pub is: Constants,
 }
 
-// SAFETY: functions, and handles that are used by the one thread that drives the engine.
+// SAFETY: functions that any thread may call, and constants.
 unsafe impl Send for Table {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Table {}
 
 impl Table {
     /// The first library that can be had.

@@ -9,6 +9,10 @@
 //! that word says what was settled. (A link is in order; a member that is given up is not heard any
 //! more.) Whoever is lost after that is lost to the new group, which shrinks again. A member that
 //! was given up and lives is told so, and settles on nothing any more.
+//!
+//! Silence may be a cut between two parts that both live. So a part goes on only if it is more than
+//! half of all who are not known to have ended (by the end of a link), or half with the first of
+//! them: of two parts that is one at most. All who say the same come to the same end in this, too.
 
 use super::message::{Fault, FaultKind, GroupId, Message};
 use super::{Action, Ended, Group, Machine, Rules, Ticket, follows};
@@ -50,12 +54,16 @@ impl Splitting {
 pub(super) struct Shrinking {
     /// This rank has asked, then, and waits.
     asked: Option<(Vec<Ticket>, Duration)>,
-    /// Whom each member has lost, by its last word.
-    said: BTreeMap<usize, Vec<usize>>,
+    /// Whom each member has lost, by its last word, and whether they have ended.
+    said: BTreeMap<usize, Vec<(usize, bool)>>,
     settled: Option<Vec<usize>>,
 }
 
 impl Shrinking {
+    pub fn is_awaited(&self) -> bool {
+        self.asked.as_ref().is_some_and(|(tickets, _)| !tickets.is_empty())
+    }
+
     pub fn deadline(&self, rules: &Rules) -> Option<Duration> {
         let (tickets, since) = self.asked.as_ref()?;
         (!tickets.is_empty()).then_some(*since + rules.deadline)
@@ -140,8 +148,15 @@ impl Machine {
         }
     }
 
-    fn out_of(&self, id: GroupId) -> Vec<usize> {
-        self.groups[&id].members.iter().copied().filter(|&r| self.is_out(r)).collect()
+    /// Who of a group is out, and whether it has ended.
+    fn out_of(&self, id: GroupId) -> Vec<(usize, bool)> {
+        let out = self.groups[&id].members.iter().filter(|&&r| self.is_out(r));
+        out.map(|&r| (r, self.peers[r].ended || self.peers[r].left.is_some())).collect()
+    }
+
+    /// Who of a group is not out.
+    fn still_in(&self, id: GroupId) -> Vec<usize> {
+        self.groups[&id].members.iter().copied().filter(|&r| !self.is_out(r)).collect()
     }
 
     fn say_shrink(&mut self, id: GroupId) {
@@ -150,8 +165,8 @@ impl Machine {
         let shrinking = &mut self.groups.get_mut(&id).expect("a known group").shrinking;
         shrinking.said.insert(me, lost.clone());
         let settled = shrinking.settled.clone();
-        let still: Vec<usize> = self.members_but_me(id).into_iter().filter(|r| !lost.contains(r)).collect();
-        self.send_to(still, &Message::Shrink { group: id, lost, settled });
+        let others = self.still_in(id).into_iter().filter(|&r| r != me).collect();
+        self.send_to(others, &Message::Shrink { group: id, lost, settled });
         self.settle(id);
     }
 
@@ -159,7 +174,7 @@ impl Machine {
         &mut self,
         id: GroupId,
         from: usize,
-        lost: Vec<usize>,
+        lost: Vec<(usize, bool)>,
         settled: Option<Vec<usize>>,
     ) {
         let shrinking = &mut self.groups.get_mut(&id).expect("a known group").shrinking;
@@ -180,10 +195,16 @@ impl Machine {
             return;
         };
         if group.shrinking.settled.is_none() {
-            let lost = self.out_of(id);
-            let still: Vec<usize> = group.members.iter().copied().filter(|r| !lost.contains(r)).collect();
+            let (lost, still) = (self.out_of(id), self.still_in(id));
             if !still.iter().all(|r| group.shrinking.said.get(r) == Some(&lost)) {
                 return;
+            }
+            let may_live = |r: &&usize| !lost.contains(&(**r, true));
+            let (all, first) =
+                (group.members.iter().filter(may_live).count(), group.members.iter().find(may_live));
+            if 2 * still.len() < all || 2 * still.len() == all && still.first() != first {
+                let text = format!("{} of {all} are left, and the others may go on elsewhere", still.len());
+                return self.end_shrink(id, Fault { kind: FaultKind::Lost, rank: Some(self.me), text });
             }
             self.groups.get_mut(&id).expect("it is there").shrinking.settled = Some(still);
             return self.say_shrink(id);
@@ -225,9 +246,8 @@ impl Machine {
         }
         let Some(group) = self.groups.get(&id) else { return };
         if group.shrinking.deadline(&self.rules).is_some_and(|until| until <= now) {
-            let lost = self.out_of(id);
-            let absent: Vec<usize> = (self.members_but_me(id).into_iter())
-                .filter(|r| !lost.contains(r) && !group.shrinking.said.contains_key(r))
+            let absent: Vec<usize> = (self.still_in(id).into_iter())
+                .filter(|r| *r != self.me && !group.shrinking.said.contains_key(r))
                 .collect();
             let shrinking = &mut self.groups.get_mut(&id).expect("it is there").shrinking;
             if let Some((_, since)) = &mut shrinking.asked {
@@ -235,7 +255,7 @@ impl Machine {
                 *since = now;
             }
             for rank in absent {
-                self.lost(rank, &format!("it has not come to shrink within {deadline:?}"));
+                self.lost(rank, false, &format!("it has not come to shrink within {deadline:?}"));
             }
         }
     }

@@ -67,9 +67,10 @@ pub(crate) enum Message {
         group: GroupId,
         fault: Fault,
     },
-    /// I have given this member up.
+    /// I have given this member up: its link has ended, or it was silent.
     Lost {
         rank: usize,
+        ended: bool,
         text: String,
     },
     Split {
@@ -77,11 +78,16 @@ pub(crate) enum Message {
         seq: u64,
         color: u64,
     },
-    /// I wish to go on without these; and what the members are, if I know that it is settled.
+    /// I wish to go on without these, who have ended or were silent; and what the members are, if I
+    /// know that it is settled.
     Shrink {
         group: GroupId,
-        lost: Vec<usize>,
+        lost: Vec<(usize, bool)>,
         settled: Option<Vec<usize>>,
+    },
+    /// I make no more calls in this group.
+    LetGo {
+        group: GroupId,
     },
     /// I leave in order, after so many calls.
     Bye {
@@ -104,13 +110,16 @@ impl Message {
                 let rank = fault.rank.map_or(u32::MAX as usize, |r| r);
                 w.u8(3).u64(*group).u8(fault.kind as u8).u32(rank).text(&fault.text)
             }
-            Message::Lost { rank, text } => w.u8(4).u32(*rank).text(text),
+            Message::Lost { rank, ended, text } => w.u8(4).u32(*rank).u8(*ended as u8).text(text),
             Message::Split { group, seq, color } => w.u8(5).u64(*group).u64(*seq).u64(*color),
             Message::Shrink { group, lost, settled } => {
-                w.u8(6).u64(*group).ranks(lost).u8(settled.is_some() as u8);
+                w.u8(6).u64(*group).u32(lost.len());
+                lost.iter().fold(&mut w, |w, (rank, ended)| w.u32(*rank).u8(*ended as u8));
+                w.u8(settled.is_some() as u8);
                 w.ranks(settled.as_deref().unwrap_or(&[]))
             }
             Message::Bye { calls } => w.u8(7).calls(calls),
+            Message::LetGo { group } => w.u8(8).u64(*group),
         };
         let length = (w.0.len() - 4) as u32;
         w.0[..4].copy_from_slice(&length.to_le_bytes());
@@ -140,14 +149,17 @@ impl Message {
                 let rank = (rank != u32::MAX as usize).then_some(rank);
                 Message::Broke { group, fault: Fault { kind, rank, text: r.text()? } }
             }
-            4 => Message::Lost { rank: r.u32()?, text: r.text()? },
+            4 => Message::Lost { rank: r.u32()?, ended: r.u8()? == 1, text: r.text()? },
             5 => Message::Split { group: r.u64()?, seq: r.u64()?, color: r.u64()? },
             6 => {
-                let (group, lost, some) = (r.u64()?, r.ranks()?, r.u8()?);
+                let (group, n) = (r.u64()?, r.count(5)?);
+                let lost = (0..n).map(|_| Some((r.u32()?, r.u8()? == 1))).collect::<Option<_>>()?;
+                let some = r.u8()?;
                 let settled = r.ranks()?;
                 Message::Shrink { group, lost, settled: (some == 1).then_some(settled) }
             }
             7 => Message::Bye { calls: r.calls()? },
+            8 => Message::LetGo { group: r.u64()? },
             _ => return None,
         };
         r.0.is_empty().then_some(message)
@@ -234,11 +246,12 @@ mod tests {
             Message::Called { group: 1, lane: 2, seq: 9, text: "sum of float32 [4]".into() },
             Message::Broke { group: 2, fault: Fault { rank: None, ..fault.clone() } },
             Message::Broke { group: 2, fault },
-            Message::Lost { rank: 5, text: "gone".into() },
+            Message::Lost { rank: 5, ended: true, text: "gone".into() },
             Message::Split { group: 1, seq: 2, color: 3 },
-            Message::Shrink { group: 1, lost: vec![1, 2], settled: None },
+            Message::Shrink { group: 1, lost: vec![(1, true), (2, false)], settled: None },
             Message::Shrink { group: 1, lost: vec![], settled: Some(vec![0]) },
             Message::Bye { calls: vec![] },
+            Message::LetGo { group: 4 },
         ]
     }
 
@@ -272,7 +285,7 @@ mod tests {
     #[test]
     fn a_long_text_is_cut_between_two_characters() {
         let text = "é".repeat(TEXT_MAX);
-        let bytes = Message::Lost { rank: 1, text }.encode();
+        let bytes = Message::Lost { rank: 1, ended: false, text }.encode();
         let Some(Message::Lost { text, .. }) = Message::decode(&bytes[4..]) else { panic!("no message") };
         assert_eq!(text.len(), TEXT_MAX);
     }

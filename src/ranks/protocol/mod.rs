@@ -11,7 +11,8 @@
 //!   there and, where calls are compared, once all members have made the same.
 //! - *A group breaks once*, and for all its members: by a loss, calls that differ, an operand that
 //!   failed, a deadline. All its tickets end with that fault; other groups go on.
-//! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows.
+//! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows, and of
+//!   two parts that do not hear each other one goes on at most.
 
 mod agree;
 mod calls;
@@ -22,7 +23,7 @@ mod simulated;
 use agree::{Shrinking, Splitting};
 use calls::Calls;
 use message::{Counts, Fault, FaultKind, GroupId, Message};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// An await of this rank's.
@@ -62,6 +63,8 @@ pub(crate) enum Action {
     End(Ticket, Result<Ended, Fault>),
     /// Nobody waits for what the engine does for this group.
     Abort(GroupId),
+    /// All members have let go of this group.
+    Free(GroupId),
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -75,6 +78,9 @@ struct Peer {
     linked: bool,
     /// Given up, by whomever; nothing that it says counts any more.
     gone: bool,
+    /// Its link ended, here or elsewhere, as those of a process do that ends. Else it was silent, and
+    /// may be going on with others that this rank does not hear.
+    ended: bool,
     /// It has left in order, after so many calls.
     left: Option<HashMap<GroupId, Counts>>,
     heard: Duration,
@@ -85,6 +91,11 @@ struct Group {
     /// By their numbers in the world, in order.
     members: Vec<usize>,
     broken: Option<Fault>,
+    /// By how many that were given it.
+    held: usize,
+    /// Nothing of it comes from here any more; nor from these.
+    let_go: bool,
+    others_let_go: HashSet<usize>,
     calls: Calls,
     splitting: Splitting,
     shrinking: Shrinking,
@@ -96,6 +107,8 @@ pub(crate) struct Machine {
     peers: Vec<Peer>,
     groups: BTreeMap<GroupId, Group>,
     early: Vec<(usize, GroupId, Message)>,
+    /// Groups that nobody here holds any more.
+    leaving: Vec<GroupId>,
     /// Until when this rank is still joining.
     joining: Option<Duration>,
     /// The others have given this rank up.
@@ -104,6 +117,13 @@ pub(crate) struct Machine {
     next_ticket: Ticket,
     next_beat: Duration,
     actions: Vec<Action>,
+}
+
+impl Group {
+    /// Somebody waits for something of it.
+    fn is_busy(&self) -> bool {
+        self.calls.tickets().chain(self.splitting.tickets()).next().is_some() || self.shrinking.is_awaited()
+    }
 }
 
 impl Machine {
@@ -115,6 +135,7 @@ impl Machine {
             peers: (0..size).map(|_| Peer::default()).collect(),
             groups: BTreeMap::new(),
             early: Vec::new(),
+            leaving: Vec::new(),
             joining: Some(now + rules.arrival),
             expelled: None,
             roster: false,
@@ -128,7 +149,51 @@ impl Machine {
 
     /// What is to be done since the last time, in order.
     pub fn take(&mut self) -> Vec<Action> {
-        std::mem::take(&mut self.actions)
+        self.free_left();
+        let actions = std::mem::take(&mut self.actions);
+        for action in &actions {
+            if let Action::End(_, Ok(Ended::Group(id, _))) = action
+                && let Some(group) = self.groups.get_mut(id)
+            {
+                group.held += 1;
+            }
+        }
+        actions
+    }
+
+    /// Whoever was given a group, at the end of an await, does not hold it any more.
+    pub fn let_go(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.held -= 1;
+        if group.held == 0 {
+            self.leaving.push(id);
+        }
+    }
+
+    /// Says of the groups that were let go, and have nothing under way, that nothing more comes; and
+    /// forgets those of which all have said so. (One that broke stays: whoever has not heard of that
+    /// may still ask for what follows.)
+    fn free_left(&mut self) {
+        for id in std::mem::take(&mut self.leaving) {
+            let held = |group: &&mut Group| group.held > 0 || group.broken.is_some();
+            let Some(group) = self.groups.get_mut(&id).filter(|group| !held(group)) else { continue };
+            if group.is_busy() {
+                self.leaving.push(id);
+                continue;
+            }
+            if !std::mem::replace(&mut group.let_go, true) {
+                self.send_to(self.members_but_me(id), &Message::LetGo { group: id });
+            }
+            let group = &self.groups[&id];
+            let is_through =
+                |r: &usize| *r == self.me || group.others_let_go.contains(r) || self.peers[*r].left.is_some();
+            if !group.members.iter().all(is_through) {
+                self.leaving.push(id);
+                continue;
+            }
+            self.groups.remove(&id);
+            self.actions.push(Action::Free(id));
+        }
     }
 
     /// A peer is linked that says it listens there.
@@ -174,8 +239,10 @@ impl Machine {
         let group = match &message {
             Message::Beat { calls } => return self.count(from, calls),
             Message::Roster { addresses } => return self.called_on(from, addresses),
-            Message::Lost { rank, text } if *rank == self.me => return self.expel(from, text),
-            Message::Lost { rank, text } if *rank < self.peers.len() => return self.lost(*rank, text),
+            Message::Lost { rank, text, .. } if *rank == self.me => return self.expel(from, text),
+            Message::Lost { rank, ended, text } if *rank < self.peers.len() => {
+                return self.lost(*rank, *ended, text);
+            }
             Message::Bye { calls } => return self.says_bye(from, calls),
             Message::Broke { group: WORLD, fault } if self.joining.is_some() => {
                 return self.fail_join(fault.clone());
@@ -183,6 +250,7 @@ impl Machine {
             Message::Called { group, .. }
             | Message::Broke { group, .. }
             | Message::Split { group, .. }
+            | Message::LetGo { group }
             | Message::Shrink { group, .. } => *group,
             Message::Lost { .. } => return,
         };
@@ -199,6 +267,11 @@ impl Machine {
             Message::Called { lane, seq, text, .. } => self.called(group, from, lane, seq, text),
             Message::Broke { fault, .. } => self.break_group(group, fault, false),
             Message::Split { seq, color, .. } => self.heard_split(group, from, seq, color),
+            Message::LetGo { .. } => {
+                self.groups.get_mut(&group).into_iter().for_each(|known| {
+                    known.others_let_go.insert(from);
+                });
+            }
             Message::Shrink { lost, settled, .. } => self.heard_shrink(group, from, lost, settled),
             _ => {}
         }
@@ -224,7 +297,7 @@ impl Machine {
 
     /// A link has ended, or could not be made.
     pub fn closed(&mut self, rank: usize, why: &str) {
-        self.lost(rank, why);
+        self.lost(rank, true, why);
     }
 
     /// The others have given this rank up: it was silent for too long, and is to go on alone
@@ -242,13 +315,19 @@ impl Machine {
 
     /// A member is given up: all that is shared with it breaks, and all are told, itself too, in
     /// case that it lives.
-    fn lost(&mut self, rank: usize, why: &str) {
-        if rank == self.me || self.peers[rank].gone {
+    fn lost(&mut self, rank: usize, ended: bool, why: &str) {
+        let peer = &mut self.peers[rank];
+        let news = ended && !peer.ended;
+        peer.ended |= ended;
+        if rank == self.me || peer.gone && !news {
             return;
         }
-        if self.peers[rank].left.is_none() && self.expelled.is_none() {
+        if peer.left.is_none() && self.expelled.is_none() {
             let others = self.others().filter(|&r| !self.is_out(r)).collect();
-            self.send_to(others, &Message::Lost { rank, text: why.into() });
+            self.send_to(others, &Message::Lost { rank, ended, text: why.into() });
+        }
+        if self.peers[rank].gone {
+            return self.members_changed(rank);
         }
         self.peers[rank].gone = true;
         self.actions.push(Action::Close(rank));
@@ -264,6 +343,9 @@ impl Machine {
     fn break_group(&mut self, id: GroupId, fault: Fault, tell: bool) {
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
         group.broken = Some(fault.clone());
+        if group.let_go {
+            return;
+        }
         let ended = group.calls.tickets().chain(group.splitting.tickets()).collect::<Vec<_>>();
         group.calls.clear();
         group.splitting.clear();
@@ -308,7 +390,7 @@ impl Machine {
         for rank in self.others().collect::<Vec<_>>() {
             let peer = &self.peers[rank];
             if peer.linked && !self.is_out(rank) && peer.heard + self.rules.silence <= now {
-                self.lost(rank, &format!("nothing was heard of it for {:?}", self.rules.silence));
+                self.lost(rank, false, &format!("nothing was heard of it for {:?}", self.rules.silence));
             }
         }
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
@@ -351,6 +433,9 @@ impl Machine {
         let group = Group {
             members,
             broken: None,
+            held: 0,
+            let_go: false,
+            others_let_go: HashSet::new(),
             calls: Calls::default(),
             splitting: Splitting::default(),
             shrinking: Shrinking::default(),

@@ -2,7 +2,7 @@
 //!
 //! Time is virtual. A link keeps the order of its messages and delays each; a member may be killed
 //! (what it sent may arrive, or not), stopped for ever, stopped for a while, or cut off from one
-//! other. The engine is a stand-in: a call is through, a while later, once all that it needs were
+//! other or from several, without a word. The engine is a stand-in: a call is through, a while later, once all that it needs were
 //! let go. Each member runs a program drawn from the seed: calls of all, sends and receives,
 //! splits, and a shrink where a group broke, with calls that differ and operands that fail among
 //! them. Then: every ticket of whoever lives has ended; calls went in order; survivors settled on
@@ -232,12 +232,14 @@ impl Net {
                 }
             }
             _ => {
-                let other = self.dice.below(self.members.len() as u64) as usize;
-                if other != who {
-                    self.put(who, other, Parcel::End);
-                    self.put(other, who, Parcel::End);
-                    self.cut.insert((who.min(other), who.max(other)));
-                }
+                // Between two members, or between two parts of all.
+                let n = self.members.len();
+                let parts = if self.dice.one_in(2) { self.dice.next() } else { 1 << who };
+                let other = self.dice.below(n as u64) as usize;
+                let two = |a: usize, b: usize| parts.count_ones() > 1 || b == other || a == other;
+                let apart = |a: usize, b: usize| (parts >> a) & 1 != (parts >> b) & 1;
+                let pairs = (0..n).flat_map(|b| (0..b).map(move |a| (a, b)));
+                self.cut.extend(pairs.filter(|&(a, b)| apart(a, b) && two(a, b)));
             }
         }
     }
@@ -333,7 +335,7 @@ impl Net {
                 Action::Send(to, message) => self.put(who, to, Parcel::Bytes(message.encode())),
                 Action::Connect(to, _) => self.connect(who, to),
                 Action::Close(to) => self.put(who, to, Parcel::End),
-                Action::Abort(_) => {}
+                Action::Abort(_) | Action::Free(_) => {}
                 Action::Go(ticket) => self.goes(who, ticket),
                 Action::End(ticket, result) => self.ends(who, ticket, result),
             }
@@ -374,6 +376,8 @@ impl Net {
                 if let Some((_, parent)) = shrunk {
                     member.settled.insert(parent, (id, members.clone()));
                 }
+                // Nobody asks the one before for anything any more.
+                member.group.filter(|old| *old != id).into_iter().for_each(|old| member.machine.let_go(old));
                 member.groups.insert(id, members.clone());
                 (member.group, member.members) = (Some(id), members);
             }
@@ -478,12 +482,14 @@ fn run(seed: u64) -> Net {
         }
         for (parent, settled) in &member.settled {
             // Who was given up, and lives, may have settled before it was told.
-            let others = settled.1.iter().map(|&r| &net.members[r]);
-            for other in others.filter(|m| m.life == Life::Lives && m.machine.expelled.is_none()) {
+            let is_going = |m: &Member| m.life == Life::Lives && m.machine.expelled.is_none();
+            for other in net.members.iter().filter(|m| is_going(m) && is_going(member)) {
                 let theirs = other.settled.get(parent).unwrap_or(settled);
-                // Each of two that are cut off from one another has lost the other.
+                // What one settled on may have been cut off from the other. That one is in it then,
+                // and missing: of two parts without each other one goes on at most.
                 let is_cut = other.machine.peers[rank].gone;
-                let same = settled == theirs || is_cut || member.machine.expelled.is_some();
+                let meet = settled.1.iter().any(|r| theirs.1.contains(r));
+                let same = settled == theirs || is_cut && meet;
                 assert!(same, "seed {seed}: survivors of {parent} differ: {settled:?} {theirs:?}");
             }
         }
