@@ -381,7 +381,7 @@ mod tests {
             let (page, width, wide) = (1 + rng.below(40), 1 + rng.below(40), 1 + rng.below(90));
             let (pages, most, causal) = (9, 1 + rng.below(if turn % 4 == 0 { 40 } else { 4 }), turn % 2 == 0);
             let heads = shared * group;
-            let draw = |r: &mut Rng| (r.unit() * 4.0 - 2.0) as f32;
+            let draw = |r: &mut Rng| (r.unit() * 2.0 - 1.0) as f32;
             let q = Value::<f32>::random(&mut rng, &[2, queries, heads, width], draw);
             let k = Value::<f32>::random(&mut rng, &[pages, page, shared, width], draw);
             let v = Value::<f32>::random(&mut rng, &[pages, page, shared, wide], draw);
