@@ -157,7 +157,7 @@ fn full() {
         let sum = block_on(((&x % 7.0) * 2.0).sum_all().item::<f32>()).expect("a value");
         let x = x.reshape([10, 10_000]);
         let sorted = block_on(x.sort(1, true).narrow(1, 0, 1).to_vec::<f32>()).expect("values");
-        let product = block_on(x.narrow(1, 0, 10).matmul(&device.eye(10)).to_vec::<f32>()).expect("values");
+        let product = block_on(x.narrow(1, 0, 10).matmul(device.eye(10)).to_vec::<f32>()).expect("values");
         (sum, sorted, product)
     };
     let want = computed();

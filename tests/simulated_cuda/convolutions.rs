@@ -37,7 +37,7 @@ fn all_three(device: &Device, stride: usize, groups: usize, dtype: DType) -> Vec
         .map(|shape| random(device, shape, dtype).requires_grad());
     let options = ConvOptions::default().stride(stride).padding(1).groups(groups);
     let y = x.conv2d(&w, Some(&bias), options);
-    let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&x, &w, &bias]);
+    let mut all = grad(y.to_dtype(DType::F32).square().sum_all(), &[&x, &w, &bias]);
     all.push(y);
     all
 }
