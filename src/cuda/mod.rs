@@ -10,6 +10,8 @@
 // CUDA C. Nothing outside of this folder calls CUDA.
 
 #[cfg(feature = "cuda")]
+pub(crate) mod convolution;
+#[cfg(feature = "cuda")]
 pub(crate) mod device;
 mod devices;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]

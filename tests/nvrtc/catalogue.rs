@@ -201,7 +201,8 @@ fn rows() -> Vec<Kernel> {
         RowOp::LayerNorm { weight: false, bias: false },
         RowOp::RmsNorm { weight: true },
     ];
-    for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp].into_iter().chain(norms) {
+    for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp].into_iter().chain(norms)
+    {
         for dtype in [F32, F64, F16, BF16] {
             for n in [10, 64, 1000, 4096, 16_384, 100_000, 100_001] {
                 let strides = contiguous_strides(&[100, n]);

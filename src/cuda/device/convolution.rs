@@ -16,7 +16,7 @@ use super::made::Captured;
 use super::nvidia::{self, Raw};
 use super::shelf::Shelf;
 use super::{Stream, Trouble, dnn};
-use crate::cuda::kernels::convolution::Convolution;
+use crate::cuda::convolution::Convolution;
 use crate::graph::operation::Refusal;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;

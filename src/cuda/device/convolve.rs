@@ -4,7 +4,7 @@ use super::called::{Called, Convolved};
 use super::handles::Use;
 use super::launch::Launcher;
 use super::{Site, Trouble};
-use crate::cuda::kernels::convolution::Convolution;
+use crate::cuda::convolution::Convolution;
 
 impl Launcher {
     /// True where a library computes such convolutions: [`convolution`](Self::convolution) then

@@ -10,7 +10,7 @@
 
 use super::libraries::{self, Status, calls};
 use super::{Stream, Trouble};
-use crate::cuda::kernels::convolution::{Convolution, Side, Sizes};
+use crate::cuda::convolution::{Convolution, Side, Sizes};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::shape::contiguous_strides;

@@ -6,8 +6,8 @@
 
 use super::launch::Launcher;
 use super::{DeviceView, DeviceViewMut, Site, Trouble};
+use crate::cuda::convolution::Convolution;
 use crate::cuda::kernels::Plan;
-use crate::cuda::kernels::convolution::Convolution;
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::ops;
 use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};

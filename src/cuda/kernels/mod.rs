@@ -13,7 +13,6 @@
 
 pub(crate) mod attention;
 pub(crate) mod bundle;
-pub(crate) mod convolution;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod generate;

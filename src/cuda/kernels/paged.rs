@@ -4,7 +4,6 @@ use super::generate::{computed, storage};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
 use crate::dtype::DType;
-use crate::graph::device_run::CudaView;
 use smallvec::smallvec;
 
 /// Keys of a span, as in the kernel.
@@ -17,10 +16,18 @@ pub(crate) enum Key {
     Meet { dtype: DType },
 }
 
+/// An operand: its type and how it lies.
+#[derive(Clone, Copy)]
+pub(crate) struct Lie<'a> {
+    pub dtype: DType,
+    pub shape: &'a [usize],
+    pub strides: &'a [isize],
+}
+
 /// The launches for queries, keys, values, table and lengths, the inputs in this order. `None` where
 /// there are more than a grid has blocks for.
-pub(crate) fn plan(inputs: &[CudaView<'_>], scale: f64, causal: bool) -> Option<Plan> {
-    let [q, k, v, table, lengths] = [0, 1, 2, 3, 4].map(|i| &inputs[i]);
+pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Plan> {
+    let [q, k, v, table, lengths] = inputs;
     let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
     let (page, shared, most, wide) = (k.shape[1], k.shape[2], table.shape[1], v.shape[3]);
     let spans = (most * page).div_ceil(SPAN).max(1);

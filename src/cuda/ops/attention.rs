@@ -59,7 +59,12 @@ impl OnCuda for PagedAttention {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let (inputs, out) = (run.inputs(), run.output());
         let refused = || Refusal::kernel(format!("attention of shape {:?} has no CUDA kernel", out.shape));
-        let plan = paged::plan(inputs, self.scale, self.causal).ok_or_else(refused)?;
+        let lie = |i: usize| paged::Lie {
+            dtype: inputs[i].dtype,
+            shape: inputs[i].shape,
+            strides: inputs[i].strides,
+        };
+        let plan = paged::plan([0, 1, 2, 3, 4].map(lie), self.scale, self.causal).ok_or_else(refused)?;
         super::run(run, plan, inputs, &[out])
     }
 }

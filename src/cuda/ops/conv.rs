@@ -7,7 +7,7 @@
 
 use super::OnCuda;
 use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
-use crate::cuda::kernels::convolution::{Convolution, Side};
+use crate::cuda::convolution::{Convolution, Side};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::window::{self, Way};
 use crate::cuda::kernels::{Plan, reduce};

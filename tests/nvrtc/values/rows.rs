@@ -10,7 +10,8 @@ fn naive(op: RowOp, row: &[f64], eps: f64) -> Vec<f64> {
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let total: f64 = row.iter().map(|x| (x - most).exp()).sum();
     match op {
-        RowOp::Softmax => row.iter().map(|x| (x - most).exp() / total).collect(),
+        RowOp::SafeSoftmax if most == f64::NEG_INFINITY => vec![0.0; row.len()],
+        RowOp::Softmax | RowOp::SafeSoftmax => row.iter().map(|x| (x - most).exp() / total).collect(),
         RowOp::LogSoftmax => row.iter().map(|x| x - most - total.ln()).collect(),
         RowOp::LogSumExp => vec![most + total.ln()],
         RowOp::LayerNorm { .. } => {
@@ -121,7 +122,7 @@ pub fn softmax() {
     let mut r = Random(31);
     let mut b = Batch::default();
     fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random) {
-        for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
+        for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
             for shape in [&[5, 10][..], &[3, 64], &[2, 1000], &[2, 3, 37], &[40, 20], &[4, 9, 33]] {
                 for dim in 0..shape.len() {
                     let x = Strided::random(r, shape, |r| T::from_f64(10.0 * r.float()));
@@ -146,7 +147,7 @@ pub fn softmax() {
         39_000 => 20.0,
         _ => x,
     };
-    for op in [RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
+    for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
         let x = Strided::contiguous(&[2, 40_001], |i| late(i, 10.0 * r.float()) as f32);
         check(&mut b, op, &x, 1, &[]);
         let x = Strided::contiguous(&[1, 40_000], |i| half::f16::from_f64(late(i, 10.0 * r.float())));
