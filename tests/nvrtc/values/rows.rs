@@ -177,6 +177,7 @@ pub fn infinities() {
     let s = of(RowOp::Softmax, 12);
     assert!(s[..4].iter().all(|x| x.is_nan()));
     assert_eq!(s[4..8], [0.0, 0.5, 0.5, 0.0]);
+    assert_eq!(of(RowOp::SafeSoftmax, 12)[..8], [0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.0]);
     let l = of(RowOp::LogSumExp, 3);
     assert_eq!((l[0], l[2]), (low, f32::INFINITY));
     assert!((l[1] - 2f32.ln()).abs() < 1e-6);
