@@ -100,9 +100,10 @@ struct Server {
 
 fn serve_with(config: Config) -> Server {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let path = model();
     let (address, app, end, served) = runtime.block_on(async {
         let device = Device::cpu_with(CpuOptions::default());
-        let app = chat::start(&device, model(), config).await.unwrap();
+        let app = chat::start(&device, path, config).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, asked) = tokio::sync::oneshot::channel();
@@ -276,6 +277,11 @@ fn what_is_wrong_is_said() {
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"HTTP/1.1 413");
+    // And one that does not say how long it is, once it is too long.
+    let body = format!("{{\"prompt\": \"{}\"}}", "a".repeat(3 << 20));
+    let request = agent().post(server.url("/v1/completions")).content_type("application/json");
+    let sent = request.send(ureq::SendBody::from_reader(&mut body.as_bytes()));
+    assert_eq!(sent.unwrap().status(), 413);
     assert_eq!(server.app.engine.stats().running, 0);
 }
 

@@ -5,8 +5,8 @@ use super::ask::{self, Refusal};
 use super::{App, metrics};
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use serde_json::json;
@@ -25,7 +25,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(metrics_text))
         .route("/", get(|| async { Html(include_str!("../page.html")) }))
         .fallback(|| async { refused(&no_route()) })
-        .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(app)
 }
 
@@ -42,14 +41,12 @@ fn refused(refusal: &Refusal) -> Response {
     response
 }
 
-type Received = Result<Bytes, axum::extract::rejection::BytesRejection>;
-
-async fn chat(state: State<Arc<App>>, headers: HeaderMap, body: Received) -> Response {
-    complete(state.0, headers, body, true).await
+async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
+    complete(app, request, true).await
 }
 
-async fn completions(state: State<Arc<App>>, headers: HeaderMap, body: Received) -> Response {
-    complete(state.0, headers, body, false).await
+async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
+    complete(app, request, false).await
 }
 
 /// Counts a request that ends without an answer: its client has gone, and hyper drops the handler.
@@ -63,20 +60,34 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-async fn complete(app: Arc<App>, headers: HeaderMap, body: Received, chat: bool) -> Response {
+async fn complete(app: Arc<App>, request: Request, chat: bool) -> Response {
     let mut counted = Unanswered(&app, Instant::now(), false);
-    let answered = answer(&app, &headers, body, chat).await;
+    let answered = answer(&app, request, chat).await;
     counted.2 = true;
     let response = answered.unwrap_or_else(|refusal| refused(&refusal));
     app.metrics.count(response.status().as_u16(), counted.1.elapsed());
     response
 }
 
-async fn answer(app: &Arc<App>, headers: &HeaderMap, body: Received, chat: bool) -> Result<Response, Refusal> {
-    let body = body.map_err(|rejection| {
-        let (status, text) = (rejection.status().as_u16(), rejection.body_text());
-        Refusal { status, kind: "invalid_request_error", text, param: None }
-    })?;
+/// The body, unless its head, or what comes of it, says that it is too large.
+async fn received(request: Request) -> Result<Bytes, Refusal> {
+    let no = |status: u16, text: String| Refusal { status, kind: "invalid_request_error", text, param: None };
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > BODY_MAX as u64) {
+        return Err(no(413, format!("a body has {BODY_MAX} bytes at most")));
+    }
+    axum::body::to_bytes(request.into_body(), BODY_MAX).await.map_err(|error| {
+        // A body that does not say how long it is, and one that breaks off, are told apart by words.
+        match error.to_string().contains("limit") {
+            true => no(413, format!("a body has {BODY_MAX} bytes at most")),
+            false => no(400, format!("the body did not come: {error}")),
+        }
+    })
+}
+
+async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response, Refusal> {
+    let headers = request.headers().clone();
+    let body = received(request).await?;
     let mut asked = ask::read(app, &body, chat).await?;
     let wanted = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
     let deadline = wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
