@@ -1,17 +1,14 @@
 //! Training on one device or on several: which of them a model and its batches go to, and one step
 //! on all.
 
-use crate::nn::{Module, Parameter, substituted};
-use crate::optim::Optimizer;
+use crate::nn::{Module, Parameter, substituted, values};
+use crate::optim::{Optimizer, Step};
+#[cfg(all(feature = "ranks", unix))]
+use crate::ranks::{Combine, Group, summed};
 use crate::tensor::build::called_from;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
-#[cfg(all(feature = "ranks", unix))]
-use crate::{
-    nn::values,
-    ranks::{Combine, Group, summed},
-    tensor::gradient::some_gradients,
-};
+use crate::tensor::gradient::some_gradients;
 use std::panic::Location;
 
 /// Moves a model and its batches to devices. With several devices each batch is split, each device
@@ -242,35 +239,111 @@ impl Trainer {
         batch: &SplitBatch,
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
-        let loss = self.loss(model, batch, loss);
+        self.step_over(model, optimizer, std::slice::from_ref(batch), loss)
+    }
+
+    /// One step over several batches, as if they had been one that has no room: each is run by
+    /// itself, gradients add up on the first device, and ranks exchange them once. (In PyTorch: several
+    /// `backward`s under `no_sync`, and one without.) Gives the mean loss of all rows.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), where any of the batches fails.
+    ///
+    /// # Panics
+    /// Without any batch.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::{self, Module}, optim::Sgd, train::Trainer};
+    /// let device = Device::cpu();
+    /// let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
+    /// let mut sgd = Sgd::new(net.parameters(), 0.1);
+    /// let batches = [8, 8, 4].map(|rows| trainer.prepare_batch(&[&device.ones([rows, 3])]));
+    /// let loss = trainer.step_over(&net, &mut sgd, &batches, |part| net.forward(&part[0]).square().mean_all());
+    /// assert!(loss.item::<f32>().await? >= 0.0);                                     // of twenty rows
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn step_over(
+        &self,
+        model: &dyn Module,
+        optimizer: &mut dyn Optimizer,
+        batches: &[SplitBatch],
+        loss: impl Fn(&[TensorFuture]) -> TensorFuture,
+    ) -> TensorFuture {
         let at = Location::caller();
+        let rows = batches.iter().map(SplitBatch::rows).sum();
+        let (mut gradients, mut mean, mut failed, mut whole) = (Vec::new(), None, None, None);
+        for batch in batches {
+            let loss = self.loss(model, batch, &loss);
+            called_from(at, || {
+                let loss = self.share_of(loss, batch.rows, rows, &mut whole);
+                match some_gradients(&loss, &values(optimizer.parameters())) {
+                    Ok(own) => add(&mut gradients, own),
+                    Err(_) => failed = Some(loss.clone()),
+                }
+                let own = loss.stop_gradient();
+                mean = Some(mean.take().map_or_else(|| own.clone(), |mean: TensorFuture| mean + &own));
+            });
+        }
+        let mut mean = mean.expect("a step is over a batch at least");
+        called_from(at, || {
+            // As a step alone would fail; other ranks are told by the loss.
+            if let Some(loss) = failed {
+                return self.of_all(&[], &mut mean, |_| optimizer.minimize(&loss)).gate(&mean, at);
+            }
+            self.of_all(&gradients, &mut mean, |all| optimizer.step_some(all)).gate(&mean, at)
+        })
+    }
+
+    /// A batch's part in the mean loss of so many rows here, or on all ranks: they need not have the
+    /// same number.
+    fn share_of(
+        &self,
+        loss: TensorFuture,
+        own: usize,
+        rows: usize,
+        whole: &mut Option<TensorFuture>,
+    ) -> TensorFuture {
+        let number = |n: usize| loss.device().full_dtype((), n as f64, loss.dtype());
         #[cfg(all(feature = "ranks", unix))]
         if let Some(group) = &self.group {
-            return called_from(at, || step_with(group, optimizer, loss, batch.rows, at));
+            let whole = whole.get_or_insert_with(|| number(rows).all_reduce(group, Combine::Sum));
+            return &loss * (number(own) / &*whole);
         }
-        let step = called_from(at, || optimizer.minimize(&loss));
-        step.gate(&loss.stop_gradient(), at)
+        if own == rows {
+            return loss;
+        }
+        let whole = whole.get_or_insert_with(|| number(rows));
+        &loss * (number(own) / &*whole)
+    }
+
+    /// Steps with the gradients of all ranks, and makes the loss that of all.
+    fn of_all(
+        &self,
+        gradients: &[Option<TensorFuture>],
+        mean: &mut TensorFuture,
+        step: impl FnOnce(&[Option<TensorFuture>]) -> Step,
+    ) -> Step {
+        #[cfg(all(feature = "ranks", unix))]
+        if let Some(group) = &self.group {
+            let step = step(&summed(gradients, group));
+            *mean = mean.all_reduce(group, Combine::Sum);
+            return step;
+        }
+        step(gradients)
     }
 }
 
-/// A step of several ranks, each with the mean loss of so many rows.
-#[cfg(all(feature = "ranks", unix))]
-#[track_caller]
-fn step_with(
-    group: &Group,
-    optimizer: &mut dyn Optimizer,
-    loss: TensorFuture,
-    rows: usize,
-    at: &'static Location<'static>,
-) -> TensorFuture {
-    let rows = loss.device().full_dtype((), rows as f64, loss.dtype());
-    // Each rank's share of all rows: they need not have the same number.
-    let share = &rows / rows.all_reduce(group, Combine::Sum);
-    let weighted = loss * share;
-    let step = match some_gradients(&weighted, &values(optimizer.parameters())) {
-        Ok(gradients) => optimizer.step_some(&summed(&gradients, group)),
-        // As a step alone would fail; the others are told by the loss.
-        Err(_) => optimizer.minimize(&weighted),
-    };
-    step.gate(&weighted.stop_gradient().all_reduce(group, Combine::Sum), at)
+/// Adds to each gradient what another batch gives.
+fn add(sums: &mut Vec<Option<TensorFuture>>, own: Vec<Option<TensorFuture>>) {
+    if sums.is_empty() {
+        return *sums = own;
+    }
+    for (sum, own) in sums.iter_mut().zip(own) {
+        *sum = match (sum.take(), own) {
+            (Some(sum), Some(own)) => Some(sum + own),
+            (sum, own) => sum.or(own),
+        };
+    }
 }

@@ -13,6 +13,7 @@ pub fn scenes() -> Vec<Scene> {
     vec![
         Scene::of("training::several_ranks_come_to_the_losses_of_one", 3, same_losses),
         Scene::of("training::gradients_in_many_buckets_are_those_of_one_batch", 2, buckets),
+        Scene::of("training::a_step_over_several_batches_is_that_of_all_their_rows", 2, accumulated),
         Scene::of("training::layers_in_parts_give_what_the_whole_gives", 2, layers),
         Scene::of("training::a_layer_that_does_not_divide_says_so", 3, uneven),
     ]
@@ -115,6 +116,46 @@ fn buckets(stage: Stage) {
             assert!((before - gradient - after).abs() < 1e-4, "{before} - {gradient} is not {after}");
         }
     }
+}
+
+/// The parameters after three steps, each over so many rows in batches of these sizes, and the losses.
+fn steps(trainer: &Trainer, start: usize, sizes: &[usize]) -> (Vec<f32>, Vec<f32>) {
+    let device = Device::cpu();
+    device.seed(3);
+    let net = net(&device);
+    trainer.prepare_model(&net);
+    let x = device.randn([40, 6]).narrow(0, start, sizes.iter().sum());
+    let mut ends = sizes.iter().scan(0, |end, n| {
+        *end += n;
+        Some(x.narrow(0, *end - n, *n))
+    });
+    let batches: Vec<_> = ends.by_ref().map(|x| trainer.prepare_batch(&[&x])).collect();
+    let mut sgd = Sgd::new(net.parameters(), 0.05).momentum(0.9);
+    let losses = (0..3).map(|_| {
+        let loss = trainer.step_over(&net, &mut sgd, &batches, |part| {
+            net.forward(&part[0]).mse_loss(&part[0].square().sum_keepdim(1), ())
+        });
+        block_on(loss.item::<f32>()).expect("a loss")
+    });
+    let losses = losses.collect();
+    let all = net.parameters().into_iter();
+    (all.flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values")).collect(), losses)
+}
+
+fn accumulated(stage: Stage) {
+    let group = stage.join();
+    let device = Device::cpu();
+    let (alone, together) = (Trainer::new([&device]), Trainer::new([&device]).with_group(&group));
+    let near = |a: &(Vec<f32>, Vec<f32>), b: &(Vec<f32>, Vec<f32>)| {
+        let pairs = a.0.iter().zip(&b.0).chain(a.1.iter().zip(&b.1));
+        assert_eq!((a.0.len(), a.1.len()), (b.0.len(), b.1.len()));
+        pairs.for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 + 1e-4 * a.abs(), "{a} is not {b}"));
+    };
+    let whole = steps(&alone, 0, &[40]);
+    near(&steps(&alone, 0, &[16, 16, 8]), &whole);
+    // The ranks have neither the same number of rows nor of batches.
+    let own: &[usize] = [&[10, 6][..], &[8, 8, 8]][group.rank()];
+    near(&steps(&together, 16 * group.rank(), own), &whole);
 }
 
 fn values(layers: &[Linear]) -> Vec<Vec<f32>> {
