@@ -222,6 +222,14 @@ fn template(source: &str, tokenizer: &Tokenizer) -> Result<Template> {
 pub mod testing {
     use super::*;
 
+    /// The names of a model's tensors: GGUF's and Hugging Face's.
+    pub fn names(layers: usize) -> Vec<(String, String)> {
+        use Part::*;
+        let of_layers = [AttentionNorm, Query, Key, Value, Output, FeedForwardNorm, Gate, Up, Down];
+        let all = (0..layers).flat_map(|k| of_layers.map(|part| part(k))).chain([Embedding, Norm]);
+        all.map(|part| (of_gguf(part), hugging_face(part))).collect()
+    }
+
     /// A model of these tensors, by GGUF's names.
     pub fn llama(
         device: &Device,

@@ -138,7 +138,9 @@ impl Steps {
         if kind == Kind::Fill {
             return inputs;
         }
-        let m = filled(wishes.len());
+        // Beside rows of prompts fewer sizes will do.
+        let alone = wishes.len() == step.rows.len();
+        let m = if alone { n } else { wishes.len().next_power_of_two() };
         let mut choosing: Vec<i64> = (0..).zip(&step.rows).filter(|(_, r)| r.chooses).map(|(k, _)| k).collect();
         choosing.resize(m, -1);
         inputs.push(device.from_vec(choosing, [m]));

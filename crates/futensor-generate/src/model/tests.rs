@@ -278,6 +278,48 @@ fn what_cannot_be_is_refused_with_words() {
 }
 
 #[test]
+fn a_folder_of_hugging_faces_is_the_same_model() {
+    let (device, c) = (Device::cpu_with(CpuOptions::default()), config());
+    let folder = std::env::temp_dir().join(format!("futensor-generate-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let text = |name: &str, value: serde_json::Value| {
+        std::fs::write(folder.join(name), value.to_string()).unwrap();
+    };
+    text(
+        "config.json",
+        serde_json::json!({ "model_type": "llama", "hidden_size": c.width, "num_attention_heads": c.heads,
+            "num_key_value_heads": c.kv_heads, "num_hidden_layers": c.layers, "max_position_embeddings": c.context,
+            "intermediate_size": c.feed_forward, "rms_norm_eps": c.epsilon, "tie_word_embeddings": true }),
+    );
+    text(
+        "tokenizer_config.json",
+        serde_json::json!({ "eos_token": { "content": "<|end|>" }, "chat_template": "a" }),
+    );
+    std::fs::write(folder.join("tokenizer.json"), vocabulary().tokenizer().unwrap().to_json()).unwrap();
+    let ours = tensors(&device, None);
+    let saved = testing::names(c.layers).into_iter().map(|(gguf, name)| {
+        let x = ours[&gguf].dense();
+        // Pairs that are turned are neighbours there, and half a head apart here.
+        let turned = gguf.contains("attn_q") || gguf.contains("attn_k.");
+        let halves = |x: TensorFuture| x.reshape([-1, 8, 2, 64]).permute([0, 2, 1, 3]).reshape([-1, 64]);
+        (name, if turned { halves(x) } else { x })
+    });
+    block_on(futensor::safetensors::save(folder.join("model.safetensors"), saved)).unwrap();
+    let theirs = block_on(Llama::from_folder(&device, &folder)).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(theirs.template().is_some() && theirs.tokenizer().ends() == [1]);
+    let options = Options { page: 8, ..Options::default() };
+    let mut request = Request::new(vec![7, 8, 9, 10, 11]).tokens_max(10).logprobs(3);
+    request.ignore_end = true;
+    let a = all(Engine::start(theirs, options).unwrap().generate(request.clone()).unwrap());
+    let b = all(engine(None, Options::default()).generate(request).unwrap());
+    for (a, b) in a.iter().zip(&b) {
+        let off = a.logprobs.as_ref().unwrap().chosen - b.logprobs.as_ref().unwrap().chosen;
+        assert!(a.id == b.id && off.abs() < 1e-2, "{a:?} {b:?}");
+    }
+}
+
+#[test]
 fn a_model_whose_parts_do_not_fit_is_refused() {
     let device = Device::cpu();
     let wrong = |change: &dyn Fn(&mut BTreeMap<String, Weight>)| {

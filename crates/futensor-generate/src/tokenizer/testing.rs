@@ -26,3 +26,10 @@ pub fn vocabulary() -> Vocabulary {
         ends: vec![1],
     }
 }
+
+impl super::Tokenizer {
+    /// As `tokenizer.json` has it.
+    pub fn to_json(&self) -> String {
+        self.inner.to_string(false).unwrap()
+    }
+}

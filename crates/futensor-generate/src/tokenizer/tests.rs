@@ -40,7 +40,7 @@ fn a_vocabulary_that_does_not_fit_is_refused() {
 #[test]
 fn a_tokenizer_json_says_the_same() {
     let ours = vocabulary().tokenizer().unwrap();
-    let json = ours.inner.to_string(false).unwrap();
+    let json = ours.to_json();
     let read = Tokenizer::from_json(json.as_bytes(), Some("<|begin|>"), Some("<|end|>")).unwrap();
     let text = "hello 🦀<|end|> 12";
     assert_eq!(read.encode(text, false).unwrap(), ours.encode(text, false).unwrap());
