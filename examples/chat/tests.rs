@@ -33,7 +33,8 @@ fn model() -> &'static Path {
         let folder = std::env::temp_dir().join(format!("futensor-chat-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("tiny.gguf");
-        futensor::block_on(write(&path));
+        // On a thread that drives no tasks: some of these tests do.
+        std::thread::scope(|scope| scope.spawn(|| futensor::block_on(write(&path))).join()).unwrap();
         path
     })
 }
