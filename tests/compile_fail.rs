@@ -43,7 +43,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "fn hidden(x: futensor::TensorFuture) { let _ = x.await; }",
         &["only allowed inside `async`"],
     ),
-    ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["`String`", "Element` is not"]),
+    ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["String`", "Element` is not"]),
     (
         "a_layer_without_a_weight_offers_none",
         "let w = futensor::nn::Relu.weight();",

@@ -66,7 +66,7 @@ fn help_explains_each_flag_of_each_example() {
     seen.sort();
     assert_eq!(
         seen,
-        ["async_computation", "devices", "embed", "load_weights", "ranks", "server", "train_digits"]
+        ["async_computation", "chat", "devices", "embed", "load_weights", "ranks", "server", "train_digits"]
     );
 }
 

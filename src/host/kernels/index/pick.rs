@@ -220,13 +220,15 @@ pub(crate) fn index_copy(
     let indices = Nest::new(index.shape, [index.strides]).merged();
     let n = inner.numel();
     // Of two rows for one place the later is written later: threads share rows, not indices.
-    let cuts = n.div_ceil(LEAST / chosen.max(1) + 1).max(1);
+    // Where there is nothing to copy, the indices are still looked at, once.
+    let (outers, cuts) = match src.numel() {
+        0 => (1, 1),
+        _ => (outer.numel(), n.div_ceil(LEAST / chosen.max(1) + 1)),
+    };
     let failure = Failure::none();
     with_size!(out.dtype, T => with_index!(index.dtype, I => {
         let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         let at = Shared::<I>::new(index.ptr.cast_mut());
-        // Where there is nothing to copy, the indices are still looked at, once.
-        let outers = if src.numel() == 0 { 1 } else { outer.numel() };
         in_parts(outers * cuts, (LEAST * cuts / (n * chosen).max(1)).max(1), par, &|part| {
             for unit in part {
                 let (o, cut) = (unit / cuts, slice_of(n, cuts, unit % cuts));
