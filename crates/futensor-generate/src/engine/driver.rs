@@ -248,6 +248,9 @@ impl<R: Runner> Drop for Driver<R> {
         for client in self.clients.drain().map(|(_, client)| client).chain(late) {
             client.channel.send(Err(Error::ended()), true);
         }
+        // What the last answers held goes with the driver, which may end before it counts again.
+        let stats = &mut *lock(&self.shared.stats);
+        (stats.running, stats.waiting, stats.pages_used) = (0, 0, 0);
     }
 }
 
