@@ -133,7 +133,7 @@ fn steps(trainer: &Trainer, start: usize, sizes: &[usize]) -> (Vec<f32>, Vec<f32
     let mut sgd = Sgd::new(net.parameters(), 0.05).momentum(0.9);
     let losses = (0..3).map(|_| {
         let loss = trainer.step_over(&net, &mut sgd, &batches, |part| {
-            net.forward(&part[0]).mse_loss(&part[0].square().sum_keepdim(1), ())
+            net.forward(&part[0]).mse_loss(part[0].square().sum_keepdim(1), ())
         });
         block_on(loss.item::<f32>()).expect("a loss")
     });
