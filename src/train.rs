@@ -319,6 +319,7 @@ impl Trainer {
     }
 
     /// Steps with the gradients of all ranks, and makes the loss that of all.
+    #[cfg_attr(not(all(feature = "ranks", unix)), allow(unused_variables))]
     fn of_all(
         &self,
         gradients: &[Option<TensorFuture>],

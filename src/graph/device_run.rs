@@ -215,6 +215,7 @@ pub(crate) trait CudaQueue {
     fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal>;
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
     /// Copies elements in row-major order to contiguous memory that does not overlap.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn copy(&mut self, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal>;
     /// Zeroes memory of the step's own. What goes wrong fails the step, whatever the op answers.
     fn zero(&mut self, ptr: u64, bytes: usize);
