@@ -263,7 +263,8 @@ impl Engine {
                 ));
             }
         }
-        let deadline = request.deadline.map(|d| self.0.shared.now() + d);
+        // One that lies beyond all time is none.
+        let deadline = request.deadline.and_then(|d| self.0.shared.now().checked_add(d));
         let (prompt, room) = (request.prompt.clone(), self.0.options.buffer);
         Ok(Job { prompt, tokens, deadline, room, one_by_one: request.constraint.is_some() })
     }

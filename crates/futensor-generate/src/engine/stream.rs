@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::request::Token;
 use futures_core::Stream;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -33,7 +34,8 @@ impl Channel {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            // A waker is the reader's code: its panic is not the other requests'.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 
@@ -62,24 +64,33 @@ impl Tokens {
     }
 }
 
+impl Tokens {
+    /// What is there to be read: a token, or the end.
+    fn next(&self) -> Option<Option<Result<Token>>> {
+        let state = &mut *lock(&self.channel.0);
+        let token = state.unread.pop_front();
+        if token.is_some() && std::mem::take(&mut state.waits) {
+            self.shared.bell.ring();
+        }
+        (token.is_some() || state.ended).then_some(token)
+    }
+}
+
 impl Stream for Tokens {
     type Item = Result<Token>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Token>>> {
-        let state = &mut *lock(&self.channel.0);
-        match state.unread.pop_front() {
-            Some(token) => {
-                if std::mem::take(&mut state.waits) {
-                    self.shared.bell.ring();
-                }
-                Poll::Ready(Some(token))
-            }
-            None if state.ended => Poll::Ready(None),
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        if let Some(next) = self.next() {
+            return Poll::Ready(next);
         }
+        // Wakers are copied and dropped while nobody else needs the lock: both are the reader's code.
+        let waker = cx.waker().clone();
+        let before = {
+            let state = &mut *lock(&self.channel.0);
+            if state.unread.is_empty() && !state.ended { state.waker.replace(waker) } else { Some(waker) }
+        };
+        drop(before);
+        self.next().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -100,5 +111,40 @@ impl Drop for Tokens {
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Tokens({})", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Wake;
+
+    /// Looks at the channel as it goes, and panics where it is woken.
+    struct Hostile(Arc<Channel>);
+
+    impl Wake for Hostile {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the reader's");
+        }
+    }
+
+    impl Drop for Hostile {
+        fn drop(&mut self) {
+            self.0.room(1, 0);
+        }
+    }
+
+    #[test]
+    fn a_readers_waker_may_panic_and_look_and_harms_nobody() {
+        let channel = Arc::new(Channel::default());
+        let mut tokens = Tokens::new(0, channel.clone(), Arc::new(Shared::default()));
+        for _ in 0..2 {
+            let waker = Waker::from(Arc::new(Hostile(channel.clone())));
+            assert!(Pin::new(&mut tokens).poll_next(&mut Context::from_waker(&waker)).is_pending());
+        }
+        channel.send(Err(crate::Error::ended()), true);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(Pin::new(&mut tokens).poll_next(&mut cx), Poll::Ready(Some(Err(_)))));
+        assert!(matches!(Pin::new(&mut tokens).poll_next(&mut cx), Poll::Ready(None)));
     }
 }

@@ -168,11 +168,9 @@ impl Scheduler {
 
     /// Its reader has room for so many tokens now.
     pub fn room(&mut self, id: Id, room: usize) {
-        match self.running.get_mut(&id) {
-            Some(sequence) => sequence.room = room,
-            None => {
-                self.waiting.iter_mut().filter(|(other, _)| *other == id).for_each(|(_, job)| job.room = room)
-            }
+        // Whoever waits has been given nothing yet.
+        if let Some(sequence) = self.running.get_mut(&id) {
+            sequence.room = room;
         }
     }
 
