@@ -22,9 +22,13 @@ const SPAN: usize = 512;
 /// Keys of a block, which stays in the nearest cache while all queries meet it.
 const KEYS: usize = 64;
 /// Queries of one sequence that are read beside each other.
-const ROWS: usize = 16;
+const ROWS: usize = 32;
 /// Sums that a product of two rows is made of: a register of the widest kind.
 const LANES: usize = 16;
+/// Queries that meet the same keys at once.
+const BESIDE: usize = 4;
+/// Queries from which on it pays to have the keys' columns side by side.
+const TURNED_FROM: usize = 2 * BESIDE;
 /// Multiply-adds below which a further thread does not pay.
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 2000 } else { 1 << 16 };
 
@@ -194,7 +198,8 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
 
     fn room_needed(&self) -> usize {
         let [width, wide] = self.widths();
-        KEYS + (self.of.q.shape[2] / self.of.k.shape[2] * self.limits.len() + KEYS) * width + KEYS * wide
+        let asked = self.of.q.shape[2] / self.of.k.shape[2] * self.limits.len();
+        BESIDE * KEYS + (asked + 2 * KEYS) * width + KEYS * wide
     }
 
     /// Where a key or value lies as it is multiplied with: where it is, or in `room`.
@@ -223,9 +228,11 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
         let (q, [width, wide]) = (self.of.q, self.widths());
         let many = q.shape[2] / self.of.k.shape[2];
         let room = std::mem::take(&mut self.room);
-        let (scores, room) = room.split_at_mut(KEYS);
+        let (scores, room) = room.split_at_mut(BESIDE * KEYS);
         let (asked, room) = room.split_at_mut(many * self.limits.len() * width);
+        let (turned, room) = room.split_at_mut(KEYS * width);
         let (keys_room, values_room) = room.split_at_mut(KEYS * width);
+        let turns = many * self.limits.len() >= TURNED_FROM;
         let part = |r: usize| {
             let head = (self.head * many + r % many) as isize;
             self.parts.at((self.first + r / many) as isize * self.steps[0] + head * self.steps[1])
@@ -251,40 +258,73 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                 keys[j] = self.line(&self.of.k, start + j, &mut keys_room[j * width..][..width]);
                 values[j] = self.line(&self.of.v, start + j, &mut values_room[j * wide..][..wide]);
             }
-            for (r, asked) in asked.chunks_exact(width).enumerate() {
-                let seen = self.limits[r / many].saturating_sub(start).min(count);
-                // SAFETY: as above; nobody else refers to it.
-                let part = unsafe { std::slice::from_raw_parts_mut(part(r), 2 + wide) };
-                let (known, sum) = part.split_at_mut(2);
-                let [most, total] = known else { unreachable!("two were split off") };
-                let row = &mut scores[..seen];
-                for (x, &key) in row.iter_mut().zip(&keys) {
+            if turns {
+                for (j, &key) in keys[..count].iter().enumerate() {
                     // SAFETY: so many elements of a key.
-                    *x = dot::<S, W>(asked, unsafe { std::slice::from_raw_parts(key, width) }).mul(scale);
+                    let key = unsafe { std::slice::from_raw_parts(key, width) };
+                    for (c, &x) in key.iter().enumerate() {
+                        turned[c * KEYS + j] = x;
+                    }
                 }
-                let before = *most;
-                let largest = fold_block::<Max<W, W, W>>(row).larger(before);
-                if seen == 0 || largest == W::LEAST {
-                    continue;
+            }
+            for (g, asked) in asked.chunks(BESIDE * width).enumerate() {
+                let rows = asked.len() / width;
+                let seen = |r: usize| self.limits[(g * BESIDE + r) / many].saturating_sub(start).min(count);
+                let at_once = turns && rows == BESIDE;
+                if at_once {
+                    let most = (0..rows).map(seen).max().unwrap_or(0);
+                    for first in (0..most).step_by(LANES) {
+                        // SAFETY: as many queries and columns; the first of a group of keys.
+                        unsafe {
+                            let keys = turned.as_ptr().wrapping_add(first);
+                            dots::<S, W>(asked.as_ptr(), width, keys, &mut scores[first..]);
+                        }
+                    }
                 }
-                for x in &mut *row {
-                    *x = x.sub(largest).exp_of_difference::<S>();
+                // Of the queries that find something here, how many keys they see.
+                let mut found = [0; BESIDE];
+                for (r, asked) in asked.chunks_exact(width).enumerate() {
+                    let row = &mut scores[r * KEYS..][..seen(r)];
+                    if !at_once {
+                        for (x, &key) in row.iter_mut().zip(&keys) {
+                            // SAFETY: as above.
+                            *x = dot::<S, W>(asked, unsafe { std::slice::from_raw_parts(key, width) });
+                        }
+                    }
+                    row.iter_mut().for_each(|x| *x = x.mul(scale));
+                    // SAFETY: as above; nobody else refers to it.
+                    let part = unsafe { std::slice::from_raw_parts_mut(part(g * BESIDE + r), 2 + wide) };
+                    let (known, sum) = part.split_at_mut(2);
+                    let [most, total] = known else { unreachable!("two were split off") };
+                    let before = *most;
+                    let largest = fold_block::<Max<W, W, W>>(row).larger(before);
+                    if row.is_empty() || largest == W::LEAST {
+                        continue;
+                    }
+                    found[r] = row.len();
+                    for x in &mut *row {
+                        *x = x.sub(largest).exp_of_difference::<S>();
+                    }
+                    if before != largest {
+                        let by = before.sub(largest).exp_of_difference::<S>();
+                        *total = total.mul(by);
+                        sum.iter_mut().for_each(|x| *x = x.mul(by));
+                        *most = largest;
+                    }
+                    *total = total.add(fold_block::<Sum<W, W, W>>(row));
                 }
-                if before != largest {
-                    let by = before.sub(largest).exp_of_difference::<S>();
-                    *total = total.mul(by);
-                    sum.iter_mut().for_each(|x| *x = x.mul(by));
-                    *most = largest;
-                }
-                *total = total.add(fold_block::<Sum<W, W, W>>(row));
+                let common = found.iter().copied().min().unwrap_or(0);
+                let sums: [*mut W; BESIDE] =
+                    std::array::from_fn(|r| part(g * BESIDE + r.min(rows - 1)).wrapping_add(2));
                 let mut at = 0;
                 while at < wide {
-                    // SAFETY: the values are `wide` long.
+                    // SAFETY: the values and sums are `wide` long, and the sums those of queries of
+                    // this tile alone; where not all rows are there, `common` is 0.
                     at += unsafe {
                         match wide - at {
-                            64.. => add_values::<S, W, 64>(row, &values, at, sum),
-                            32.. => add_values::<S, W, 32>(row, &values, at, sum),
-                            _ => add_values::<S, W, LANES>(row, &values, at, sum),
+                            64.. => add_values::<S, W, 64>(scores, found, common, &values, at, sums),
+                            32.. => add_values::<S, W, 32>(scores, found, common, &values, at, sums),
+                            _ => add_values::<S, W, LANES>(scores, found, common, &values, at, sums),
                         }
                     };
                 }
@@ -313,28 +353,96 @@ fn dot<S: Simd, W: Real>(a: &[W], b: &[W]) -> W {
     sums[0]
 }
 
-/// Adds `N` columns of the values, each times its weight, and says how many that is.
+/// [`dot`] of [`BESIDE`] queries with [`LANES`] keys, whose columns lie [`KEYS`] apart: the same sums
+/// in the same order, a lane a key.
 ///
 /// # Safety
-/// There is a value for each weight, with so many columns from `at` on.
+/// The queries are `width` long, a multiple of [`LANES`], and there are so many columns of keys.
+#[inline(always)]
+unsafe fn dots<S: Simd, W: Real>(asked: *const W, width: usize, keys: *const W, scores: &mut [W]) {
+    // What waits for the sum that it is added to, as in a binary counter.
+    let mut waiting = [[[W::ZERO; LANES]; BESIDE]; 5];
+    for turn in 0..LANES {
+        let class = turn.reverse_bits() >> (usize::BITS - LANES.ilog2());
+        let (mut at, mut line) = (asked.wrapping_add(class), keys.wrapping_add(class * KEYS));
+        let mut sums = [[W::ZERO; LANES]; BESIDE];
+        for _ in 0..width / LANES {
+            // SAFETY: by the caller's promise.
+            let keys = unsafe { *line.cast::<[W; LANES]>() };
+            for r in 0..BESIDE {
+                // SAFETY: as above.
+                let a = unsafe { *at.wrapping_add(r * width) };
+                for l in 0..LANES {
+                    sums[r][l] = a.fma::<S>(keys[l], sums[r][l]);
+                }
+            }
+            (at, line) = (at.wrapping_add(LANES), line.wrapping_add(LANES * KEYS));
+        }
+        let full = turn.trailing_ones() as usize;
+        let depth = turn.count_ones() as usize;
+        for before in waiting[depth - full..depth].iter().rev() {
+            for r in 0..BESIDE {
+                for l in 0..LANES {
+                    sums[r][l] = before[r][l].add(sums[r][l]);
+                }
+            }
+        }
+        waiting[depth - full] = sums;
+    }
+    for r in 0..BESIDE {
+        scores[r * KEYS..][..LANES].copy_from_slice(&waiting[0][r]);
+    }
+}
+
+/// Adds `N` columns of the values, each times its weight, to the sums of [`BESIDE`] queries, and says
+/// how many columns that is. Row `r` of the weights has `found[r]`, at least `common`.
+///
+/// # Safety
+/// There is a value for each weight, with so many columns from `at` on; so have the sums, which
+/// are different ones where something was found.
 #[inline(always)]
 unsafe fn add_values<S: Simd, W: Real, const N: usize>(
     weights: &[W],
+    found: [usize; BESIDE],
+    common: usize,
     values: &[*const W; KEYS],
     at: usize,
-    sum: &mut [W],
+    sums: [*mut W; BESIDE],
 ) -> usize {
-    let to = &mut sum[at..at + N];
-    let mut sums = [W::ZERO; N];
-    sums.copy_from_slice(to);
-    for (&weight, &value) in weights.iter().zip(values) {
-        // SAFETY: by the caller's promise.
-        let value = unsafe { &*value.wrapping_add(at).cast::<[W; N]>() };
-        for c in 0..N {
-            sums[c] = weight.fma::<S>(value[c], sums[c]);
+    // SAFETY: by the caller's promise.
+    let value = |key: usize| unsafe { &*values[key].wrapping_add(at).cast::<[W; N]>() };
+    let to = sums.map(|sum| sum.wrapping_add(at).cast::<[W; N]>());
+    if common > 0 {
+        // SAFETY: as above.
+        let mut own = to.map(|to| unsafe { *to });
+        for key in 0..common {
+            let value = value(key);
+            for r in 0..BESIDE {
+                let weight = weights[r * KEYS + key];
+                for c in 0..N {
+                    own[r][c] = weight.fma::<S>(value[c], own[r][c]);
+                }
+            }
+        }
+        for r in 0..BESIDE {
+            // SAFETY: as above.
+            unsafe { *to[r] = own[r] };
         }
     }
-    to.copy_from_slice(&sums);
+    for r in 0..BESIDE {
+        if found[r] > common {
+            // SAFETY: as above.
+            let mut own = unsafe { *to[r] };
+            for key in common..found[r] {
+                let (weight, value) = (weights[r * KEYS + key], value(key));
+                for c in 0..N {
+                    own[c] = weight.fma::<S>(value[c], own[c]);
+                }
+            }
+            // SAFETY: as above.
+            unsafe { *to[r] = own };
+        }
+    }
     N
 }
 
