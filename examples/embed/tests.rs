@@ -56,12 +56,12 @@ fn embed(bert: &Bert, rows: &[Vec<u32>]) -> Vec<Vec<f32>> {
     vectors.chunks(bert.sizes.hidden_size).map(<[f32]>::to_vec).collect()
 }
 
-fn embeddings_are_pytorchs_padded_and_alone() {
+fn embeddings_are_pytorchs_together_and_alone() {
     let bert = block_on(Bert::load(&device(), &reference().join("tiny"), DType::F32)).unwrap();
     let cases = cases();
     let rows: Vec<Vec<u32>> = cases.iter().map(|c| c.0.clone()).collect();
     for (got, (_, want)) in embed(&bert, &rows).iter().zip(&cases) {
-        assert!(apart(got, want) < 1e-5, "padded: {got:?} {want:?}");
+        assert!(apart(got, want) < 1e-5, "together: {got:?} {want:?}");
     }
     for (row, want) in &cases {
         assert!(apart(&embed(&bert, std::slice::from_ref(row))[0], want) < 1e-5, "alone: {row:?}");
@@ -113,8 +113,8 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
     let want: Vec<&[f64]> = floats.chunks(384).collect();
     for (dtype, bound, cosine) in [(DType::F32, 1e-4, 0.99999), (DType::BF16, 2e-2, 0.995)] {
         let bert = block_on(Bert::load(&device(), &folder, dtype)).unwrap();
-        let padded = embed(&bert, &rows);
-        for (k, (got, want)) in padded.iter().zip(&want).enumerate() {
+        let together = embed(&bert, &rows);
+        for (k, (got, want)) in together.iter().zip(&want).enumerate() {
             let (off, near) =
                 (apart(got, want), got.iter().zip(*want).map(|(a, b)| *a as f64 * b).sum::<f64>());
             assert!(off < bound && near > cosine, "{dtype}, sentence {k}: off by {off}, cosine {near}");
@@ -310,7 +310,7 @@ macro_rules! trials {
 
 fn main() {
     let mut trials = trials!(
-        embeddings_are_pytorchs_padded_and_alone
+        embeddings_are_pytorchs_together_and_alone
         halves_are_near_in_every_type
         embedding_queues_and_waits_for_nothing
         many_clients_get_their_own_embeddings

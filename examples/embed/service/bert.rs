@@ -45,17 +45,17 @@ impl Encoder {
         }
     }
 
-    /// Hidden states `[rows, places, hidden]` of ids `[rows, places]`.
-    fn encode(&self, ids: &TensorFuture, attention: &AttentionOptions) -> TensorFuture {
-        let places = ids.device().arange(0, ids.dims()[1], 1);
-        let x = self.word_embeddings.forward(ids) + self.position_embeddings.forward(&places);
-        self.layers.iter().fold(self.norm.forward(&x), |x, layer| layer.forward_with(&x, attention.clone()))
+    /// Hidden states `[tokens, hidden]` of ids at these places of theirs.
+    fn encode(&self, ids: &TensorFuture, places: &TensorFuture, options: &AttentionOptions) -> TensorFuture {
+        let x = self.word_embeddings.forward(ids) + self.position_embeddings.forward(places);
+        self.layers.iter().fold(self.norm.forward(&x), |x, layer| layer.forward_with(&x, options.clone()))
     }
 }
 
 impl Module for Encoder {
     fn forward(&self, ids: &TensorFuture) -> TensorFuture {
-        self.encode(ids, &AttentionOptions::default())
+        let places = ids.device().arange(0, ids.dims()[ids.rank() - 1], 1);
+        self.encode(ids, &places, &AttentionOptions::default())
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         visit("word_embeddings", Part::Module(&self.word_embeddings));
@@ -154,7 +154,7 @@ impl Bert {
     }
 
     /// Queues the embeddings of these rows of token ids, `[rows, hidden]`, each of length 1,
-    /// float32. Rows are padded to the longest, and the padding does not count.
+    /// float32. The rows lie one after the other, without padding.
     ///
     /// Every id has to be in the vocabulary, and no row longer than the positions.
     pub fn embed(&self, rows: &[Vec<u32>]) -> TensorFuture {
@@ -162,47 +162,25 @@ impl Bert {
     }
 
     fn queued(&self, rows: &[Vec<u32>]) -> TensorFuture {
-        let (b, t) = (rows.len(), rows.iter().map(Vec::len).max().unwrap_or(0));
-        let mut ids = vec![0i64; b * t];
-        for (k, row) in rows.iter().enumerate() {
-            ids[k * t..][..row.len()].iter_mut().zip(row).for_each(|(to, &id)| *to = id as i64);
-        }
-        let mask = Mask::of(rows, t, &self.device);
-        let mut attention = AttentionOptions::default().scale(1.0);
-        if let Some(mask) = &mask {
-            attention = attention.mask(&mask.scores);
-        }
-        let x = self.encoder.encode(&self.device.from_vec(ids, [b, t]), &attention).to_dtype(DType::F32);
-        let mean = match &mask {
-            Some(mask) => (x * &mask.weights).sum(1),
-            None => x.mean(1),
+        let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();
+        let list = |values: Vec<i64>| {
+            let n = values.len();
+            self.device.from_vec(values, [n])
         };
+        let ids = list(rows.iter().flatten().map(|&id| id as i64).collect());
+        let places = list(lengths.iter().flat_map(|&n| 0..n as i64).collect());
+        let options = AttentionOptions::default().scale(1.0).sequences(&lengths[..]);
+        let x = self.encoder.encode(&ids, &places, &options).to_dtype(DType::F32);
+        let mut from = 0;
+        let means: Vec<TensorFuture> = lengths
+            .chunk_by(|a, b| a == b)
+            .map(|same| {
+                let all = same.len() * same[0];
+                from += all;
+                x.narrow(0, from - all, all).reshape([same.len(), same[0], self.sizes.hidden_size]).mean(1)
+            })
+            .collect();
+        let mean = cat(&means, 0);
         &mean / (&mean * &mean).sum_keepdim(-1).sqrt()
-    }
-}
-
-/// Which tokens of a padded batch count.
-struct Mask {
-    /// Added to the scores, `[b, 1, 1, t]`: nothing, or so much that nothing is left of it.
-    scores: TensorFuture,
-    /// Of each token in its row's mean, `[b, t, 1]`.
-    weights: TensorFuture,
-}
-
-impl Mask {
-    /// None where all rows are of one length.
-    fn of(rows: &[Vec<u32>], t: usize, device: &Device) -> Option<Mask> {
-        if rows.iter().all(|row| row.len() == t) {
-            return None;
-        }
-        let each = |counts: &dyn Fn(usize) -> f32, else_: f32| -> Vec<f32> {
-            let value = |row: &Vec<u32>, k| if k < row.len() { counts(row.len()) } else { else_ };
-            rows.iter().flat_map(|row| (0..t).map(move |k| value(row, k))).collect()
-        };
-        let b = rows.len();
-        Some(Mask {
-            scores: device.from_vec(each(&|_| 0.0, f32::NEG_INFINITY), [b, 1, 1, t]),
-            weights: device.from_vec(each(&|n| 1.0 / n as f32, 0.0), [b, t, 1]),
-        })
     }
 }

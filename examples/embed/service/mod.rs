@@ -20,7 +20,7 @@ pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 /// Most tokens of a text; what comes after is not read. As the model was published.
 const TOKENS_MAX: usize = 256;
 
-/// The folder's tokenizer, which pads nothing: batches are padded to their longest row.
+/// The folder's tokenizer, which pads nothing.
 pub fn tokenizer(folder: &Path, tokens_max: usize) -> Outcome<Tokenizer> {
     let file = folder.join("tokenizer.json");
     let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -49,7 +49,7 @@ impl App {
         let device = bert.device.clone();
         let options =
             BatchOptions::default().batch_max(32).queue(1024).delay(Duration::from_millis(2)).eager(true);
-        // Of one power of two, so that little is padding.
+        // Of one power of two, so that a short text does not wait for long ones.
         let length = |ids: &Vec<u32>| ids.len().next_power_of_two().max(16) as u64;
         let batcher = Batcher::grouped(options, length, move |texts| rows(&bert.embed(texts)));
         Ok(Arc::new(App { device, tokenizer, batcher, index: RwLock::default() }))

@@ -7,6 +7,7 @@ use crate::ops::paged_attention::PagedAttention;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, custom};
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::join::cat;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ pub struct AttentionOptions {
     causal: bool,
     scale: Option<f64>,
     dropout: f64,
+    sequences: Option<Vec<usize>>,
 }
 
 impl From<()> for AttentionOptions {
@@ -56,6 +58,23 @@ impl AttentionOptions {
     /// The probability with which a weight is dropped.
     pub fn dropout(mut self, p: f64) -> AttentionOptions {
         self.dropout = p;
+        self
+    }
+
+    /// The rows are sequences of these lengths, one after the other, and a query sees keys of its own
+    /// alone: a batch of texts without padding, so that everything else is computed for the words
+    /// that are there. Neighbours of one length share a step. It takes no mask beside it.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{AttentionOptions, Device};
+    /// let (q, v) = (Device::cpu().zeros([4, 1]), Device::cpu().arange(0.0, 4.0, 1.0).unsqueeze(1));
+    /// let found = q.scaled_dot_product_attention(&q, &v, AttentionOptions::default().sequences([1, 3]));
+    /// assert_eq!(found.to_vec::<f32>().await?, [0.0, 2.0, 2.0, 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn sequences(mut self, lengths: impl Into<Vec<usize>>) -> AttentionOptions {
+        self.sequences = Some(lengths.into());
         self
     }
 }
@@ -149,6 +168,9 @@ impl TensorFuture {
             return build::refused("scaled_dot_product_attention", self, refusal, at);
         }
         let _within = build::within("scaled_dot_product_attention", at);
+        if let Some(lengths) = &options.sequences {
+            return self.by_sequence(key, value, lengths, &options, at);
+        }
         let width = self.dims()[self.rank() - 1];
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
         let op = Attention { scale, causal: options.causal };
@@ -171,6 +193,48 @@ impl TensorFuture {
         let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
         let weights = if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
         weights.matmul(v).to_dtype(self.dtype())
+    }
+
+    /// Attention within each of these sequences, which neighbours of one length do together.
+    #[track_caller]
+    fn by_sequence(
+        &self,
+        key: &TensorFuture,
+        value: &TensorFuture,
+        lengths: &[usize],
+        options: &AttentionOptions,
+        at: At,
+    ) -> TensorFuture {
+        let rows = |x: &TensorFuture| x.dims()[x.rank() - 2];
+        let all = lengths.iter().fold(0usize, |n, &length| n.saturating_add(length));
+        let refusal = if options.mask.is_some() {
+            Refusal::argument("takes no mask beside sequences")
+        } else if [self, key].iter().any(|x| rows(x) != all) {
+            let (queries, keys) = (rows(self), rows(key));
+            Refusal::shape(format!("sequences of {all} rows together, {queries} queries and {keys} keys"))
+        } else {
+            let options = AttentionOptions { sequences: None, ..options.clone() };
+            let (mut from, mut found) = (0, Vec::new());
+            for same in lengths.chunk_by(|a, b| a == b) {
+                let (n, length) = (same.len(), same[0]);
+                let part = |x: &TensorFuture| {
+                    let mut dims = x.dims().to_vec();
+                    dims.splice(x.rank() - 2..x.rank() - 1, [n, length]);
+                    x.narrow(-2, from, n * length).reshape(dims)
+                };
+                let part = part(self).scaled_dot_product_attention(part(key), part(value), options.clone());
+                let mut dims = part.dims().to_vec();
+                dims.splice(part.rank() - 3..part.rank() - 1, [n * length]);
+                found.push(part.reshape(dims));
+                from += n * length;
+            }
+            return match &found[..] {
+                [] => self.scaled_dot_product_attention(key, value, options),
+                [one] => one.clone(),
+                all => cat(all, -2),
+            };
+        };
+        build::refused("scaled_dot_product_attention", self, refusal, at)
     }
 
     /// Attention over keys `[pages, page, key heads, width]` and as many values that lie in pages:
@@ -266,5 +330,47 @@ mod tests {
                 close(a, b, ["q", "k", "v", "mask"][i]).await;
             }
         }
+    }
+
+    /// Sequences one after the other find what they find alone, and so do their gradients.
+    #[tokio::test]
+    async fn sequences_do_not_see_each_other() {
+        let device = Device::cpu_with(Default::default());
+        for causal in [false, true] {
+            let lengths = [3usize, 5, 5, 0, 1, 7];
+            let leaves = [4, 4, 6].map(|width| device.randn([2, 21, width]).requires_grad());
+            let options = || AttentionOptions::default().causal(causal);
+            let attend =
+                |x: &[crate::TensorFuture], options| x[0].scaled_dot_product_attention(&x[1], &x[2], options);
+            let together = attend(&leaves, options().sequences(lengths));
+            let mut from = 0;
+            let alone: Vec<_> = lengths
+                .iter()
+                .map(|&n| {
+                    from += n;
+                    attend(&leaves.each_ref().map(|x| x.narrow(-2, from - n, n)), options())
+                })
+                .collect();
+            let alone = crate::cat(&alone, -2);
+            let up = device.randn([2, 21, 6]);
+            let grads = |y: &crate::TensorFuture| {
+                grad_with(y, &leaves.each_ref(), GradOptions::default().upstream(&up).retain(true))
+            };
+            let pairs = [(together.clone(), alone.clone())];
+            for (a, b) in pairs.into_iter().chain(grads(&together).into_iter().zip(grads(&alone))) {
+                let most = (a - b).abs().max_all().item::<f32>().await.unwrap();
+                assert!(most < 1e-5, "causal {causal}: {most}");
+            }
+        }
+        let (x, mask) = (device.ones([4, 2]), device.ones([4, 4]));
+        let why = |options: AttentionOptions| {
+            x.scaled_dot_product_attention(&x, &x, options).error().unwrap().message().to_owned()
+        };
+        let sequences = AttentionOptions::default().sequences([1, 2]);
+        assert_eq!(why(sequences.clone()), "sequences of 3 rows together, 4 queries and 4 keys");
+        assert_eq!(why(sequences.mask(&mask)), "takes no mask beside sequences");
+        // Not even too many for a number.
+        let all = AttentionOptions::default().sequences([usize::MAX, 5]);
+        assert!(x.scaled_dot_product_attention(&x, &x, all).error().unwrap().is_shape());
     }
 }

@@ -293,6 +293,7 @@ impl Engine {
             ignore_end: request.ignore_end,
         };
         if !shared.send(Command::New(Box::new(client), job)) {
+            shared.open.fetch_sub(1, AcqRel);
             return Err(Error::ended());
         }
         Ok(Tokens::new(id, channel, shared.clone()))
