@@ -9,8 +9,10 @@
 //!
 //! The page at `/` is to chat on. `/healthz` and `/metrics` are for who runs it.
 
+#[path = "../support/command.rs"]
+mod command;
+
 use chat::{Config, Outcome};
-use futensor::Device;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,12 +34,12 @@ usage: chat MODEL [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--slots N] [--p
 struct Arguments {
     model: PathBuf,
     listen: String,
-    device: Device,
+    device: Option<String>,
     config: Config,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
-    let (mut model, mut listen, mut device) = (None, "127.0.0.1:8082".to_owned(), Device::try_gpu(0));
+    let (mut model, mut listen, mut device) = (None, "127.0.0.1:8082".to_owned(), None);
     let mut config = Config::default();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
@@ -49,14 +51,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
             "--context" => config.options.context = number(value()?)?,
             "--waiting" => config.options.waiting = number(value()?)?,
             "--deadline" => config.deadline = Duration::from_secs(number(value()?)? as u64),
-            "--device" => {
-                let name = value()?;
-                device = match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
-                    Some(number) => Device::cuda(number)?,
-                    None if name == "cpu" => Device::cpu(),
-                    None => return Err(format!("no device is called {name}\n{USAGE}").into()),
-                }
-            }
+            "--device" => device = Some(value()?),
             _ if model.is_none() && !word.starts_with('-') => model = Some(PathBuf::from(word)),
             _ => return Err(format!("{word} is not known\n{USAGE}").into()),
         }
@@ -64,44 +59,17 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     Ok(Arguments { model: model.ok_or(USAGE)?, listen, device, config })
 }
 
-/// An interrupt, or what a supervisor sends.
-async fn asked_to_end() {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = interrupt => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    let _ = interrupt.await;
-}
-
 async fn run() -> Outcome<()> {
     let Arguments { model, listen, device, config } = parse(std::env::args().skip(1))?;
+    let device = command::device(device.as_deref())?;
     let app = chat::start(&device, &model, config).await?;
     let listener =
         tokio::net::TcpListener::bind(&listen).await.map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{} with {} on {device}", listener.local_addr()?, app.name);
-    chat::serve(app, listener, asked_to_end()).await
+    chat::serve(app, listener, command::asked_to_end()).await
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        // In one piece, and without a word where the reader has seen enough.
-        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
-        return ExitCode::SUCCESS;
-    }
-    match run().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(USAGE, run()).await
 }

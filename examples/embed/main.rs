@@ -11,9 +11,12 @@
 //! serving. The encoder is `bert.rs`, of `nn`'s modules; sentences of about one length share
 //! batches.
 
+#[path = "../support/command.rs"]
+mod command;
+
 use embed::bert::Bert;
 use embed::{App, Outcome, measure};
-use futensor::{DType, Device};
+use futensor::DType;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,8 +32,7 @@ usage: embed MODEL_FOLDER [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--dtype
 
 async fn run() -> Outcome<()> {
     let mut words = std::env::args().skip(1);
-    let (mut folder, mut listen, mut device, mut dtype) =
-        (None, "127.0.0.1:8081".to_owned(), Device::try_gpu(0), DType::F32);
+    let (mut folder, mut listen, mut device, mut dtype) = (None, "127.0.0.1:8081".to_owned(), None, DType::F32);
     let mut measures = false;
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
@@ -45,19 +47,13 @@ async fn run() -> Outcome<()> {
                     other => return Err(format!("no weights of {other}\n{USAGE}").into()),
                 }
             }
-            "--device" => {
-                let name = value()?;
-                device = match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
-                    Some(number) => Device::cuda(number)?,
-                    None if name == "cpu" => Device::cpu(),
-                    None => return Err(format!("no device is called {name}\n{USAGE}").into()),
-                }
-            }
+            "--device" => device = Some(value()?),
             _ if folder.is_none() && !word.starts_with('-') => folder = Some(PathBuf::from(word)),
             _ => return Err(format!("{word} is not known\n{USAGE}").into()),
         }
     }
     let folder = folder.ok_or(USAGE)?;
+    let device = command::device(device.as_deref())?;
     let bert = Bert::load(&device, &folder, dtype).await?;
     if measures {
         return measure::all(&bert, &folder).await;
@@ -67,24 +63,10 @@ async fn run() -> Outcome<()> {
     println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
     let app = App::new(bert, &folder)?;
     tokio::spawn(app.clone().index(embed::search::documentation()));
-    embed::serve(app, listener, async {
-        let _ = tokio::signal::ctrl_c().await;
-    })
-    .await
+    embed::serve(app, listener, command::asked_to_end()).await
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        // In one piece, and without a word where the reader has seen enough.
-        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
-        return ExitCode::SUCCESS;
-    }
-    match run().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(USAGE, run()).await
 }

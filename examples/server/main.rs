@@ -10,7 +10,9 @@
 //! a client that goes away takes its queued work with it. `--help` lists the options. The parts are
 //! in `service/`, which `tests.rs` runs as it is.
 
-use futensor::Device;
+#[path = "../support/command.rs"]
+mod command;
+
 use server::{Config, OnLoss, Outcome};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -67,52 +69,18 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     Ok(arguments)
 }
 
-/// Resolves when the process is asked to end.
-async fn asked_to_end() {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = interrupt => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    let _ = interrupt.await;
+async fn run() -> Outcome<()> {
+    let arguments = parse(std::env::args().skip(1))?;
+    let device = command::device(arguments.device.as_deref())?;
+    let announce = {
+        let device = device.clone();
+        move |address| println!("listening on http://{address} with the model on {device}")
+    };
+    let (app, listener) = server::start(device, arguments.config, arguments.listen, announce).await?;
+    server::serve(app, listener, command::asked_to_end()).await
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
-        // In one piece, and without a word where the reader has seen enough.
-        let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{USAGE}\n").as_bytes());
-        return ExitCode::SUCCESS;
-    }
-    let run = async {
-        let arguments = parse(std::env::args().skip(1))?;
-        let device = match arguments.device.as_deref() {
-            None => Device::try_gpu(0),
-            Some("cpu") => Device::cpu(),
-            Some(name) => {
-                let number = name.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                Device::cuda(number.ok_or_else(|| format!("no device is called {name}"))?)?
-            }
-        };
-        let announce = {
-            let device = device.clone();
-            move |address| println!("listening on http://{address} with the model on {device}")
-        };
-        let (app, listener) = server::start(device, arguments.config, arguments.listen, announce).await?;
-        server::serve(app, listener, asked_to_end()).await
-    };
-    match run.await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(USAGE, run()).await
 }

@@ -3,6 +3,8 @@
 mod answer;
 mod ask;
 mod metrics;
+#[path = "../../support/prometheus.rs"]
+mod prometheus;
 mod routes;
 
 use futensor::Device;

@@ -1,32 +1,31 @@
 //! What the service counts, and Prometheus' text of it.
 
+use super::prometheus::{Histogram, Page, Statuses};
 use super::{App, Engine};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Upper bounds of the latency's buckets, in seconds.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
 
-#[derive(Default)]
 pub struct Metrics {
-    /// Answers by their status; 499 is a client that went away.
-    statuses: Mutex<BTreeMap<u16, u64>>,
-    latency: [AtomicU64; BUCKETS.len() + 1],
-    latency_us: AtomicU64,
+    statuses: Statuses,
+    latency: Histogram,
     /// Devices that were lost, by name.
     lost: Mutex<Vec<String>>,
 }
 
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics { statuses: Statuses::default(), latency: Histogram::new(&BUCKETS), lost: Mutex::default() }
+    }
+}
+
 impl Metrics {
     pub fn count(&self, status: u16, took: Duration) {
-        *self.statuses.lock().unwrap_or_else(|p| p.into_inner()).entry(status).or_default() += 1;
-        let seconds = took.as_secs_f64();
-        let bucket = BUCKETS.iter().position(|&b| seconds <= b).unwrap_or(BUCKETS.len());
-        self.latency[bucket].fetch_add(1, Relaxed);
-        self.latency_us.fetch_add(took.as_micros() as u64, Relaxed);
+        self.statuses.count(status);
+        self.latency.add(took);
     }
 
     /// True for the first to say that this device is lost.
@@ -44,37 +43,14 @@ impl Metrics {
     }
 
     pub fn statuses(&self) -> BTreeMap<u16, u64> {
-        self.statuses.lock().unwrap_or_else(|p| p.into_inner()).clone()
+        self.statuses.all()
     }
 
     /// A latency below which this share of the requests stayed, by the buckets; in seconds.
     pub fn quantile(&self, share: f64) -> f64 {
-        let counts: Vec<u64> = self.latency.iter().map(|c| c.load(Relaxed)).collect();
-        let wanted = (counts.iter().sum::<u64>() as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        for (bucket, count) in counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted.max(1) {
-                return BUCKETS.get(bucket).copied().unwrap_or(f64::INFINITY);
-            }
-        }
-        0.0
-    }
-}
-
-/// One metric: its head, and its lines.
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
-        let _ = writeln!(self.0, "{name}{labels} {value}");
-    }
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.head(name, kind, help);
-        self.line(name, "", value);
+        let all = self.latency.up_to().last().map_or(0, |(_, count)| count);
+        let wanted = ((all as f64 * share).ceil() as u64).max(1);
+        self.latency.up_to().find(|&(_, count)| count >= wanted).map_or(0.0, |(bound, _)| bound)
     }
 }
 
@@ -85,24 +61,10 @@ fn label(text: &str) -> String {
 
 /// Everything, in Prometheus' text format (version 0.0.4).
 pub fn text(app: &App, engine: &Engine) -> String {
-    let mut page = Page(String::new());
-    page.head(
-        "predict_requests_total",
-        "counter",
-        "Requests to /predict by status; 499: the client went away.",
-    );
-    for (status, count) in app.metrics.statuses() {
-        page.line("predict_requests_total", &format!("{{status=\"{status}\"}}"), count);
-    }
-    page.head("predict_seconds", "histogram", "Time from a request's head to its answer.");
-    let mut sum = 0;
-    for (bucket, count) in app.metrics.latency.iter().enumerate() {
-        sum += count.load(Relaxed);
-        let bound = BUCKETS.get(bucket).map_or("+Inf".into(), f64::to_string);
-        page.line("predict_seconds_bucket", &format!("{{le=\"{bound}\"}}"), sum);
-    }
-    page.line("predict_seconds_sum", "", app.metrics.latency_us.load(Relaxed) as f64 / 1e6);
-    page.line("predict_seconds_count", "", sum);
+    let (mut page, m) = (Page::default(), &app.metrics);
+    let help = "Requests to /predict by status; 499: the client went away.";
+    page.statuses("predict_requests_total", help, &m.statuses);
+    page.histogram("predict_seconds", "Time from a request's head to its answer.", &m.latency);
 
     let b = engine.batcher.stats();
     page.one("batcher_waiting", "gauge", "Requests that wait for a batch.", b.waiting);
@@ -142,7 +104,7 @@ pub fn text(app: &App, engine: &Engine) -> String {
     of_device("futensor_skipped_total", "counter", "Ops that nobody wanted any more.", d.skipped as f64);
     of_device("futensor_failed_total", "counter", "Values that failed.", d.failed as f64);
     of_device("futensor_bytes_live", "gauge", "Bytes of values.", d.bytes_live as f64);
-    page.one("futensor_devices_lost_total", "counter", "Devices that were lost.", app.metrics.losses());
+    page.one("futensor_devices_lost_total", "counter", "Devices that were lost.", m.losses());
 
     let sites = engine.barriers.report().sites;
     let columns: [(&str, &str, &str, fn(&futensor::barrier::BarrierSite) -> f64); 4] = [
@@ -158,5 +120,5 @@ pub fn text(app: &App, engine: &Engine) -> String {
             page.line(name, &format!("{{site=\"{place}\",what=\"{}\"}}", site.what), value(site));
         }
     }
-    page.0
+    page.text()
 }

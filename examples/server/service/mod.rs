@@ -6,6 +6,8 @@
 mod input;
 mod metrics;
 mod model;
+#[path = "../../support/prometheus.rs"]
+mod prometheus;
 mod routes;
 
 use futensor::barrier::{BarrierReport, Barriers};
