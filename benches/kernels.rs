@@ -279,6 +279,12 @@ fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
     bench.row("sum over 0 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.sum([0]));
     bench.row("sum over 1 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.sum([1]));
 
+    // What choosing a token asks of its logits.
+    bench.row("topk, 64 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.topk(64, -1, true).0);
+    let (weights, draws) = (warm(m.exp())?, warm(device.rand([4096, 1]))?);
+    bench.row("top_p of [4096, 4096]", MI16, Against::Copy(bytes), None, &|| weights.top_p(0.5));
+    bench.row("categorical [4096, 4096]", MI16, Against::Read(bytes), None, &|| weights.categorical(&draws));
+
     bench.row("row + matrix", MI16, Against::Copy(bytes), None, &|| &m + &w);
     let column = warm(device.rand([4096, 1]))?;
     bench.row("column * matrix + row", MI16, Against::Copy(bytes), None, &|| &m * &column + &w);

@@ -117,8 +117,9 @@ pub(crate) struct Machine {
     vacant: Vec<u32>,
     generation: u32,
     streams: Vec<Stream>,
-    /// Ready entries that no stream's chain leads to.
+    /// Ready entries that no stream's chain leads to, and those that come before all others.
     queue: VecDeque<(u32, u32)>,
+    urgent: VecDeque<(u32, u32)>,
     /// Held entries, and the earliest of their deadlines.
     held: Vec<(u32, u32)>,
     held_until: u64,
@@ -193,6 +194,7 @@ impl Machine {
             generation: 0,
             streams: (0..limits.streams).map(|_| Stream::default()).collect(),
             queue: VecDeque::new(),
+            urgent: VecDeque::new(),
             held: Vec::new(),
             held_until: u64::MAX,
             turn: 0,
@@ -511,6 +513,7 @@ impl Machine {
         self.unblocked.clear();
         self.held.clear();
         self.queue.clear();
+        self.urgent.clear();
         self.vacant = (0..self.entries.len() as u32).collect();
         self.in_flight = 0;
         self.in_flight_bytes = 0;

@@ -495,3 +495,48 @@ fn the_groups_of_a_loop_that_runs_while_the_device_works_are_the_same_each_time_
     }
     assert!(machine.is_idle());
 }
+
+struct Urgent;
+
+impl crate::graph::node::Planned for Urgent {
+    fn cost_ns(&self) -> u64 {
+        1 << 20
+    }
+    fn is_urgent(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_is_urgent_is_taken_up_before_all_that_waits() {
+    for ahead in [false, true] {
+        let port = port();
+        let mut machine = if ahead { machine(port) } else { host_machine(port) };
+        let call = |inputs: &[&NodeHandle]| node(port, Op::Call(Arc::new(Urgent)), inputs, 1 << 20);
+        let busy: Vec<NodeHandle> = (0..8).map(|_| large(port, &[], 1)).collect();
+        look_at_all(&mut machine, port);
+        let mut steps: VecDeque<Step> = std::iter::from_fn(|| machine.next(0)).collect();
+        assert_eq!(steps.len(), if ahead { 4 } else { 2 }, "no stream takes more");
+        // One of them nobody wants any more; one goes on with what is just running.
+        let (gone, last) = (call(&[]), call(&[]));
+        let next = call(&[&busy[0]]);
+        look_at_all(&mut machine, port);
+        drop(gone);
+        look_at_all(&mut machine, port);
+        assert!(machine.next(0).is_none(), "what runs is not interrupted");
+        let mut order = Vec::new();
+        while let Some(step) = steps.pop_front() {
+            publish(&step);
+            machine.finished(step, 0);
+            look_at_all(&mut machine, port);
+            while let Some(step) = machine.next(0) {
+                order.push([&next, &last].iter().position(|urgent| is_of(&step, urgent)));
+                steps.push_back(step);
+            }
+        }
+        order.truncate(2);
+        order.sort_unstable();
+        assert_eq!(order, [Some(0), Some(1)], "ahead {ahead}");
+        assert!(machine.is_idle());
+    }
+}

@@ -93,6 +93,9 @@ impl Planned for Call {
     fn cost_ns(&self) -> u64 {
         self.plan.cost_ns
     }
+    fn is_urgent(&self) -> bool {
+        self.plan.urgent
+    }
 }
 
 impl Call {

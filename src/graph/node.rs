@@ -87,6 +87,8 @@ impl Room {
 pub(crate) trait Planned: Any + Send + Sync {
     /// Estimated time of all of it on one thread of a CPU.
     fn cost_ns(&self) -> u64;
+    /// It is taken up before what waits and is not.
+    fn is_urgent(&self) -> bool;
 }
 
 /// Another look at the same elements.

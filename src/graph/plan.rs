@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     pub outputs: Vec<Slot>,
     /// Estimated time of all of it on one thread of a CPU.
     pub cost_ns: u64,
+    /// Its calls come before what is not urgent.
+    pub urgent: bool,
     /// What a device keeps from one run to the next.
     #[allow(dead_code)] // Host devices keep nothing.
     pub kept: Mutex<Option<Box<dyn Any + Send>>>,
@@ -192,7 +194,8 @@ pub(crate) fn plan(
     }
     let cost_ns = nodes.iter().enumerate().filter(|(i, _)| drafter.wanted[*i]);
     let cost_ns = cost_ns.fold(0u64, |sum, (_, n)| sum.saturating_add(n.cost_ns as u64));
-    Plan { given: given.len(), inputs: given.len(), slots, steps, outputs, cost_ns, kept: Mutex::new(None) }
+    let (given, urgent, kept) = (given.len(), false, Mutex::new(None));
+    Plan { given, inputs: given, slots, steps, outputs, cost_ns, urgent, kept }
 }
 
 /// The draws of a program.

@@ -6,11 +6,14 @@ use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::{self, Sight};
 use crate::{Backward, TensorFuture, own};
 
-/// `(q, k, v)` or `(q, k, v, mask)`, all of one batch; on a host in float32 or float64.
+/// `(q, k, v)`, then a mask, then lengths, if they are there; all of one batch, on a host in float32
+/// or float64.
 #[derive(Clone, Copy)]
 pub(crate) struct Attention {
     pub scale: f64,
     pub causal: bool,
+    /// The last operand, int64, says how many keys there are for each of the batch.
+    pub lengths: bool,
 }
 
 impl Operation for Attention {
@@ -20,17 +23,20 @@ impl Operation for Attention {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let [q, k, v] = [inputs[0], inputs[1], inputs[2]];
+        let (inputs, lengths) = inputs.split_at(inputs.len() - self.lengths as usize);
         let lead = q.shape.rank().checked_sub(2);
         let fits = lead.is_some_and(|lead| {
             inputs.iter().all(|m| m.shape.rank() == lead + 2 && m.shape[..lead] == q.shape[..lead])
                 && k.shape[lead + 1] == q.shape[lead + 1]
                 && v.shape[lead] == k.shape[lead]
                 && inputs.get(3).is_none_or(|m| m.shape[lead..] == [q.shape[lead], k.shape[lead]])
+                && lengths.iter().all(|m| m.shape[..] == q.shape[..lead])
         });
         let typed = q.dtype.is_float()
             && k.dtype == q.dtype
             && v.dtype == q.dtype
-            && inputs.get(3).is_none_or(|m| takes_mask(q.dtype, m.dtype));
+            && inputs.get(3).is_none_or(|m| takes_mask(q.dtype, m.dtype))
+            && lengths.iter().all(|m| m.dtype == DType::I64);
         match (lead, fits, typed) {
             (Some(lead), true, true) => {
                 let mut shape = q.shape.clone();
@@ -52,19 +58,29 @@ impl Operation for Attention {
             return Ok(());
         }
         let [q, k, v] = [run.inputs[0], run.inputs[1], run.inputs[2]];
+        let (given, lengths) = run.inputs.split_at(run.inputs.len() - self.lengths as usize);
         let sight = Sight { scale: self.scale, causal: self.causal };
-        attention::attention([q, k, v], run.inputs.get(3).copied(), sight, &run.output, run.parallel);
+        let also = [given.get(3), lengths.first()].map(|view| view.copied());
+        attention::attention([q, k, v], also, sight, &run.output, run.parallel);
         Ok(())
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[0, 1, 2, 3])
+        Needs::inputs(&[0, 1, 2, 3, 4])
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        let mask = (call.operands() > 3).then(|| call.input(3).clone());
         let (q, k, v) = (call.input(0).clone(), call.input(1).clone(), call.input(2).clone());
-        if self.flows_back(call, [&q, &k, &v], mask.as_ref()) {
+        let given = call.operands() - self.lengths as usize;
+        let added = given > 3 && call.meta(3).dtype.is_float();
+        let mut mask = (given > 3).then(|| call.input(3).clone());
+        if self.lengths {
+            let hidden = within_lengths(mask.as_ref(), call.input(given), k.dims()[k.rank() - 2]);
+            let mut shape = q.dims().to_vec();
+            shape[q.rank() - 1] = k.dims()[k.rank() - 2];
+            mask = Some(hidden.expand(shape));
+        }
+        if !(added && call.wants(3)) && self.flows_back(call, [&q, &k, &v], mask.as_ref()) {
             return Ok(());
         }
         let weights = weights(&q, &k, mask.as_ref(), self.scale, self.causal);
@@ -75,7 +91,7 @@ impl Operation for Attention {
         let of_scores = weights * (of_weights - mean);
         call.give(0, |_| of_scores.matmul(&k) * self.scale);
         call.give(1, |_| of_scores.transpose(-2, -1).matmul(&q) * self.scale);
-        if mask.is_some_and(|mask| mask.dtype().is_float()) {
+        if added {
             call.give(3, |_| of_scores.clone());
         }
         Ok(())
@@ -92,9 +108,10 @@ impl Attention {
         mask: Option<&TensorFuture>,
     ) -> bool {
         let port = operands[0].port();
-        let op = |result| AttentionGradient { of: *self, result };
-        let there = !port.in_memory && port.runner.has_kernel(&op(Flow::Stats));
-        if !there || call.keeps_graph() || (call.operands() > 3 && call.wants(3)) {
+        // Lengths are in the mask.
+        let of = Attention { lengths: false, ..*self };
+        let op = |result| AttentionGradient { of, result };
+        if port.in_memory || !port.runner.has_kernel(&op(Flow::Stats)) || call.keeps_graph() {
             return false;
         }
         let with = |result: Flow, more: &[&TensorFuture]| {
@@ -171,6 +188,17 @@ fn scores_ns(inputs: &[&Meta]) -> u64 {
 /// A mask of truth values, or of numbers to add: of the type, or in float32 beside halves.
 pub(crate) fn takes_mask(dtype: DType, mask: DType) -> bool {
     mask == DType::Bool || mask == dtype || (mask == DType::F32 && dtype.size() == 2)
+}
+
+/// A mask that hides what lies beyond lengths, of which there is one for each of the batch.
+#[track_caller]
+pub(crate) fn within_lengths(mask: Option<&TensorFuture>, lengths: &TensorFuture, keys: usize) -> TensorFuture {
+    let seen = lengths.device().arange(0, keys as i64, 1).lt(lengths.unsqueeze(-1)).unsqueeze(-2);
+    match mask {
+        None => seen,
+        Some(mask) if mask.dtype() == DType::Bool => seen.logical_and(mask),
+        Some(mask) => seen.where_cond(mask, f64::NEG_INFINITY),
+    }
 }
 
 /// `softmax(q k^T scale + mask)` over the keys; zeros in the row of a query that sees none.

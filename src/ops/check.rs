@@ -25,7 +25,7 @@ pub(super) fn float(meta: &Meta) -> Result<(), Refusal> {
 }
 
 /// Whole numbers that are places are needed.
-pub(super) fn indices(meta: &Meta) -> Result<(), Refusal> {
+pub(crate) fn indices(meta: &Meta) -> Result<(), Refusal> {
     match meta.dtype {
         DType::I64 | DType::I32 | DType::U8 => Ok(()),
         other => Err(Refusal::dtype(format!("indices are int64, int32 or uint8, not {other}"))),

@@ -14,10 +14,12 @@ use super::norm::Norm;
 use super::one_hot::OneHot;
 use super::pool::{Pool, Pooled};
 use super::roll::Roll;
+use super::rope::Rope;
 use super::scatter_add::ScatterAdd;
 use super::slice_assign::SliceAssign;
 use super::softmax::Softmax;
 use super::sort::Sort;
+use super::top_p::TopP;
 use super::topk::TopK;
 use super::triangle::Triangle;
 use super::turned::Turned;
@@ -159,9 +161,9 @@ fn every_other_op_costs_at_least_its_elements() {
         for dim in [0, 1] {
             for positions in [false, true] {
                 assert_custom_covers(Sort { dim, descending: false, positions }, alone);
-                for k in [0, 1] {
-                    assert_custom_covers(TopK { dim, k, largest: true, positions }, alone);
-                }
+            }
+            for k in [0, 1] {
+                assert_custom_covers(TopK { dim, k, largest: true }, alone);
             }
             assert_custom_covers(CumSum { dim }, alone);
             let name = "gather";
@@ -172,6 +174,8 @@ fn every_other_op_costs_at_least_its_elements() {
             assert_custom_covers(Cat { dim }, &[x.clone(), x.clone()]);
         }
         assert_custom_covers(Triangle { diagonal: 0, upper: true }, alone);
+        assert_custom_covers(Rope { interleaved: true }, &[f32s(&[4, 2 * n]), x.clone(), x.clone()]);
+        assert_custom_covers(TopP, &[x.clone(), Meta::new([4, 1], DType::F64)]);
         assert_custom_covers(Roll { shifts: vec![(0, 1)] }, alone);
         // A histogram: few places for many numbers.
         assert_custom_covers(ScatterAdd { dim: 0 }, &[f32s(&[256]), i64s(&[n]), f32s(&[n])]);
@@ -185,8 +189,8 @@ fn every_other_op_costs_at_least_its_elements() {
         }
         for (queries, keys) in [(n, 0), (1, n), (n, 1)] {
             let of = |rows: usize| f32s(&[1, rows, 4]);
-            let op = Attention { scale: 1.0, causal: false };
-            assert_custom_covers(op, &[of(queries), of(keys), of(keys)]);
+            let op = Attention { scale: 1.0, causal: false, lengths: true };
+            assert_custom_covers(op, &[of(queries), of(keys), of(keys), i64s(&[1])]);
         }
 
         for form in [Form::Plain, Form::Safe, Form::Log] {

@@ -15,20 +15,6 @@ pub(crate) struct Sort {
     pub positions: bool,
 }
 
-/// What ordering a value's rows takes.
-pub(super) fn sorting_ns(x: &Meta) -> u64 {
-    let n = x.shape.numel() as u64;
-    n.saturating_mul(4 * (1 + n.max(1).ilog2() as u64)).saturating_add(200)
-}
-
-/// The gradient of elements that an op has put in another order: back to where each came from.
-pub(super) fn give_back(call: &mut Backward<'_>, dim: isize, positions: impl Operation) {
-    call.give(0, |call| {
-        let positions = crate::own(positions, &[call.input(0)]);
-        call.zeros(0).scatter_add(dim, positions, call.upstream())
-    });
-}
-
 impl Operation for Sort {
     fn name(&self) -> &str {
         if self.positions { "argsort" } else { "sort" }
@@ -39,13 +25,18 @@ impl Operation for Sort {
         Ok(Meta { dtype, ..inputs[0].clone() })
     }
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
-        sorting_ns(inputs[0])
+        let n = inputs[0].shape.numel() as u64;
+        n.saturating_mul(4 * (1 + n.max(1).ilog2() as u64)).saturating_add(200)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         Needs::inputs(&[0])
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        give_back(call, self.dim, Sort { positions: true, ..*self });
+        // Back to where each came from.
+        call.give(0, |call| {
+            let positions = crate::own(Sort { positions: true, ..*self }, &[call.input(0)]);
+            call.zeros(0).scatter_add(self.dim, positions, call.upstream())
+        });
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

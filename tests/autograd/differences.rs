@@ -3,8 +3,9 @@
 use super::{block_on, read, seed};
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
 use futensor::{
-    ConvOptions, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode, InterpolateOptions,
-    PadMode, PoolOptions, Scalar, ScatterMode, TensorFuture, cat, checkpoint, einsum, grad, grad_with, stack,
+    AttentionOptions, ConvOptions, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode,
+    InterpolateOptions, PadMode, PoolOptions, Scalar, ScatterMode, TensorFuture, cat, checkpoint, einsum, grad,
+    grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
@@ -46,6 +47,12 @@ fn from_end(x: &TensorFuture) -> TensorFuture {
 /// A zero in one row, two in the other.
 fn zeros(x: &TensorFuture) -> TensorFuture {
     x.device().from_vec(vec![1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0], [2, 4])
+}
+
+/// Two heads share keys, of which some are padding.
+fn grouped(x: &[TensorFuture]) -> TensorFuture {
+    let options = AttentionOptions::default().grouped(true).lengths(index(&x[0], &[3, 9], &[2]));
+    x[0].scaled_dot_product_attention(&x[1], &x[2], options)
 }
 
 fn backwards() -> Index {
@@ -214,6 +221,12 @@ fn cases() -> Vec<Case> {
         Case("a list of indices", &[&[3, 4]], Any, |x| x[0].i(vec![Index::At(-1), backwards()]).exp(), true),
         Case("sort", ONE, Apart, |x| x[0].sort(1, true) * &x[0], true),
         Case("topk", ONE, Apart, |x| x[0].topk(2, 1, false).0.exp(), true),
+        Case("max_with_positions", ONE, Apart, |x| x[0].max_with_positions(1).0.exp(), true),
+        Case("sort_with_positions", ONE, Apart, |x| x[0].sort_with_positions(0, true).0.exp(), true),
+        Case("top_p", ONE, Positive, |x| x[0].top_p(0.99).exp(), true),
+        Case("rope", &[&[2, 6], &[3], &[2, 3]], Any, |x| x[0].rope(&x[1], &x[2], false).exp(), true),
+        Case("rope of neighbours", &[&[4], &[2], &[2]], Any, |x| x[0].rope(&x[1], &x[2], true).sin(), true),
+        Case("attention of groups", &[&[2, 4, 2, 3], &[2, 2, 4, 3], &[2, 2, 4, 2]], Any, grouped, true),
         Case("casts", ONE, Any, |x| x[0].to_dtype(DType::F64).exp().to_dtype(DType::F64), true),
         Case("mse_loss", TWO, Any, |x| x[0].mse_loss(&x[1], ()), true),
         Case("cross_entropy", ONE, Any, |x| x[0].cross_entropy(index(&x[0], &[2, 0], &[2]), ()), true),

@@ -6,7 +6,7 @@ use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::cuda::kernels::{
-    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, scan, sort, window,
+    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, rope, scan, sort, top_p, window,
 };
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
@@ -291,7 +291,11 @@ fn attentions() -> Vec<Kernel> {
                 let masks = [None, Some(Bool), Some(F32)];
                 let all = matches!((dtype, team), (F16, Team::Tensor(64)) | (F32, Team::Tiles(1)));
                 let masks = &masks[..if all { 3 } else { 1 }];
-                out.extend(masks.iter().map(|&mask| Kernel::Attention(Key { result, dtype, mask, team })));
+                let keys = masks.iter().flat_map(|&mask| {
+                    let key = move |lengths| Key { result, dtype, mask, lengths, team };
+                    [Some(key(false)), (result == Output).then(|| key(true))].into_iter().flatten()
+                });
+                out.extend(keys.map(Kernel::Attention));
             }
         }
     }
@@ -299,6 +303,9 @@ fn attentions() -> Vec<Kernel> {
         out.push(Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32 }));
     }
     out.extend([F32, F64].map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));
+    let floats = [F32, F64, F16, BF16];
+    out.extend(floats.map(|dtype| Kernel::Rope(rope::Key(dtype))));
+    out.extend(floats.map(|dtype| Kernel::TopP(top_p::Key(dtype))));
     out
 }
 

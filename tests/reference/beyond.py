@@ -308,9 +308,43 @@ def attention(g, grad):
             numeric(g, "paged_attention", paged, ins, {"causal": causal, "scale": 0.4}, n=16, ulp=16, grad=None if half else grad)
 
 
+def grouped(q, k, v, lengths, causal, scale):
+    """Attention of heads in groups over the first keys of each row, by PyTorch's own."""
+    seen = torch.arange(k.shape[-2]) < lengths[:, None, None, None]
+    if causal:
+        seen = seen & (torch.arange(k.shape[-2]) <= torch.arange(q.shape[-2])[:, None])
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=True)
+
+
+def groups(g, grad):
+    for heads, shared, causal in ((4, 2, False), (3, 1, True), (2, 2, False)):
+        for dtype in (torch.float32, torch.float64, torch.float16):
+            of = lambda n, rows, width, name: noise(dtype, (3, n, rows, width), name, heads, scale=0.4)  # noqa: E731
+            ins = [of(heads, 5, 8, "gq"), of(shared, 6, 8, "gk"), of(shared, 6, 7, "gv"), torch.tensor([6, 1, 4])]
+            keep = grad if dtype != torch.float16 else None
+            numeric(g, "grouped_attention", grouped, ins, {"causal": causal, "scale": 0.4}, n=16, ulp=16, grad=keep)
+
+
+def rope(x, cosine, sine, interleaved):
+    a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+    turned = [a * cosine - b * sine, a * sine + b * cosine]
+    return (torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)).to(x.dtype)
+
+
+def turns(g, grad):
+    for interleaved in (False, True):
+        for dtype in FLOATS:
+            table = torch.float64 if dtype == torch.float64 else torch.float32
+            angles = torch.arange(5)[:, None] / 100 ** (torch.arange(6) / 6)
+            tables = [f(angles.double()).to(table) for f in (torch.cos, torch.sin)]
+            for x in (noise(dtype, (2, 3, 5, 12), "rope"), In(noise(dtype, (2, 5, 3, 12), "ropet"), ["transpose", 1, 2])):
+                keep = grad if dtype in (torch.float32, torch.float64) else None
+                numeric(g, "rope", rope, [x, *tables], {"interleaved": interleaved}, n=4, ulp=4, grad=keep)
+
+
 def make():
     g, grad = Group("beyond"), Group("grad_beyond")
-    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices, attention):
+    for part in (functions, quotients, picking, classes, scatters, runs, extrema, diagonals, slices, attention, groups, turns):
         part(g, grad)
     g.write()
     grad.write()

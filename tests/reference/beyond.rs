@@ -50,7 +50,14 @@ pub fn call(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Ma
             "trunc_divide" => futures(a.trunc_divide(b)),
             _ => None,
         },
+        [Arg::Tensor(x), Arg::Tensor(cosine), Arg::Tensor(sine)] if op == "rope" => {
+            futures(x.rope(cosine, sine, flag("interleaved")))
+        }
         [Arg::Tensor(x), Arg::Tensor(index), Arg::Tensor(source)] => scatter(op, x, index, source, attrs),
+        [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), Arg::Tensor(lengths)] => {
+            let options = AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
+            futures(q.scaled_dot_product_attention(k, v, options.grouped(true).lengths(lengths)))
+        }
         [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), Arg::Tensor(table), Arg::Tensor(lengths)] => {
             let options = AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
             futures(q.paged_attention(k, v, table, lengths, options))

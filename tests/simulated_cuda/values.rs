@@ -5,7 +5,9 @@ use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
 use futensor::custom::custom_fn;
 use futensor::quant::{Format, Quantized, Weight};
-use futensor::{AttentionOptions, DType, Device, GradOptions, Tensor, TensorFuture, grad, grad_with};
+use futensor::{
+    AttentionOptions, DType, Device, Generator, GradOptions, Tensor, TensorFuture, grad, grad_with,
+};
 use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
@@ -21,6 +23,7 @@ pub fn all() -> Vec<Entry> {
         attention_and_its_gradients_are_those_of_the_cpu
         long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit
         quantised_weights_have_the_bits_of_the_cpu
+        choices_by_weight_are_the_cpus_bit_by_bit
         an_op_without_a_kernel_says_so
         an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else
         queued_updates_need_no_more_memory_than_a_few
@@ -137,6 +140,9 @@ fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
                 let [q, k, v] = &leaves;
                 let options = AttentionOptions::default().causal(!masked);
                 let options = if masked { options.mask(see.to_device(on)) } else { options };
+                let options = options.grouped(true);
+                let padded = masked == (dtype == DType::F16);
+                let options = if padded { options.lengths(on.from_vec(vec![50i64, 0], [2])) } else { options };
                 let found = q.scaled_dot_product_attention(k, v, options);
                 let mode = GradOptions::default().upstream(&there(&up)).graph(graph);
                 let mut out = grad_with(&found, &leaves, mode);
@@ -188,6 +194,38 @@ fn long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit(_: &Simulato
                 let x = block_on(x.to_vec::<f64>()).unwrap();
                 x.into_iter().map(f64::to_bits).collect::<Vec<_>>()
             };
+            assert!(bits(got) == bits(&want), "seed {seed}, {dtype}, value {i}");
+        }
+    }
+}
+
+fn choices_by_weight_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    cpu.seed(seed);
+    let bits = |x: &TensorFuture| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap();
+    for (dtype, n) in [(DType::F32, 3000), (DType::F64, 700), (DType::F16, 64), (DType::BF16, 1)] {
+        let weights = (cpu.randn([2, n, 3]) * 3.0).exp().to_dtype(dtype).transpose(1, 2);
+        let (shares, draws) = (cpu.rand([2, 3, 1]), cpu.rand([2, 3, 5]));
+        let table = cpu.randn([2, 3]);
+        let all = |on: &Device| {
+            let there = |x: &TensorFuture| x.to_device(on);
+            let kept = there(&weights).top_p(there(&shares));
+            let (values, places) = there(&weights).max_with_positions(2);
+            let turned = there(&weights).transpose(1, 2).narrow(2, 0, 2);
+            let angles = |k: usize| there(&table).i(k as isize).reshape([3]).narrow(0, 0, 1);
+            let wide = there(&weights.transpose(1, 2)).reshape([2, n * 3]).narrow(1, 0, n * 3 / 2 * 2);
+            vec![
+                kept.categorical(there(&draws)).to_dtype(dtype),
+                kept,
+                Generator::new(seed).categorical(there(&weights), 4),
+                values,
+                places,
+                turned.rope(angles(0), angles(1), true),
+                turned.rope(angles(0), angles(1), false),
+                wide.rope(angles(1), angles(0), n % 2 == 0),
+            ]
+        };
+        for (i, (got, want)) in all(&gpu).iter().zip(all(&cpu)).enumerate() {
             assert!(bits(got) == bits(&want), "seed {seed}, {dtype}, value {i}");
         }
     }

@@ -35,12 +35,14 @@ pub(crate) enum Team {
     Tensor(u8),
 }
 
-/// Names a compiled kernel; `mask` is `Bool` or the type of numbers that are added.
+/// Names a compiled kernel; `mask` is `Bool` or the type of numbers that are added. Lengths are for
+/// `Output` alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub result: Result,
     pub dtype: DType,
     pub mask: Option<DType>,
+    pub lengths: bool,
     pub team: Team,
 }
 
@@ -57,6 +59,8 @@ pub(crate) struct Attention<'a> {
     pub strides: [&'a [isize]; 4],
     /// Over the batch, queries and keys.
     pub mask: Option<(DType, &'a [isize])>,
+    /// Over the batch, of how many keys there are, where that is said.
+    pub lengths: Option<&'a [isize]>,
     /// The largest power of two that divides all addresses.
     pub align: usize,
     pub causal: bool,
@@ -74,7 +78,7 @@ impl Key {
 }
 
 /// The launches of one result. Inputs: queries, keys, values; but for `Output` what flows back, and
-/// but for `Stats` what that gave; the mask. `None` where more than eight dimensions are left after
+/// but for `Stats` what that gave; the mask; the lengths. `None` where more than eight dimensions are left after
 /// merging, or sizes are beyond 31 bits.
 pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let mut plan = Plan::default();
@@ -83,7 +87,8 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let nothing = vec![0; lead];
     let over = |s: &'_ [isize]| if s.is_empty() { nothing.clone() } else { s[..lead].to_vec() };
     let [q, k, v, up] = of.strides.map(over);
-    let g = Geometry::new(of.batch, &[&q, &k, &v, &up, &of.mask.map_or(nothing.clone(), |(_, m)| over(m))]);
+    let [mask, lengths] = [of.mask.map(|(_, m)| m), of.lengths].map(|s| s.map_or(nothing.clone(), over));
+    let g = Geometry::new(of.batch, &[&q, &k, &v, &up, &mask, &lengths]);
     let step = |i: usize| of.strides[i].get(lead).copied().unwrap_or(0);
     let half = of.dtype.size() == 2;
     let (own, columns) = match result {
@@ -97,7 +102,13 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
         most @ 1..=128 if half => Team::Tensor(most.next_multiple_of(32) as u8),
         _ => Team::Tiles(if columns <= 64 || of.dtype == DType::F64 { 1 } else { 2 }),
     };
-    let key = Key { result, dtype: of.dtype, mask: of.mask.map(|(dtype, _)| dtype), team };
+    let key = Key {
+        result,
+        dtype: of.dtype,
+        mask: of.mask.map(|(dtype, _)| dtype),
+        lengths: of.lengths.is_some(),
+        team,
+    };
     let (tile, threads, parts) = match team {
         Team::Tensor(_) => (64 * key.times(), 128, 1),
         Team::Tiles(times) => (64, 256, columns.div_ceil(64 * times as usize)),
@@ -123,8 +134,8 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let mask = |d: usize| of.mask.map_or(0, |(_, m)| m[lead + d]);
     [mask(0), mask(1), of.causal as isize, whole as isize].iter().for_each(|&n| numbers.u64(n as u64));
     numbers.u64(of.scale.to_bits());
-    let inputs =
-        3 + (result != Result::Output) as u8 * 2 - (result == Result::Stats) as u8 + of.mask.is_some() as u8;
+    let back = (result != Result::Output) as u8 * 2 - (result == Result::Stats) as u8;
+    let inputs = 3 + back + of.mask.is_some() as u8 + of.lengths.is_some() as u8;
     let mut args: smallvec::SmallVec<[Arg; 8]> = (0..inputs).map(|index| Arg::In { index, bytes: 0 }).collect();
     args.extend([Arg::Out { index: 0, bytes: 0 }, Arg::Struct(numbers), g.arg(true)]);
     plan.launches = smallvec![Launch {
@@ -160,7 +171,8 @@ impl Key {
         let up = given(back, t, "up");
         let sums = given(back && !stats, c, "stats");
         let hides = given(self.mask.is_some(), mask, "mask");
-        params.push(format!("{}* out, ft::Attended a, ft::Geo64<5> batches", if stats { c } else { t }));
+        let lengths = given(self.lengths, "i64", "lengths");
+        params.push(format!("{}* out, ft::Attended a, ft::Geo64<6> batches", if stats { c } else { t }));
         let masked = self.mask.is_some();
         let (threads, how) = match self.team {
             Team::Tiles(times) => (256, format!("attend<{role}, {t}, {mask}, {masked}, {times}>")),
@@ -172,7 +184,7 @@ impl Key {
                 (128, format!("attend_tensor<{role}, {t}, {mask}, {masked}, {wide}, {walked}, {times}>"))
             }
         };
-        let code = format!("    ft::{how}(q, k, v, {up}, {sums}, {hides}, out, a, batches);\n");
+        let code = format!("    ft::{how}(q, k, v, {up}, {sums}, {hides}, {lengths}, out, a, batches);\n");
         let parts = &[Part::Base, Part::Ops, Part::Tensor, Part::Attention];
         KernelSource::new(name, parts, threads, &params, &code).with_registers(threads)
     }

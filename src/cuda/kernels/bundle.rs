@@ -121,9 +121,13 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Paged(paged::Key::Spans { dtype, .. }) => {
             vec![Kernel::Paged(paged::Key::Meet { dtype: *dtype })]
         }
-        Kernel::Index(_) | Kernel::Sort(_) | Kernel::Matmul(_) | Kernel::Paged(_) | Kernel::Quantized(_) => {
-            Vec::new()
-        }
+        Kernel::Index(_)
+        | Kernel::Sort(_)
+        | Kernel::Matmul(_)
+        | Kernel::Paged(_)
+        | Kernel::Quantized(_)
+        | Kernel::Rope(_)
+        | Kernel::TopP(_) => Vec::new(),
     }
 }
 

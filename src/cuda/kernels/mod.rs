@@ -22,10 +22,12 @@ pub(crate) mod matmul;
 pub(crate) mod paged;
 pub(crate) mod quantized;
 pub(crate) mod reduce;
+pub(crate) mod rope;
 pub(crate) mod scan;
 pub(crate) mod softmax;
 pub(crate) mod sort;
 pub(crate) mod source;
+pub(crate) mod top_p;
 pub(crate) mod window;
 
 use smallvec::SmallVec;
@@ -46,6 +48,8 @@ pub(crate) enum Kernel {
     Attention(attention::Key),
     Quantized(quantized::Key),
     Paged(paged::Key),
+    Rope(rope::Key),
+    TopP(top_p::Key),
 }
 
 impl Kernel {
@@ -64,6 +68,8 @@ impl Kernel {
             Kernel::Attention(key) => key.source(),
             Kernel::Quantized(key) => key.source(),
             Kernel::Paged(key) => key.source(),
+            Kernel::Rope(key) => key.source(),
+            Kernel::TopP(key) => key.source(),
         }
     }
 }

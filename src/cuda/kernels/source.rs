@@ -34,6 +34,7 @@ pub(crate) enum Part {
     Attention,
     Quantized,
     Paged,
+    TopP,
 }
 
 impl Part {
@@ -55,6 +56,7 @@ impl Part {
             Part::Attention => include_str!("device/attention.cuh"),
             Part::Quantized => include_str!("device/quantized.cuh"),
             Part::Paged => include_str!("device/paged.cuh"),
+            Part::TopP => include_str!("device/top_p.cuh"),
         }
     }
 }

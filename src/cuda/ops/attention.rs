@@ -10,7 +10,8 @@ use crate::ops::paged_attention::PagedAttention;
 use crate::shape::Strides;
 use smallvec::SmallVec;
 
-/// One result from queries, keys, values, what else there is, and a mask where `masked`.
+/// One result from queries, keys, values, what else there is, a mask where `masked`, and lengths
+/// where the op has them.
 fn attend(cuda: &mut CudaRun<'_>, made: Made, op: &Attention, masked: bool) -> Result<(), Refusal> {
     let (inputs, out) = (cuda.inputs(), cuda.output());
     let mut lent: SmallVec<[Strides; 6]> = SmallVec::from_elem(Strides::new(), inputs.len());
@@ -18,6 +19,7 @@ fn attend(cuda: &mut CudaRun<'_>, made: Made, op: &Attention, masked: bool) -> R
     let plan = |views: &[CudaView<'_>]| {
         let [q, k, v] = [0, 1, 2].map(|i| views[i]);
         let lead = q.shape.len() - 2;
+        let (views, lengths) = views.split_at(views.len() - op.lengths as usize);
         let mask = masked.then(|| views[views.len() - 1]);
         let up: &[isize] = if made == Made::Output { &[] } else { views[3].strides };
         // A row's elements have to be neighbours; there is no step between the elements of one.
@@ -31,6 +33,7 @@ fn attend(cuda: &mut CudaRun<'_>, made: Made, op: &Attention, masked: bool) -> R
             sizes: [q.shape[lead], k.shape[lead], q.shape[lead + 1], v.shape[lead + 1]],
             strides: [q.strides, k.strides, v.strides, up],
             mask: mask.map(|mask| (mask.dtype, mask.strides)),
+            lengths: lengths.first().map(|lengths| lengths.strides),
             align: rows.map(|x| align(x.ptr)).min().unwrap_or(1),
             causal: op.causal,
             scale: op.scale,
@@ -50,7 +53,7 @@ fn attend(cuda: &mut CudaRun<'_>, made: Made, op: &Attention, masked: bool) -> R
 
 impl OnCuda for Attention {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let masked = run.inputs().len() > 3;
+        let masked = run.inputs().len() - self.lengths as usize > 3;
         attend(run, Made::Output, self, masked)
     }
 }

@@ -12,8 +12,10 @@ mod pool;
 mod product;
 mod quantized;
 mod roll;
+mod rope;
 mod rows;
 mod sort;
+mod top_p;
 mod triangle;
 
 use crate::cuda::kernels::{Operand, Plan, align, elementwise};
@@ -64,11 +66,13 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         quantized::QuantizedEmbedding,
         quantized::QuantizedLinear,
         roll::Roll,
+        rope::Rope,
         scatter::Scatter,
         scatter_add::ScatterAdd,
         slice_assign::SliceAssign,
         softmax::Softmax,
         sort::Sort,
+        top_p::TopP,
         topk::TopK,
         triangle::Triangle
     );
@@ -146,14 +150,28 @@ pub(crate) fn walk(
     name: &str,
     plan: impl Fn(&CudaView<'_>) -> Option<Plan>,
 ) -> Result<(), Refusal> {
-    if let Some(plan) = plan(&view) {
-        return run(cuda, plan, &[view], outputs);
+    walk_all(cuda, [view], outputs, name, |[view]| plan(view))
+}
+
+/// [`walk`] of several operands.
+pub(crate) fn walk_all<const N: usize>(
+    cuda: &mut CudaRun<'_>,
+    views: [CudaView<'_>; N],
+    outputs: &[CudaViewMut<'_>],
+    name: &str,
+    plan: impl Fn(&[CudaView<'_>; N]) -> Option<Plan>,
+) -> Result<(), Refusal> {
+    if let Some(plan) = plan(&views) {
+        return run(cuda, plan, &views, outputs);
     }
-    let mut strides = Strides::new();
-    let view = packed(cuda, view, &mut strides)?;
-    match plan(&view) {
-        Some(plan) => run(cuda, plan, &[view], outputs),
-        None => Err(Refusal::kernel(format!("{name} of shape {:?} has no CUDA kernel", view.shape))),
+    let mut lent = [(); N].map(|()| Strides::new());
+    let mut views = views;
+    for (view, strides) in views.iter_mut().zip(&mut lent) {
+        *view = packed(cuda, *view, strides)?;
+    }
+    match plan(&views) {
+        Some(plan) => run(cuda, plan, &views, outputs),
+        None => Err(Refusal::kernel(format!("{name} of shape {:?} has no CUDA kernel", views[0].shape))),
     }
 }
 

@@ -39,6 +39,6 @@ impl OnCuda for Sort {
 impl OnCuda for TopK {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let dim = checked(self.dim, run.inputs()[0].shape().len());
-        sorted(run, dim, self.k, self.largest, self.positions)
+        sorted(run, dim, self.k, self.largest, true)
     }
 }

@@ -46,6 +46,10 @@ impl Machine {
         self.entry(e).stage = Stage::Ready;
         let x = self.look_up(e);
         let (generation, mut chain) = (x.generation, x.chain);
+        if is_urgent(&x.node.op) {
+            self.urgent.push_back((e, generation));
+            return;
+        }
         for input in x.inputs() {
             if let Some(i) = input.entry()
                 && let Stage::Submitted(at) = self.look_up(i).stage
@@ -85,7 +89,10 @@ impl Machine {
             let (bytes, generation) = (x.node.bytes(), x.generation);
             if self.in_flight > 0 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max {
                 // It stays first in line; a step larger than the limit runs alone.
-                self.streams[stream as usize].queue.push_front((e, generation));
+                match is_urgent(&self.look_up(e).node.op) {
+                    true => self.urgent.push_front((e, generation)),
+                    false => self.streams[stream as usize].queue.push_front((e, generation)),
+                }
                 return None;
             }
             let step = self.take_up(e, stream);
@@ -94,10 +101,25 @@ impl Machine {
         }
     }
 
-    /// Chooses a ready entry and the stream for it: chains continue where they are, whatever begins
+    /// The stream with the least to do, unless all are full.
+    fn least_busy(&self) -> Option<usize> {
+        let depth = |s: &Stream| (s.stuck, s.depth() + s.queue.len() as u64);
+        let s = (0..self.streams.len()).min_by_key(|&s| depth(&self.streams[s]))?;
+        (self.streams[s].depth() < self.limits.depth_max).then_some(s)
+    }
+
+    /// Chooses a ready entry and the stream for it: what is urgent comes first, chains continue where they are, whatever begins
     /// goes to the least busy stream, so that independent work overlaps in whatever order it came.
     fn pick(&mut self) -> Option<(u32, u16)> {
         let count = self.streams.len();
+        while let Some(&(e, generation)) = self.urgent.front() {
+            let ready = self.is_live(e, generation) && self.entry(e).stage == Stage::Ready;
+            let s = if ready { self.least_busy()? } else { 0 };
+            self.urgent.pop_front();
+            if ready {
+                return Some((e, s as u16));
+            }
+        }
         for k in 0..count {
             let s = (self.next_stream + k) % count;
             let depth = self.streams[s].depth();
@@ -111,11 +133,7 @@ impl Machine {
                 }
             }
         }
-        let depth = |s: &Stream| (s.stuck, s.depth() + s.queue.len() as u64);
-        let s = (0..count).min_by_key(|&s| depth(&self.streams[s]))?;
-        if self.streams[s].depth() >= self.limits.depth_max {
-            return None;
-        }
+        let s = self.least_busy()?;
         // With nothing else to do, a stream continues another's chain where that needs nothing but
         // a thread.
         let others = (!self.limits.ahead).then_some(0..count).into_iter().flatten();
@@ -133,4 +151,8 @@ impl Machine {
         }
         None
     }
+}
+
+fn is_urgent(op: &Op) -> bool {
+    matches!(op, Op::Call(call) if call.is_urgent())
 }

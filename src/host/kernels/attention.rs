@@ -34,10 +34,11 @@ pub(crate) struct Sight {
 
 /// `softmax(q k^T scale + mask) v` of `[batch.., rows, width]`, `[batch.., keys, width]`,
 /// `[batch.., keys, out]` and a mask `[batch.., rows, keys]` of bool (true is seen) or of the same
-/// type (added), all of the same batch. A query that sees nothing finds zeros.
+/// type (added), all of the same batch. A query that sees nothing finds zeros. Of `[batch..]` lengths,
+/// int64, each says how many keys there are; what lies beyond is not read.
 pub(crate) fn attention(
     [q, k, v]: [View<'_>; 3],
-    mask: Option<View<'_>>,
+    [mask, lengths]: [Option<View<'_>>; 2],
     sight: Sight,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
@@ -46,15 +47,15 @@ pub(crate) fn attention(
         return;
     }
     match q.dtype {
-        DType::F32 => of::<f32>([q, k, v], mask, sight, out, par),
-        DType::F64 => of::<f64>([q, k, v], mask, sight, out, par),
+        DType::F32 => of::<f32>([q, k, v], [mask, lengths], sight, out, par),
+        DType::F64 => of::<f64>([q, k, v], [mask, lengths], sight, out, par),
         other => unreachable!("attention of {other}"),
     }
 }
 
 fn of<W: Real>(
     [q, k, v]: [View<'_>; 3],
-    mask: Option<View<'_>>,
+    [mask, lengths]: [Option<View<'_>>; 2],
     sight: Sight,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
@@ -63,8 +64,9 @@ fn of<W: Real>(
     let (rows, width) = (q.shape[lead], q.shape[lead + 1]);
     let (keys, wide) = (v.shape[lead], v.shape[lead + 1]);
     let nothing = [0isize; 16];
-    let mask_lead = mask.map_or(&nothing[..lead], |m| &m.strides[..lead]);
-    let batch = [&q.strides[..lead], &k.strides[..lead], &v.strides[..lead], mask_lead];
+    let [mask_lead, lengths_lead] =
+        [mask, lengths].map(|view| view.map_or(&nothing[..lead], |view| &view.strides[..lead]));
+    let batch = [&q.strides[..lead], &k.strides[..lead], &v.strides[..lead], mask_lead, lengths_lead];
     let batch = Nest::new(&q.shape[..lead], batch).merged();
     let blocks = rows.div_ceil(ROWS);
     let to = Shared::<W>::new(out.ptr);
@@ -72,7 +74,12 @@ fn of<W: Real>(
     let least = ((1 << 20) / (ROWS * keys * (width + wide)).max(1)).max(1);
     in_parts(batch.numel() * blocks, least, par, &|parts| {
         for part in parts {
-            let [at_q, at_k, at_v, at_mask] = batch.at(part / blocks);
+            let [at_q, at_k, at_v, at_mask, at_length] = batch.at(part / blocks);
+            let keys = lengths.map_or(keys, |lengths| {
+                // SAFETY: an element of the lengths.
+                let length = unsafe { *lengths.ptr.cast::<i64>().offset(at_length) };
+                usize::try_from(length).unwrap_or(0).min(keys)
+            });
             let first = part % blocks * ROWS;
             let matrix = |view: &View<'_>, at: isize| Matrix {
                 at: Shared::<W>::new(Shared::<W>::new(view.ptr.cast_mut()).at(at)),
@@ -281,7 +288,10 @@ mod tests {
             let shown =
                 Value::<bool>::random(&mut rng, &[&batch[..], &[rows, keys]].concat(), |r| r.below(5) == 0);
             let index = |b: &[usize], r: usize, c: usize| [b, &[r, c]].concat();
+            let long = Value::<i64>::random(&mut rng, &batch, |r| r.below(keys + 20) as i64 - 10);
+            let lengths = (turn % 5 > 2).then_some(&long);
             let sees = |b: &[usize], r: usize, c: usize| match turn % 4 {
+                _ if lengths.is_some_and(|lengths| c as i64 >= lengths.get(b)) => f64::NEG_INFINITY,
                 0 => added.get(&index(b, r, c)) as f64,
                 1 if shown.get(&index(b, r, c)) => 0.0,
                 1 => f64::NEG_INFINITY,
@@ -291,7 +301,8 @@ mod tests {
             let want = reference([&q, &k, &v], &sees, sight);
             let shape = [&batch[..], &[rows, wide]].concat();
             let run = |par: &dyn Parallel| {
-                filled::<f32>(&shape, |out| attention([q.view(), k.view(), v.view()], mask, sight, out, par))
+                let also = [mask, lengths.map(|lengths| lengths.view())];
+                filled::<f32>(&shape, |out| attention([q.view(), k.view(), v.view()], also, sight, out, par))
             };
             let got = run(&Threads { threads: 3, seed: rng.word() });
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {

@@ -27,6 +27,8 @@ pub(crate) mod quantized;
 pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
+#[allow(unsafe_code)]
+pub(crate) mod rope;
 pub(crate) mod simd;
 #[allow(unsafe_code)]
 pub(crate) mod softmax;

@@ -1,9 +1,12 @@
 //! Scaled dot-product attention.
 
 use super::stats::{float, wide};
+use crate::dtype::DType;
 use crate::graph::operation::Refusal;
-use crate::ops::attention::{Attention, takes_mask, weights};
+use crate::ops::attention::{Attention, takes_mask, weights, within_lengths};
+use crate::ops::check::indices;
 use crate::ops::paged_attention::PagedAttention;
+use crate::ops::rope::{self, Rope};
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, custom};
 use crate::tensor::future::TensorFuture;
@@ -26,6 +29,8 @@ pub struct AttentionOptions {
     causal: bool,
     scale: Option<f64>,
     dropout: f64,
+    grouped: bool,
+    lengths: Option<TensorFuture>,
     sequences: Option<Vec<usize>>,
 }
 
@@ -55,6 +60,21 @@ impl AttentionOptions {
         self
     }
 
+    /// Heads, the dimension before the last two, share those of keys and values: so many in a row as
+    /// there are for each of them. PyTorch's `enable_gqa`.
+    pub fn grouped(mut self, grouped: bool) -> AttentionOptions {
+        self.grouped = grouped;
+        self
+    }
+
+    /// How many keys there are for each row of the first dimensions, `[batch]` as a rule: what lies
+    /// beyond is neither seen nor computed. Whole numbers; one that is more than there are stands for
+    /// all, a negative one for none.
+    pub fn lengths(mut self, lengths: impl AsRef<TensorFuture>) -> AttentionOptions {
+        self.lengths = Some(lengths.as_ref().clone());
+        self
+    }
+
     /// The probability with which a weight is dropped.
     pub fn dropout(mut self, p: f64) -> AttentionOptions {
         self.dropout = p;
@@ -63,7 +83,8 @@ impl AttentionOptions {
 
     /// The rows are sequences of these lengths, one after the other, and a query sees keys of its own
     /// alone: a batch of texts without padding, so that everything else is computed for the words
-    /// that are there. Neighbours of one length share a step. It takes no mask beside it.
+    /// that are there. Neighbours of one length share a step. It takes neither a mask nor
+    /// lengths beside it.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -95,6 +116,44 @@ fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), R
     }
 }
 
+/// The dimensions before the last two.
+fn lead(x: &TensorFuture) -> Shape {
+    Shape::from(&x.dims()[..x.rank().saturating_sub(2)])
+}
+
+/// Lengths as int64, one for each of the batch of these: theirs are its first dimensions.
+fn lengths_of(lengths: &TensorFuture, all: [&TensorFuture; 3]) -> Result<TensorFuture, Refusal> {
+    indices(&lengths.node.meta())?;
+    let [q, k, v] = all.map(lead);
+    let batch = q.broadcast(&k).and_then(|batch| batch.broadcast(&v));
+    let batch = batch.ok_or_else(|| Refusal::shape(format!("batches {q}, {k} and {v}")))?;
+    let mut shape = lengths.dims().to_vec();
+    shape.resize(shape.len().max(batch.rank()), 1);
+    Ok(lengths.to_dtype(DType::I64).reshape(shape).expand(batch.dims()))
+}
+
+/// Queries, keys, values and a mask with heads in groups: a group has the heads of one of the keys'.
+fn in_groups(
+    [q, k, v]: [&TensorFuture; 3],
+    mask: Option<&TensorFuture>,
+) -> Result<([TensorFuture; 3], Option<TensorFuture>), Refusal> {
+    let heads = |x: &TensorFuture| x.rank().checked_sub(3).map(|d| x.dims()[d]);
+    let (own, shared) = match [q, k, v].map(heads) {
+        [Some(own), Some(k), Some(v)] if k == v && k > 0 && own % k == 0 => (own, k),
+        _ => {
+            let text = format!("heads of {}, {} and {} make no groups", q.shape(), k.shape(), v.shape());
+            return Err(Refusal::shape(text));
+        }
+    };
+    let split = |x: &TensorFuture, n: usize| {
+        let (mut shape, at) = (x.dims().to_vec(), x.rank() - 3);
+        shape.splice(at..at + 1, if n == 1 { [1, 1] } else { [shared, own / shared] });
+        x.reshape(shape)
+    };
+    let mask = mask.map(|mask| heads(mask).map_or_else(|| mask.clone(), |n| split(mask, n)));
+    Ok(([split(q, own), k.unsqueeze(-3), v.unsqueeze(-3)], mask))
+}
+
 /// Bytes of scores from which on they do not stay in a host's caches: then blocks of them are worth
 /// it.
 const BLOCKED_FROM: usize = 4 << 20;
@@ -111,8 +170,8 @@ fn blocked(
     k: &TensorFuture,
     v: &TensorFuture,
     mask: Option<&TensorFuture>,
+    lengths: Option<&TensorFuture>,
 ) -> Option<Vec<TensorFuture>> {
-    let lead = |x: &TensorFuture| Shape::from(&x.dims()[..x.rank().saturating_sub(2)]);
     let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
     let mut batch = lead(q).broadcast(&lead(k))?.broadcast(&lead(v))?;
     if let Some(mask) = mask {
@@ -124,7 +183,8 @@ fn blocked(
     }
     let scores = batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
     let worth = if q.port().in_memory { scores >= BLOCKED_FROM } else { rows >= QUERIES || keys <= KEYS };
-    if !worth || batch.rank() > 14 || !q.port().runner.has_kernel(op) {
+    // What is not to be computed is not computed by blocks alone.
+    if !(worth || op.lengths) || batch.rank() > 14 || !q.port().runner.has_kernel(op) {
         return None;
     }
     let full = |x: &TensorFuture, tail: [usize; 2]| {
@@ -134,6 +194,7 @@ fn blocked(
     let tail = |x: &TensorFuture| [x.dims()[x.rank() - 2], x.dims()[x.rank() - 1]];
     let mut out = vec![full(q, tail(q)), full(k, tail(k)), full(v, tail(v))];
     out.extend(mask.map(|mask| full(mask, [rows, keys])));
+    out.extend(lengths.map(|lengths| lengths.expand(batch.dims())));
     Some(out)
 }
 
@@ -143,6 +204,8 @@ impl TensorFuture {
     /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
     /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. Scores that are many
     /// are never there all at once; on a GPU those of their gradient neither.
+    /// [`grouped`](AttentionOptions::grouped) has several heads share keys and values,
+    /// [`lengths`](AttentionOptions::lengths) leaves out the padding of each row.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -153,6 +216,12 @@ impl TensorFuture {
     /// assert_eq!(all.to_vec::<f32>().await?, [2.0, 2.0]);
     /// let causal = q.scaled_dot_product_attention(&q, &v, AttentionOptions::default().causal(true));
     /// assert_eq!(causal.to_vec::<f32>().await?, [1.0, 2.0]);
+    ///
+    /// // Rows of one and of two keys; four heads on two of the keys.
+    /// let (q, v) = (device.zeros([2, 4, 1, 1]), v.expand([2, 2, 2, 1]));
+    /// let options = AttentionOptions::default().grouped(true).lengths(device.arange(1, 3, 1));
+    /// let found = q.scaled_dot_product_attention(device.zeros([2, 2, 2, 1]), &v, options);
+    /// assert_eq!(found.to_vec::<f32>().await?, [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
@@ -168,14 +237,29 @@ impl TensorFuture {
             return build::refused("scaled_dot_product_attention", self, refusal, at);
         }
         let _within = build::within("scaled_dot_product_attention", at);
-        if let Some(lengths) = &options.sequences {
-            return self.by_sequence(key, value, lengths, &options, at);
+        let refused = |refusal: Refusal| build::refused("scaled_dot_product_attention", self, refusal, at);
+        if options.grouped {
+            return match in_groups([self, key, value], options.mask.as_ref()) {
+                Ok(([q, k, v], mask)) => {
+                    let options = AttentionOptions { grouped: false, mask, ..options };
+                    q.scaled_dot_product_attention(k, v, options).flatten(-4, -3)
+                }
+                Err(refusal) => refused(refusal),
+            };
         }
+        if let Some(lengths) = &options.sequences {
+            return self.by_sequence(key, value, lengths, &options).unwrap_or_else(refused);
+        }
+        let lengths = match options.lengths.as_ref().map(|of| lengths_of(of, [self, key, value])) {
+            Some(Err(refusal)) => return refused(refusal),
+            lengths => lengths.and_then(Result::ok),
+        };
         let width = self.dims()[self.rank() - 1];
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
-        let op = Attention { scale, causal: options.causal };
+        let op = Attention { scale, causal: options.causal, lengths: lengths.is_some() };
         let at_once = |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
-            let operands = (options.dropout == 0.0).then(|| blocked(&op, q, k, v, mask))??;
+            let operands =
+                (options.dropout == 0.0).then(|| blocked(&op, q, k, v, mask, lengths.as_ref()))??;
             let operands: Vec<&TensorFuture> = operands.iter().collect();
             Some(build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()))
         };
@@ -186,9 +270,12 @@ impl TensorFuture {
             return found;
         }
         let (q, k, v) = (wide(self), wide(key), wide(value));
-        let mask = options.mask.as_ref().map(wide);
+        let mut mask = options.mask.as_ref().map(wide);
         if let Some(found) = at_once(&q, &k, &v, mask.as_ref()) {
             return found;
+        }
+        if let Some(lengths) = &lengths {
+            mask = Some(within_lengths(mask.as_ref(), lengths, key.dims()[key.rank() - 2]));
         }
         let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
         let weights = if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
@@ -203,38 +290,71 @@ impl TensorFuture {
         value: &TensorFuture,
         lengths: &[usize],
         options: &AttentionOptions,
-        at: At,
-    ) -> TensorFuture {
-        let rows = |x: &TensorFuture| x.dims()[x.rank() - 2];
+    ) -> Result<TensorFuture, Refusal> {
+        if options.mask.is_some() || options.lengths.is_some() {
+            return Err(Refusal::argument("takes neither a mask nor lengths beside sequences"));
+        }
+        let [queries, keys] = [self, key].map(|x| x.dims()[x.rank() - 2]);
         let all = lengths.iter().fold(0usize, |n, &length| n.saturating_add(length));
-        let refusal = if options.mask.is_some() {
-            Refusal::argument("takes no mask beside sequences")
-        } else if [self, key].iter().any(|x| rows(x) != all) {
-            let (queries, keys) = (rows(self), rows(key));
-            Refusal::shape(format!("sequences of {all} rows together, {queries} queries and {keys} keys"))
-        } else {
-            let options = AttentionOptions { sequences: None, ..options.clone() };
-            let (mut from, mut found) = (0, Vec::new());
-            for same in lengths.chunk_by(|a, b| a == b) {
-                let (n, length) = (same.len(), same[0]);
-                let part = |x: &TensorFuture| {
-                    let mut dims = x.dims().to_vec();
-                    dims.splice(x.rank() - 2..x.rank() - 1, [n, length]);
-                    x.narrow(-2, from, n * length).reshape(dims)
-                };
-                let part = part(self).scaled_dot_product_attention(part(key), part(value), options.clone());
-                let mut dims = part.dims().to_vec();
-                dims.splice(part.rank() - 3..part.rank() - 1, [n * length]);
-                found.push(part.reshape(dims));
-                from += n * length;
-            }
-            return match &found[..] {
-                [] => self.scaled_dot_product_attention(key, value, options),
-                [one] => one.clone(),
-                all => cat(all, -2),
+        if queries != all || keys != all {
+            let text = format!("sequences of {all} rows together, {queries} queries and {keys} keys");
+            return Err(Refusal::shape(text));
+        }
+        let options = AttentionOptions { sequences: None, ..options.clone() };
+        let (mut from, mut found) = (0, Vec::new());
+        for same in lengths.chunk_by(|a, b| a == b) {
+            let (n, length) = (same.len(), same[0]);
+            let part = |x: &TensorFuture| {
+                let mut dims = x.dims().to_vec();
+                dims.splice(x.rank() - 2..x.rank() - 1, [n, length]);
+                x.narrow(-2, from, n * length).reshape(dims)
             };
-        };
-        build::refused("scaled_dot_product_attention", self, refusal, at)
+            let part = part(self).scaled_dot_product_attention(part(key), part(value), options.clone());
+            found.push(part.flatten(-3, -2));
+            from += n * length;
+        }
+        Ok(match &found[..] {
+            [] => self.scaled_dot_product_attention(key, value, options),
+            [one] => one.clone(),
+            all => cat(all, -2),
+        })
+    }
+
+    /// Pairs of numbers in the last dimension turned by angles, as rotary positions do (Su et al.
+    /// 2021, arXiv:2104.09864): `(a, b)` to `(a cos - b sin, a sin + b cos)`. Pairs are the first half
+    /// with the second, as in Llama's files of Hugging Face's, or neighbours where they are
+    /// `interleaved`, as in the paper.
+    ///
+    /// `cosine` and `sine`, of half the width, are broadcast: one row a position, say `[length, width / 2]`
+    /// for `[batch, heads, length, width]`, so that frequencies may be scaled as one likes. Halves are
+    /// computed in float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [1, 4]);
+    /// // By a right angle, and not at all.
+    /// let (cosine, sine) = (device.from_vec(vec![0.0f32, 1.0], [2]), device.from_vec(vec![1.0f32, 0.0], [2]));
+    /// assert_eq!(x.rope(&cosine, &sine, false).to_vec::<f32>().await?, [-3.0, 2.0, 1.0, 4.0]);
+    /// assert_eq!(x.rope(&cosine, &sine, true).to_vec::<f32>().await?, [-2.0, 1.0, 3.0, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn rope(
+        &self,
+        cosine: impl AsRef<TensorFuture>,
+        sine: impl AsRef<TensorFuture>,
+        interleaved: bool,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
+        let _within = build::within("rope", at);
+        let mut shape = self.dims().to_vec();
+        if let Some(width) = shape.last_mut() {
+            *width /= 2;
+        }
+        let table = |of: &TensorFuture| of.to_dtype(rope::computed(self.dtype())).expand(&shape[..]);
+        let tables = [table(cosine.as_ref()), table(sine.as_ref())];
+        custom(Arc::new(Rope { interleaved }), &[self, &tables[0], &tables[1]], at)
     }
 
     /// Attention over keys `[pages, page, key heads, width]` and as many values that lie in pages:
@@ -260,7 +380,7 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The value fails where shapes or types do not belong together, with a mask or dropout, where a
+    /// The value fails where shapes or types do not belong together, with a mask, lengths or dropout, where a
     /// length is more than its row of the table has room for, and where a page is not there.
     #[track_caller]
     pub fn paged_attention(
@@ -273,8 +393,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (at, options): (At, AttentionOptions) = (Location::caller(), options.into());
         let _within = build::within("paged_attention", at);
-        if options.mask.is_some() || options.dropout != 0.0 {
-            let refusal = Refusal::argument("takes neither a mask nor dropout");
+        let hides = options.mask.is_some() || options.lengths.is_some() || options.sequences.is_some();
+        if hides || options.dropout != 0.0 {
+            let refusal = Refusal::argument("has lengths of its own, and takes no dropout");
             return build::refused("paged_attention", self, refusal, at);
         }
         let one = self.rank() == 3;
@@ -368,7 +489,7 @@ mod tests {
         };
         let sequences = AttentionOptions::default().sequences([1, 2]);
         assert_eq!(why(sequences.clone()), "sequences of 3 rows together, 4 queries and 4 keys");
-        assert_eq!(why(sequences.mask(&mask)), "takes no mask beside sequences");
+        assert_eq!(why(sequences.mask(&mask)), "takes neither a mask nor lengths beside sequences");
         // Not even too many for a number.
         let all = AttentionOptions::default().sequences([usize::MAX, 5]);
         assert!(x.scaled_dot_product_attention(&x, &x, all).error().unwrap().is_shape());

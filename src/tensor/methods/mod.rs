@@ -40,6 +40,8 @@ pub(crate) mod pad;
 
 mod pick;
 
+mod choice;
+
 // Products.
 mod products;
 

@@ -140,8 +140,27 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of one
-    /// number it is that number, at 0.
+    /// [`sort`](Self::sort) and [`argsort`](Self::argsort) of one pass: values, and positions as
+    /// int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![3, 1, 2], [3]);
+    /// let (values, positions) = x.sort_with_positions(0, false);
+    /// assert_eq!(values.to_vec::<i32>().await?, [1, 2, 3]);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [1, 2, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn sort_with_positions(&self, dim: isize, descending: bool) -> (TensorFuture, TensorFuture) {
+        let _within = build::within("sort_with_positions", Location::caller());
+        self.found(dim, self.argsort(dim, descending))
+    }
+
+    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of equals
+    /// the first come first; NaN counts as largest. Of one number it is that number, at 0.
+    ///
+    /// They are selected, in one pass, and the values gathered: either of the two may be dropped.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -157,8 +176,54 @@ impl TensorFuture {
         if build::is_row_of_one(self, dim) && k <= 1 {
             return (self.clone(), self.argsort(0, false));
         }
-        let op = |positions| Arc::new(TopK { dim, k, largest, positions });
-        (custom(op(false), &[self], at), custom(op(true), &[self], at))
+        let _within = build::within("topk", at);
+        self.found(dim, custom(Arc::new(TopK { dim, k, largest }), &[self], at))
+    }
+
+    /// The largest along `dim`, which goes, and their positions as int64: of equals the first. NaN
+    /// is larger than any number.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 3.0, 2.0, 4.0], [2, 2]);
+    /// let (values, positions) = x.max_with_positions(1);
+    /// assert_eq!(values.to_vec::<f32>().await?, [3.0, 4.0]);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [1, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn max_with_positions(&self, dim: isize) -> (TensorFuture, TensorFuture) {
+        let _within = build::within("max_with_positions", Location::caller());
+        self.extreme(dim, self.argmax_keepdim(dim))
+    }
+
+    /// The smallest along `dim`, which goes, and their positions as int64: of equals the first. NaN
+    /// is smaller than any number.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 3.0, 2.0, 4.0], [2, 2]);
+    /// let (values, positions) = x.min_with_positions(0);
+    /// assert_eq!(values.to_vec::<f32>().await?, [1.0, 3.0]);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [0, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn min_with_positions(&self, dim: isize) -> (TensorFuture, TensorFuture) {
+        let _within = build::within("min_with_positions", Location::caller());
+        self.extreme(dim, self.argmin_keepdim(dim))
+    }
+
+    #[track_caller]
+    fn extreme(&self, dim: isize, positions: TensorFuture) -> (TensorFuture, TensorFuture) {
+        let (values, positions) = self.found(dim, positions);
+        (values.squeeze(dim), positions.squeeze(dim))
+    }
+
+    /// The elements at positions along `dim`, with the positions.
+    #[track_caller]
+    fn found(&self, dim: isize, positions: TensorFuture) -> (TensorFuture, TensorFuture) {
+        (self.gather(dim, &positions), positions)
     }
 
     /// The elements on and below a diagonal of the last two dimensions, zeros above.

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub use tensors::{Flat, Tensors};
 use trace::{Draw, Trace, enqueue, is_traced};
 
-/// Plans that a region keeps; the one that was made first goes first.
+/// Plans that a region keeps, unless it is told otherwise.
 const PLANS_MAX: usize = 64;
 
 /// A block of ops that is planned as a whole, and then only run: made by [`Device::region`].
@@ -58,7 +58,8 @@ const PLANS_MAX: usize = 64;
 ///
 /// # What is fixed when it is traced
 ///
-/// The closure runs once for each set of shapes and types, as under `torch.compile`, `jax.jit` and
+/// The closure runs once for each set of shapes, types and keys (numbers among the inputs: see
+/// [`Tensors`]), as under `torch.compile`, `jax.jit` and
 /// `tf.function`: side effects happen then, `if`s are decided then. It is synchronous, so nothing
 /// in it can be awaited and no step of it can depend on elements; a read of a traced value inside
 /// is an error. As with `jax.jit`, tensors that the closure captures are constants (and what is
@@ -119,6 +120,8 @@ pub struct Region<'a, I, O> {
     device: Device,
     closure: Box<dyn Fn(I) -> O + Send + Sync + 'a>,
     plans: Mutex<Vec<Known>>,
+    plans_max: usize,
+    urgent: bool,
     traces: AtomicUsize,
 }
 
@@ -130,7 +133,7 @@ impl<I, O> RefUnwindSafe for Region<'_, I, O> {}
 /// A plan, and for which inputs it is.
 struct Known {
     inputs: Vec<(Shape, DType)>,
-    /// Lengths of the `Vec`s that the inputs came in.
+    /// Lengths of the `Vec`s that the inputs came in, and keys.
     lengths: Vec<usize>,
     recording: bool,
     how: How,
@@ -178,12 +181,53 @@ impl Device {
             device: self.clone(),
             closure: Box::new(closure),
             plans: Mutex::new(Vec::new()),
+            plans_max: PLANS_MAX,
+            urgent: false,
             traces: AtomicUsize::new(0),
         }
     }
 }
 
-impl<I: Tensors, O: Tensors> Region<'_, I, O> {
+impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
+    /// Keeps so many plans, at least one; 64 unless told otherwise. Beyond that the one that was made
+    /// first goes, with its graph on a GPU, and is made again where a call needs it.
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// let double = device.region(|x: futensor::TensorFuture| x * 2.0).plans_max(1);
+    /// for n in [1, 1, 2, 1] {
+    ///     double.call(device.ones([n])).detach();
+    /// }
+    /// assert_eq!(double.traces(), 3);
+    /// ```
+    #[must_use]
+    pub fn plans_max(mut self, n: usize) -> Region<'a, I, O> {
+        self.plans_max = n.max(1);
+        self
+    }
+
+    /// Its calls are taken up before all that waits for a thread or a stream and is not urgent, once
+    /// their inputs are there: a step that somebody waits for before the long ones of a queue. What runs
+    /// already is not interrupted. (A call within another region's closure is a part of that one.)
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, TensorFuture};
+    /// let device = Device::cpu();
+    /// let prefill = device.region(|x: TensorFuture| x.matmul(&x));
+    /// let decode = device.region(|x: TensorFuture| x.exp()).urgent(true);
+    /// let long: Vec<_> = (0..8).map(|_| prefill.call(device.ones([64, 64]))).collect();
+    /// // It does not wait for all of those.
+    /// assert_eq!(decode.call(device.zeros([4])).to_vec::<f32>().await?, [1.0; 4]);
+    /// # drop(long);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn urgent(mut self, urgent: bool) -> Region<'a, I, O> {
+        self.urgent = urgent;
+        self
+    }
+
     /// Queues the block on these inputs, and returns its outputs at once. Traces and plans first
     /// where no call had such shapes and types; that takes about as long as calling the ops.
     ///
@@ -242,7 +286,8 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
         }
     }
 
-    /// How often the closure was traced: once for each set of input shapes and types.
+    /// How often the closure was traced: once for each set of input shapes, types and keys, and again
+    /// for one whose plan is no longer kept.
     pub fn traces(&self) -> usize {
         self.traces.load(Relaxed)
     }
@@ -280,7 +325,7 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
         let how = if outputs.iter().any(TensorFuture::is_on_tape) && refused.is_none() {
             How::OpByOp
         } else {
-            How::Planned(Arc::new(Ready::new(port, (outputs, given), traced, at)))
+            How::Planned(Arc::new(Ready::new(port, (outputs, given), traced, self.urgent, at)))
         };
         if refused.is_none() {
             let known = Known {
@@ -290,7 +335,7 @@ impl<I: Tensors, O: Tensors> Region<'_, I, O> {
                 how: how.clone(),
             };
             let mut plans = lock(&self.plans);
-            if plans.len() == PLANS_MAX {
+            if plans.len() == self.plans_max {
                 plans.remove(0);
             }
             plans.push(known);
@@ -304,6 +349,7 @@ impl Ready {
         port: &'static Port,
         (outputs, lengths): (Vec<TensorFuture>, Vec<usize>),
         traced: Trace,
+        urgent: bool,
         at: At,
     ) -> Ready {
         let mut made: Vec<NodeLink> = Vec::new();
@@ -331,7 +377,7 @@ impl Ready {
         given.extend(captured.iter().cloned());
         let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
         let plan = plan(traced.traced(), &given, &made, &positions, port.limits.epilogues);
-        let plan = Plan { inputs: traced.inputs.len(), ..plan };
+        let plan = Plan { inputs: traced.inputs.len(), urgent, ..plan };
         let mut traced = traced;
         Ready {
             plan: Arc::new(plan),

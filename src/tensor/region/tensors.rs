@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 /// One or several tensors: what the closure of a [`Region`](super::Region) takes and gives.
 ///
 /// Implemented for [`TensorFuture`], and for arrays, `Vec`s and tuples of up to eight of what
-/// implements it.
+/// implements it. A `usize` or a `bool` among the inputs is a *key*: the closure is traced for each
+/// of its values, as it is for each shape, and may decide by it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -21,6 +22,21 @@ use std::collections::VecDeque;
 /// let (x, weights) = (device.ones([1, 2]), vec![device.ones([2, 2]), device.eye(2)]);
 /// let (sum, layers) = net.call((weights, (x, device.ones([]))));
 /// assert_eq!((sum.item::<f32>().await?, layers.len()), (6.0, 2));
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, TensorFuture};
+/// let device = Device::cpu();
+/// let power = device.region(|(x, n, turned): (TensorFuture, usize, bool)| {
+///     let y = (1..n).fold(x.clone(), |y, _| y * &x);
+///     if turned { 1.0 / y } else { y }
+/// });
+/// let x = device.full([], 2.0);
+/// assert_eq!(power.call((x.clone(), 3, false)).item::<f32>().await?, 8.0);
+/// assert_eq!(power.call((x, 2, true)).item::<f32>().await?, 0.25);
+/// assert_eq!(power.traces(), 2);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
@@ -47,7 +63,7 @@ use std::collections::VecDeque;
     message = "`{Self}` is not made of tensors",
     label = "a region takes and gives `TensorFuture`s: one, or several in tuples, arrays and `Vec`s, nested as you like",
     note = "a reference becomes one by `.clone()` and a `Tensor` by `.into()`; numbers that stay the same are captured by \
-            the closure, others go in as tensors"
+            the closure, a `usize` or `bool` is traced for each of its values, others go in as tensors"
 )]
 pub trait Tensors: Sized {
     /// Adds the tensors, in order, to the end of `flat`.
@@ -61,12 +77,12 @@ pub trait Tensors: Sized {
 #[derive(Default)]
 pub struct Flat {
     tensors: VecDeque<TensorFuture>,
-    /// Of each `Vec`, from the outside in.
+    /// Of each `Vec`, from the outside in; and keys.
     lengths: VecDeque<usize>,
 }
 
 impl Flat {
-    /// The tensors of a value, and the lengths that tell how they were put together.
+    /// The tensors of a value, and the lengths and keys that tell how they were put together.
     pub(super) fn of(tensors: impl Tensors) -> (Vec<TensorFuture>, Vec<usize>) {
         let mut flat = Flat::default();
         tensors.into_flat(&mut flat);
@@ -93,6 +109,26 @@ impl Tensors for TensorFuture {
     }
     fn from_flat(flat: &mut Flat) -> Option<TensorFuture> {
         flat.tensors.pop_front()
+    }
+}
+
+/// A key.
+impl Tensors for usize {
+    fn into_flat(self, flat: &mut Flat) {
+        flat.lengths.push_back(self);
+    }
+    fn from_flat(flat: &mut Flat) -> Option<usize> {
+        flat.lengths.pop_front()
+    }
+}
+
+/// A key.
+impl Tensors for bool {
+    fn into_flat(self, flat: &mut Flat) {
+        flat.lengths.push_back(self as usize);
+    }
+    fn from_flat(flat: &mut Flat) -> Option<bool> {
+        flat.lengths.pop_front().map(|key| key != 0)
     }
 }
 

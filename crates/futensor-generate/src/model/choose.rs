@@ -1,11 +1,11 @@
 //! The next tokens, from logits, on the device: the host need not know them for the step that
 //! follows.
 //!
-//! A token is drawn by inverting the cumulative distribution of its candidates at one random number,
-//! which the host makes from the request's seed. Rows do not see each other.
+//! A token is drawn from its candidates by one random number, which the host makes from the request's
+//! seed. Rows do not see each other.
 
 use crate::sampling::{ALTERNATIVES, CANDIDATES};
-use futensor::{DType, TensorFuture, cat};
+use futensor::{TensorFuture, cat};
 
 /// What the choosing rows are told, on the device.
 pub struct Wishes {
@@ -41,17 +41,11 @@ pub fn choose(logits: &TensorFuture, wishes: &Wishes) -> TensorFuture {
     let greedy = wishes.temperature.eq(0.0);
     let top_k = greedy.where_cond(1, &wishes.top_k);
     let temperature = greedy.where_cond(1.0, &wishes.temperature);
-    let best = values.narrow(1, 0, 1);
-    let weight = ((values - best) / temperature).exp();
-    let weight = order.lt(top_k).where_cond(weight, 0.0);
-    // Those whose likelier ones do not yet have the share that is asked for.
-    let before = weight.cumsum_with(1, true, false);
-    let share = &wishes.top_p * weight.sum_keepdim(1);
-    let weight = before.lt(&share).logical_or(order.eq(0)).where_cond(weight, 0.0);
-    let reached = weight.cumsum(1);
-    let target = &wishes.draw * reached.narrow(1, candidates - 1, 1);
-    let picked = reached.le(target).to_dtype(DType::I64).sum_keepdim(1).clamp_max(candidates as i64 - 1);
-    tokens.gather(1, picked).reshape([-1])
+    let weights = ((&values - values.narrow(1, 0, 1)) / temperature).exp();
+    let weights = order.lt(top_k).where_cond(weights, 0.0);
+    let place = weights.top_p(&wishes.top_p).categorical(&wishes.draw);
+    // A row whose logits are no numbers spoils its own token alone.
+    tokens.gather(1, place.clamp_max(candidates as i64 - 1)).reshape([-1])
 }
 
 /// Log-probabilities: of the chosen ones `[m]`, and the likeliest tokens with theirs, `[m,

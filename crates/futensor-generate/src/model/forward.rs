@@ -3,7 +3,7 @@
 
 use super::Llama;
 use futensor::region::{Flat, Tensors};
-use futensor::{DType, TensorFuture, stack};
+use futensor::{DType, TensorFuture};
 
 /// The type of keys and values in their pages.
 pub const KEPT: DType = DType::F16;
@@ -84,7 +84,8 @@ impl Llama {
             let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
                 unreachable!("three weights")
             };
-            let (query, key) = (self.turn(heads(query), rows), self.turn(heads(key), rows));
+            let turn = |x: &TensorFuture| heads(x).rope(&rows.cosine, &rows.sine, config.rope.neighbours);
+            let (query, key) = (turn(query), turn(key));
             let (keys, values) = (put(keys, &rows.places, key), put(values, &rows.places, heads(value)));
             let seen = query.paged_attention(&keys, &values, &rows.tables, &rows.lengths, ());
             state.keys.push(keys);
@@ -95,18 +96,6 @@ impl Llama {
             x = &x + layer.down.linear(gate.silu() * up);
         }
         x
-    }
-
-    /// Queries or keys `[n, heads, head]`, turned by their positions.
-    fn turn(&self, x: TensorFuture, rows: &Rows) -> TensorFuture {
-        let (dims, half) = (x.dims().to_vec(), self.config.head / 2);
-        let (pairs, along) = match self.config.rope.neighbours {
-            true => (x.reshape([dims[0], dims[1], half, 2]), -1),
-            false => (x.reshape([dims[0], dims[1], 2, half]), -2),
-        };
-        let (a, b) = (pairs.narrow(along, 0, 1).squeeze(along), pairs.narrow(along, 1, 1).squeeze(along));
-        let turned = [&a * &rows.cosine - &b * &rows.sine, &a * &rows.sine + &b * &rows.cosine];
-        stack(&turned, along).reshape(&dims[..])
     }
 }
 

@@ -9,34 +9,43 @@ use super::{Choice, Llama, Runner, Wish};
 use crate::error::Result;
 use crate::sampling::{CANDIDATES, PENALIZED};
 use crate::scheduler::{Limits, Step};
-use futensor::region::Region;
+use futensor::region::{Flat, Region, Tensors};
 use futensor::{DType, TensorFuture};
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// What a step's choosing rows ask for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Kind {
-    /// No row chooses.
-    Fill,
-    /// The likeliest tokens.
-    Plain,
-    Wishes {
-        mask: bool,
-        logprobs: bool,
-    },
+/// What a step's choosing rows ask for, in a region's plan.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// There are such rows.
+    chooses: bool,
+    /// They do not all take the likeliest token.
+    wishes: bool,
+    mask: bool,
+    logprobs: bool,
 }
 
-type Call = Region<'static, (State, Vec<TensorFuture>), (State, Vec<TensorFuture>)>;
+impl Tensors for Kind {
+    fn into_flat(self, flat: &mut Flat) {
+        [self.chooses, self.wishes, self.mask, self.logprobs].into_flat(flat);
+    }
+    fn from_flat(flat: &mut Flat) -> Option<Kind> {
+        let [chooses, wishes, mask, logprobs] = Tensors::from_flat(flat)?;
+        Some(Kind { chooses, wishes, mask, logprobs })
+    }
+}
+
+type Call = Region<'static, (State, Kind, Vec<TensorFuture>), (State, Vec<TensorFuture>)>;
+
+/// Plans for all sizes of steps that come again and again.
+const PLANS_MAX: usize = 256;
 
 /// The model as a runner of steps.
 pub struct Steps {
     model: Arc<Llama>,
     limits: Limits,
-    angles: Arc<Angles>,
-    regions: HashMap<Kind, Call>,
+    call: Call,
     /// `None` only while a step is queued.
     state: Option<State>,
 }
@@ -55,16 +64,16 @@ fn filled(n: usize) -> usize {
 
 impl Steps {
     pub fn new(model: Arc<Llama>, limits: &Limits) -> Steps {
-        let angles = Arc::new(Angles::new(&model, limits.context));
-        let mut steps = Steps { model, limits: limits.clone(), angles, regions: HashMap::new(), state: None };
+        let call = Steps::region(model.clone(), limits);
+        let mut steps = Steps { model, limits: limits.clone(), call, state: None };
         steps.reset();
         steps
     }
 
-    fn region(&self, kind: Kind) -> Call {
-        let (model, angles) = (self.model.clone(), self.angles.clone());
-        let scratch = self.limits.slots as i64;
-        self.model.device.region(move |(mut state, inputs): (State, Vec<TensorFuture>)| {
+    fn region(model: Arc<Llama>, limits: &Limits) -> Call {
+        let angles = Angles::new(&model, limits.context);
+        let (scratch, device) = (limits.slots as i64, model.device.clone());
+        let step = move |(mut state, kind, inputs): (State, Kind, Vec<TensorFuture>)| {
             let row = |k: usize| inputs[0].i(k);
             let (given, slots, places, positions) = (row(0), row(1), row(2), row(3));
             let known = given.ge(0);
@@ -79,7 +88,7 @@ impl Steps {
                 tokens: tokens.clone(),
             };
             let hidden = model.forward(&mut state, &rows);
-            if kind == Kind::Fill {
+            if !kind.chooses {
                 // Something to wait for.
                 let through = hidden.narrow(0, 0, 1).narrow(1, 0, 1);
                 return (state, vec![through]);
@@ -89,34 +98,33 @@ impl Steps {
             let hidden = hidden.rms_norm(&model.weights.norm, model.config.epsilon);
             let logits = model.weights.head().linear(&hidden).to_dtype(DType::F32);
             let mut told = Vec::new();
-            let chosen = match kind {
-                Kind::Wishes { mask, logprobs } => {
-                    let float = |k: usize| inputs[3].i(k).reshape([-1, 1]);
-                    let last = tokens.index_select(0, choosing.clamp_min(0));
-                    let wishes = Wishes {
-                        temperature: float(0),
-                        top_p: float(1),
-                        draw: float(2),
-                        penalty: float(3),
-                        top_k: float(4),
-                        recent: choose::with_last(&inputs[4], &last),
-                        mask: mask.then(|| inputs[5].to_dtype(DType::Bool)),
-                    };
-                    let chosen = choose::choose(&logits, &wishes);
-                    if logprobs {
-                        told.extend(choose::logprobs(&logits, &chosen));
-                    }
-                    chosen
-                }
-                _ => choose::likeliest(&logits),
+            let chosen = if kind.wishes {
+                let float = |k: usize| inputs[3].i(k).reshape([-1, 1]);
+                let last = tokens.index_select(0, choosing.clamp_min(0));
+                let wishes = Wishes {
+                    temperature: float(0),
+                    top_p: float(1),
+                    draw: float(2),
+                    penalty: float(3),
+                    top_k: float(4),
+                    recent: choose::with_last(&inputs[4], &last),
+                    mask: kind.mask.then(|| inputs[5].to_dtype(DType::Bool)),
+                };
+                choose::choose(&logits, &wishes)
+            } else {
+                choose::likeliest(&logits)
             };
+            if kind.logprobs {
+                told.extend(choose::logprobs(&logits, &chosen));
+            }
             // Rows that fill up choose for nobody.
             let slots = slots.index_select(0, choosing.clamp_min(0));
             let slots = choosing.ge(0).where_cond(slots, scratch);
             state.last = state.last.index_copy(0, slots, &chosen);
             told.insert(0, chosen);
             (state, told)
-        })
+        };
+        device.region(step).plans_max(PLANS_MAX)
     }
 
     /// The tensors that a step begins with.
@@ -135,7 +143,7 @@ impl Steps {
             own.iter().zip(&mut tables[k * pages..]).for_each(|(&page, to)| *to = page as i64);
         }
         let mut inputs = vec![device.from_vec(rows, [4, n]), device.from_vec(tables, [n, pages])];
-        if kind == Kind::Fill {
+        if !kind.chooses {
             return inputs;
         }
         // Beside rows of prompts fewer sizes will do.
@@ -144,7 +152,9 @@ impl Steps {
         let mut choosing: Vec<i64> = (0..).zip(&step.rows).filter(|(_, r)| r.chooses).map(|(k, _)| k).collect();
         choosing.resize(m, -1);
         inputs.push(device.from_vec(choosing, [m]));
-        let Kind::Wishes { mask, .. } = kind else { return inputs };
+        if !kind.wishes {
+            return inputs;
+        }
         let mut floats = vec![0f32; 5 * m];
         floats[m..].fill(1.0);
         let mut recent = vec![0i64; m * (PENALIZED - 1)];
@@ -165,7 +175,7 @@ impl Steps {
         }
         inputs.push(device.from_vec(floats, [5, m]));
         inputs.push(device.from_vec(recent, [m, PENALIZED - 1]));
-        if mask {
+        if kind.mask {
             let vocabulary = self.model.vocabulary();
             let mut allowed = vec![1u8; m * vocabulary];
             for (row, wish) in allowed.chunks_mut(vocabulary).zip(wishes) {
@@ -184,11 +194,8 @@ impl Steps {
 fn kind(wishes: &[Wish]) -> Kind {
     let any = |asks: fn(&Wish) -> bool| wishes.iter().any(asks);
     let (mask, logprobs) = (any(|w| w.mask.is_some()), any(|w| w.logprobs.is_some()));
-    match wishes {
-        [] => Kind::Fill,
-        _ if !mask && !logprobs && !any(|w| !w.sampling.is_plain()) => Kind::Plain,
-        _ => Kind::Wishes { mask, logprobs },
-    }
+    let plain = !mask && !any(|w| !w.sampling.is_plain());
+    Kind { chooses: !wishes.is_empty(), wishes: !plain, mask, logprobs }
 }
 
 impl Runner for Steps {
@@ -197,14 +204,11 @@ impl Runner for Steps {
     fn queue(&mut self, step: &Step, wishes: &[Wish]) -> Self::Flight {
         let kind = kind(wishes);
         let inputs = self.inputs(step, wishes, kind);
-        if !self.regions.contains_key(&kind) {
-            self.regions.insert(kind, self.region(kind));
-        }
         let Some(state) = self.state.take() else { return Box::pin(async { Err(crate::Error::ended()) }) };
-        let (state, told) = self.regions[&kind].call((state, inputs));
+        let (state, told) = self.call.call((state, kind, inputs));
         self.state = Some(state);
         let choosing = wishes.len();
-        if kind == Kind::Fill {
+        if !kind.chooses {
             let through = told[0].to_vec::<f32>();
             return Box::pin(async move {
                 through.await?;

@@ -31,28 +31,34 @@ template <class T> struct Sheet {
     i32 rows, width;
 };
 
-// All that a block works on. `first` is its first own row, `begin` and `end` are what it walks over.
+// All that a block works on. `first` is its first own row, `begin` and `end` are what it walks over; `keys` are those of
+// its batch, which may be fewer.
 template <int ROLE, class T> struct Walk {
     static const bool BY_QUERY = ROLE <= TO_QUERY;
     static const bool TWO = ROLE == STATS || ROLE == TO_QUERY || ROLE == TO_KEY;
     Sheet<T> x, y, r, u, w;
     i64 batch, mask;
-    i32 first, begin, end;
+    i32 first, begin, end, keys;
 
     // `tile` own rows a block, of one batch; blocks that walk far come first.
-    FN_MEMBER Walk(const T* q, const T* k, const T* v, const T* up, const Attended& a, const Geo64<5>& batches,
-                   i32 tile) {
+    FN_MEMBER Walk(const T* q, const T* k, const T* v, const T* up, const i64* lengths, const Attended& a,
+                   const Geo64<6>& batches, i32 tile) {
         const i32 blocks = (i32)(((BY_QUERY ? a.rows : a.keys) + tile - 1) / tile), block = (i32)blockIdx.x % blocks;
         batch = (i32)blockIdx.x / blocks;
-        i64 off[5];
-        offsets<5, Geo64>(batches, (u64)batch, off);
-        const i32 rows = (i32)a.rows, keys = (i32)a.keys, width = (i32)a.width, wide = (i32)a.wide;
+        i64 off[6];
+        offsets<6, Geo64>(batches, (u64)batch, off);
+        keys = (i32)a.keys;
+        if (BY_QUERY && lengths) {
+            const i64 length = lengths[off[5]];
+            keys = length < 0 ? 0 : length < a.keys ? (i32)length : keys;
+        }
+        const i32 rows = (i32)a.rows, width = (i32)a.width, wide = (i32)a.wide;
         const Sheet<T> qs = {q + off[0], a.q, rows, width}, ks = {k + off[1], a.k, keys, width};
         const Sheet<T> vs = {v + off[2], a.v, keys, wide}, ups = {up + off[3], a.up, rows, wide};
         mask = off[4];
         first = (BY_QUERY ? blocks - 1 - block : block) * tile;
         begin = !BY_QUERY && a.causal ? first : 0;
-        end = (i32)(BY_QUERY ? a.keys : a.rows);
+        end = BY_QUERY ? keys : rows;
         if (BY_QUERY && a.causal && end > first + tile) end = first + tile;
         x = BY_QUERY ? qs : ks;
         y = BY_QUERY ? ups : vs;
@@ -76,7 +82,7 @@ template <class C, class M> FN C shown(C score, M more) { return score + (C)more
 template <int ROLE, bool MASKED, class T, class M, class C>
 FN C score(C dot, const Walk<ROLE, T>& walk, bool open, i32 own, i32 walked, const M* mask, const Attended& a) {
     const i32 query = walk.query(own, walked), key = walk.key(own, walked);
-    if (!open && (query >= a.rows || key >= a.keys || (a.causal && key > query))) return -inf(C());
+    if (!open && (query >= a.rows || key >= walk.keys || (a.causal && key > query))) return -inf(C());
     C s = dot * (C)a.scale;
     if (MASKED) s = shown(s, load(mask[walk.mask + (i64)query * a.mask_row + (i64)key * a.mask_key]));
     return s;
@@ -146,12 +152,12 @@ FN void tile_product(C (&d)[4][4], const Sheet<T>& x, i32 x0, const Sheet<T>& y,
 // W times 64 columns of the result, those of blockIdx.y.
 template <int ROLE, class T, class M, bool MASKED, int W>
 FN void attend(const T* q, const T* k, const T* v, const T* up, const typename Stored<T>::C* stats, const M* mask,
-               void* out, const Attended& a, const Geo64<5>& batches) {
+               const i64* lengths, void* out, const Attended& a, const Geo64<6>& batches) {
     typedef typename Stored<T>::C C;
     const i32 DEEP = Tiles<C>::DEEP, tr = threadIdx.x / 16, tc = threadIdx.x % 16;
     __shared__ Vec<C, 4> as[DEEP][17], bs[DEEP][17], ps[ROLE == STATS ? 1 : 64][17];
     const Tiles<C> tiles = {as, bs};
-    const Walk<ROLE, T> walk(q, k, v, up, a, batches, 64);
+    const Walk<ROLE, T> walk(q, k, v, up, lengths, a, batches, 64);
     if (stats) stats += 2 * walk.batch * a.rows;
     const i32 own = walk.first + 4 * tr, column = (i32)blockIdx.y * 64 * W;
     Sofar<C> sofar[4];
@@ -320,12 +326,12 @@ FN void rows_product(float (&s)[M][N / 8][4], const u32 (&own)[M][D / 16][4], co
 }
 
 template <int ROLE, class T, class K, bool MASKED, int D, int N, int M>
-FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const float* stats, const K* mask, void* out,
-                      const Attended& a, const Geo64<5>& batches) {
+FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const float* stats, const K* mask,
+                      const i64* lengths, void* out, const Attended& a, const Geo64<6>& batches) {
     const bool TWO = Walk<ROLE, T>::TWO, whole = a.whole != 0;
     __shared__ Vec<T, 8> rs[N][D / 8 + 1], us[TWO ? N : 1][D / 8 + 1];
     __shared__ Vec<u32, 4> ws[ROLE == STATS ? 1 : N / 2][D / 4 + 2];
-    const Walk<ROLE, T> walk(q, k, v, up, a, batches, 64 * M);
+    const Walk<ROLE, T> walk(q, k, v, up, lengths, a, batches, 64 * M);
     if (stats) stats += 2 * walk.batch * a.rows;
     const i32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const i32 own = walk.first + (i32)(threadIdx.x / 32 * 16 * M + g);

@@ -11,12 +11,14 @@ mod place;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod top_p;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
 pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, scatter};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::{cumprod, cumsum};
+pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 
 use super::load::Load;
 use super::nest::Shared;

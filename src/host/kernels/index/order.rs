@@ -50,14 +50,17 @@ ordered! {
 /// What is sorted: an element's order, then its place. Elements of up to 32 bits fit one word with
 /// it.
 trait Key: Copy + Ord {
+    /// After all of them.
+    const END: Self;
     fn new(rank: u64, place: usize) -> Self;
     fn place(self) -> usize;
     fn with_keys<R>(f: impl FnOnce(&mut Vec<Self>) -> R) -> R;
 }
 
 macro_rules! key {
-    ($($t:ty: $new:expr, $place:expr;)*) => {$(
+    ($($t:ty: $end:expr, $new:expr, $place:expr;)*) => {$(
         impl Key for $t {
+            const END: $t = $end;
             #[inline(always)] fn new(rank: u64, place: usize) -> $t { ($new)(rank, place) }
             #[inline(always)] fn place(self) -> usize { ($place)(self) }
             fn with_keys<R>(f: impl FnOnce(&mut Vec<$t>) -> R) -> R {
@@ -70,8 +73,8 @@ macro_rules! key {
     )*};
 }
 key! {
-    u64: |rank, place| rank << 32 | place as u64, |key| (key & u32::MAX as u64) as usize;
-    (u64, usize): |rank, place| (rank, place), |key: (u64, usize)| key.1;
+    u64: u64::MAX, |rank, place| rank << 32 | place as u64, |key| (key & u32::MAX as u64) as usize;
+    (u64, usize): (u64::MAX, usize::MAX), |rank, place| (rank, place), |key: (u64, usize)| key.1;
 }
 
 /// Sorts along a dimension; writes the elements, or their places in the line (int64), or both.
@@ -87,18 +90,17 @@ pub(crate) fn sort(
     order(input, dim, n, descending, values, places, par);
 }
 
-/// The `k` largest (or smallest) along a dimension, best first, equals in the order of their
-/// places.
+/// The places of the `k` largest (or smallest) along a dimension, best first, equals in the order
+/// of their places.
 pub(crate) fn topk(
     input: View<'_>,
     dim: usize,
     k: usize,
     largest: bool,
-    values: Option<&ViewMut<'_>>,
-    places: Option<&ViewMut<'_>>,
+    places: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    order(input, dim, k, largest, values, places, par);
+    order(input, dim, k, largest, None, Some(places), par);
 }
 
 fn order(
@@ -130,6 +132,25 @@ fn order(
     }
 }
 
+/// The `k` first of all, in any order: kept are the first of those that were looked at, and nearly
+/// all that follow come after the last of these.
+fn select<K: Key>(all: impl Iterator<Item = K>, k: usize, kept: &mut Vec<K>) {
+    let (room, mut end) = ((2 * k).max(256), K::END);
+    for key in all {
+        if key < end {
+            kept.push(key);
+            if kept.len() == room {
+                end = *kept.select_nth_unstable(k - 1).1;
+                kept.truncate(k);
+            }
+        }
+    }
+    if kept.len() > k {
+        kept.select_nth_unstable(k - 1);
+        kept.truncate(k);
+    }
+}
+
 fn lines<T: Ordered, K: Key>(
     input: View<'_>,
     dim: usize,
@@ -155,18 +176,20 @@ fn lines<T: Ordered, K: Key>(
         K::with_keys(|keys| {
             for (line, [offset]) in lines.turns(part) {
                 keys.clear();
-                keys.extend((0..n).map(|i| {
+                let all = (0..n).map(|i| {
                     // SAFETY: an element of the input's line.
                     let rank = unsafe { *from.at(offset + i as isize * step) }.rank();
                     let flip = if size_of::<T>() == 8 { u64::MAX } else { (1 << (8 * size_of::<T>())) - 1 };
                     K::new(if descending { rank ^ flip } else { rank }, i)
-                }));
+                });
                 if k < n {
-                    keys.select_nth_unstable(k - 1);
+                    select(all, k, keys);
+                } else {
+                    keys.extend(all);
                 }
-                keys[..k].sort_unstable();
+                keys.sort_unstable();
                 let first = ((line / inner * k) * inner + line % inner) as isize;
-                for (r, key) in keys[..k].iter().enumerate() {
+                for (r, key) in keys.iter().enumerate() {
                     let (at, place) = (first + (r * inner) as isize, key.place());
                     // SAFETY: an element of the outputs' line, and one of the input's.
                     unsafe {

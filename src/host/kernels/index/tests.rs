@@ -275,10 +275,7 @@ fn check_order<T: Element>(rng: &mut Rng, draw: impl FnMut(&mut Rng) -> T) {
     let places = filled::<i64>(&shape, |places| {
         values = filled::<T>(&shape, |out| sort(x.view(), dim, down, Some(out), Some(places), &par));
     });
-    let mut best = vec![];
-    let best_places = filled::<i64>(&top, |places| {
-        best = filled::<T>(&top, |out| topk(x.view(), dim, k, down, Some(out), Some(places), &par));
-    });
+    let best = filled::<i64>(&top, |places| topk(x.view(), dim, k, down, places, &par));
     let inner: usize = shape[dim + 1..].iter().product();
     for at in indices(&shape).iter().filter(|at| at[dim] == 0) {
         let line = |i: usize| {
@@ -305,8 +302,7 @@ fn check_order<T: Element>(rng: &mut Rng, draw: impl FnMut(&mut Rng) -> T) {
             assert_eq!(values[to].to_f64().to_bits(), line(place).to_f64().to_bits());
             if r < k {
                 let to = (outer * k + r) * inner + rest;
-                assert_eq!(best_places[to], place as i64);
-                assert_eq!(best[to].to_f64().to_bits(), line(place).to_f64().to_bits());
+                assert_eq!(best[to], place as i64);
             }
         }
     }
@@ -422,4 +418,61 @@ at_every_level! {
     running_sums_and_products_agree_with_a_plain_loop
     triangles_keep_their_side
     a_roll_brings_the_end_to_the_front
+}
+
+/// Sorted, in float64.
+fn kept_by_sorting(row: &[f64], share: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+    let total: f64 = row.iter().sum();
+    let mut before = 0.0;
+    let mut kept = vec![false; row.len()];
+    for (i, &at) in order.iter().enumerate() {
+        kept[at] = i == 0 || before < share * total;
+        before += row[at];
+    }
+    kept
+}
+
+fn check_top_p<T: Element>(rng: &mut Rng, near: f64) {
+    let shape = [1 + rng.below(4), 1 + rng.below(300)];
+    // Peaked and flat ones, with equals among them.
+    let steep = [0.0, 1.0, 8.0][rng.below(3)];
+    let draw = |r: &mut Rng| T::from_f64(((r.unit() * 40.0).round() / 40.0 * steep).exp());
+    let (x, par) = (Value::<T>::random(rng, &shape, draw), threads(rng));
+    let share = Value::<f64>::random(rng, &[shape[0], 1], |r| r.unit().abs());
+    let got = filled::<T>(&shape, |out| top_p(x.view(), share.view(), out, &par));
+    for (r, got) in got.chunks(shape[1]).enumerate() {
+        let row: Vec<f64> = (0..shape[1]).map(|c| x.get(&[r, c]).to_f64()).collect();
+        let (total, share) = (row.iter().sum::<f64>(), share.get(&[r, 0]));
+        let want = |by: f64| kept_by_sorting(&row, share + by);
+        for (c, got) in got.iter().enumerate() {
+            // Where sums are this near to the share, either will do.
+            let (low, high) = (want(-near)[c], want(near)[c]);
+            let kept = got.to_f64() != 0.0;
+            assert!(kept == low || kept == high, "{r} {c}: {share} of {total}, {row:?}");
+            assert!(!kept || got.to_f64() == row[c]);
+        }
+    }
+}
+
+#[test]
+fn the_largest_weights_up_to_a_share_are_those_that_sorting_finds() {
+    let mut rng = Rng::new(59);
+    for _ in 0..60 {
+        check_top_p::<f32>(&mut rng, 1e-9);
+        check_top_p::<f64>(&mut rng, 1e-9);
+        check_top_p::<f16>(&mut rng, 1e-9);
+        check_top_p::<half::bf16>(&mut rng, 1e-9);
+    }
+    let of = |row: &[f32], share: f64| {
+        let (x, share) = (Value::new(&[row.len()], row.to_vec()), Value::new(&[1], vec![share]));
+        filled::<f32>(&[row.len()], |out| top_p(x.view(), share.view(), out, &Serial))
+    };
+    assert_eq!(of(&[1.0, 1.0, 1.0, 1.0], 0.5), [1.0, 1.0, 0.0, 0.0], "equals by their places");
+    assert_eq!(of(&[1.0, 3.0], -1.0), [0.0, 3.0], "the first is always there");
+    assert_eq!(of(&[1.0, 1e-30], 1.0), [1.0, 1e-30], "all of it is all");
+    assert_eq!(of(&[0.0, 0.0], 0.1), [0.0, 0.0]);
+    assert_eq!(of(&[-1.0, -2.0], 0.1), [-1.0, -2.0], "where nothing counts, nothing goes");
+    assert!(of(&[1.0, f32::NAN], 0.1)[1].is_nan());
 }

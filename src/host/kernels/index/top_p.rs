@@ -1,0 +1,99 @@
+//! The largest weights of a row that together have a share of the whole.
+//!
+//! Weights are counted as whole numbers, in parts of the largest, so that sums do not depend on an
+//! order; what is just enough is found by halving what it may be, not by sorting.
+
+use super::super::load::{Load, by_float};
+use super::super::nest::{Nest, Shared, in_parts};
+use super::PICKED;
+use crate::view::{Parallel, View, ViewMut};
+use std::cell::RefCell;
+
+/// What the largest weight of a row counts.
+pub(crate) const WHOLE: u64 = 1 << 39;
+
+/// Elements of a row at most: then no sum is too large, and a weight and its place are one word.
+pub(crate) const ROW_MAX: usize = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = 24;
+
+/// Each row of the input with zeros for what comes after the share that `shares`, in float64, has
+/// for it: larger weights come first, of equals those at lower places, and the first is always
+/// there. Of a share of 1 or more, or where nothing counts, it is the row.
+pub(crate) fn top_p(input: View<'_>, shares: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+    by_float!(input.dtype, rows(input, shares, out, par));
+}
+
+fn rows<T: Load<W>, W: Into<f64>>(input: View<'_>, shares: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+    let lead = input.shape.len() - 1;
+    let (n, step) = (input.shape[lead], input.strides[lead]);
+    if out.numel() == 0 {
+        return;
+    }
+    let nest = Nest::new(&input.shape[..lead], [&input.strides[..lead], &shares.strides[..lead]]);
+    let (from, to) = (Shared::<T>::new(input.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+    let shares = Shared::<f64>::new(shares.ptr.cast_mut());
+    in_parts(nest.numel(), (PICKED / n).max(1), par, &|part| {
+        thread_local! {
+            static ORDER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+        }
+        ORDER.with_borrow_mut(|order| {
+            for (row, [offset, share]) in nest.turns(part) {
+                // SAFETY: elements of the input's row, and its share.
+                let (x, share) =
+                    unsafe { (|j: usize| *from.at(offset + j as isize * step), *shares.at(share)) };
+                let to = to.at((row * n) as isize);
+                let kept = nucleus((0..n).map(|j| x(j).load().into()), share, order);
+                // SAFETY: the output's row; zero bytes are the zero of every float.
+                unsafe {
+                    match kept {
+                        None => (0..n).for_each(|j| to.add(j).write(x(j))),
+                        Some(kept) => {
+                            to.write_bytes(0, n);
+                            kept.iter().map(place).for_each(|j| to.add(j).write(x(j)));
+                        }
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// Words are in the order of falling weights, then of places.
+fn word((place, part): (usize, u64)) -> u64 {
+    (WHOLE - part) << PLACE_BITS | place as u64
+}
+
+fn place(word: &u64) -> usize {
+    (word & (ROW_MAX as u64 - 1)) as usize
+}
+
+fn part(word: &u64) -> u64 {
+    WHOLE - (word >> PLACE_BITS)
+}
+
+/// The words of those that are kept; `None` for all.
+fn nucleus(row: impl Iterator<Item = f64> + Clone, share: f64, order: &mut Vec<u64>) -> Option<&[u64]> {
+    // Of a number that is none, nothing counts.
+    let largest = row.clone().fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most });
+    let scale = WHOLE as f64 / largest;
+    order.clear();
+    order.extend(row.map(|x| ((x * scale) as u64).min(WHOLE)).enumerate().map(word));
+    let total: u64 = order.iter().map(part).sum();
+    if share >= 1.0 || share.is_nan() || total == 0 {
+        return None;
+    }
+    let mut need = ((share * total as f64).ceil() as u64).max(1);
+    let (mut first, mut last) = (0, order.len() - 1);
+    while first < last {
+        let middle = (last - first) / 2;
+        let (low, pivot, _) = order[first..=last].select_nth_unstable(middle);
+        let sum = low.iter().map(part).sum::<u64>() + part(pivot);
+        if sum >= need {
+            last = first + middle;
+        } else {
+            need -= sum;
+            first += middle + 1;
+        }
+    }
+    Some(&order[..=first])
+}
