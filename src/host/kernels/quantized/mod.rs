@@ -16,8 +16,9 @@ mod tests;
 use self::lanes::{Lanes, Plain};
 use self::panel::{Activations, Kind, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
 use super::index::OutOfRange;
-use super::isa::vectorize;
+use super::isa::{Levelled, at_level};
 use super::nest::{Shared, in_parts};
+use super::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 use crate::format::{Format, Packing, ROWS, dequantize_block, quantize_block};
@@ -39,26 +40,36 @@ const PRODUCTS_A_BYTE: usize = 8;
 const AHEAD: usize = 1024;
 
 /// What a row is quantised to. NaN and infinities make the block's scale NaN or infinite.
-fn quantize_row(x: &[f32], to: &mut [Activations]) {
-    /// Halfway between the numbers whose unit in the last place is 1: adding it rounds, halves to
-    /// even, and the low byte of the sum is the number's.
-    const ROUND: f32 = 12_582_912.0;
-    vectorize!(|| {
-        for (x, to) in x.chunks_exact(BLOCK).zip(to) {
+struct QuantizeRow<'a> {
+    x: &'a [f32],
+    to: &'a mut [Activations],
+}
+
+// No closure: those of the levels, being alike, became one function that had the instructions of none.
+impl Levelled for QuantizeRow<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        /// Halfway between the numbers whose unit in the last place is 1: adding it rounds, halves to
+        /// even, and the low byte of the sum is the number's.
+        const ROUND: f32 = 12_582_912.0;
+        for (x, to) in self.x.as_chunks::<BLOCK>().0.iter().zip(self.to) {
             // As integers: of NaN, the largest.
             let most = x.iter().fold(0u32, |m, x| m.max(x.to_bits() & 0x7fff_ffff));
             let most = f32::from_bits(most);
             // So small that its reciprocal has no number, it counts as zero.
             let id = if most < 127.0 * f32::MIN_POSITIVE { 0.0 } else { 127.0 / most };
-            for (q, x) in to.q.iter_mut().zip(x) {
-                *q = (x * id + ROUND).to_bits() as i8;
+            let mut q = [0i8; BLOCK];
+            for i in 0..BLOCK {
+                q[i] = (x[i] * id + ROUND).to_bits() as i8;
             }
             let sum = |q: &[i8]| q.iter().map(|&q| q as i32).sum::<i32>() as f32;
-            (to.low, to.high) = (sum(&to.q[..16]), sum(&to.q[16..]));
+            (to.low, to.high) = (sum(&q[..16]), sum(&q[16..]));
+            to.q = q;
             to.sum = to.low + to.high;
             to.d = if id == 0.0 { if most.is_finite() { 0.0 } else { most } } else { most / 127.0 };
         }
-    });
+    }
 }
 
 thread_local! {
@@ -93,7 +104,7 @@ pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &View
         let to = unsafe {
             std::slice::from_raw_parts_mut(to.at((part.start * blocks) as isize), part.len() * blocks)
         };
-        quantize_row(&x[at(part.start)..at(part.end)], to);
+        at_level(QuantizeRow { x: &x[at(part.start)..at(part.end)], to });
     });
     let product = Product {
         packing,
