@@ -55,6 +55,7 @@ fn main() {
     let mut words = std::env::args().skip(1);
     let path = words.next().expect("usage: measure MODEL.gguf [speed|tokens]");
     let tokens_alone = words.next().is_some_and(|word| word == "tokens");
+    let before = resident();
     block_on(async {
         let model = Llama::from_gguf(&Device::cpu(), &path).await.expect("a model");
         let options =
@@ -87,7 +88,7 @@ fn main() {
         let (first, ..) = follow(engine.generate(request(short, 1)).expect("a stream")).await;
         let (one, eight) = (decode(&engine, &prompts, 1).await, decode(&engine, &prompts, 8).await);
         let speed = json!({ "decode 1": one, "decode 8": eight, "prefill 512": 512.0 / prefill,
-            "first token ms": first * 1e3, "resident MiB": resident() });
+            "first token ms": first * 1e3, "resident MiB": resident() - before });
         println!("{speed}");
     });
 }
