@@ -367,3 +367,27 @@ fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
         simulation.run();
     });
 }
+
+/// A decode step that is asked for among ten prefills, all of which can run at the same moment.
+#[test]
+fn an_urgent_call_comes_before_all_that_waits() {
+    for_seeds(100, |seed| {
+        for urgent in [false, true] {
+            let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1));
+            let prefill = device.region(|x: TensorFuture| x.matmul(&x));
+            let decode = device.region(|x: TensorFuture| x.exp().sum_all()).urgent(urgent);
+            let (go, gate) = tokio::sync::oneshot::channel();
+            let x = device.from_future::<f32, _, _>([64, 64], gate);
+            let five = || (0..5).map(|_| prefill.call(x.clone())).collect::<Vec<TensorFuture>>();
+            let (some, next, more) = (five(), decode.call(x.clone()), five());
+            simulation.run();
+            go.send(vec![0.0; 64 * 64]).expect("it is waited for");
+            while !next.is_ready() {
+                assert!(simulation.step());
+            }
+            let before = some.iter().chain(&more).filter(|x| x.is_ready()).count();
+            assert!(if urgent { before == 0 } else { before > 0 }, "{before}");
+            assert_eq!(read(&simulation, &next.reshape([1])).unwrap(), [4096.0]);
+        }
+    });
+}

@@ -86,8 +86,9 @@ impl TensorFuture {
         if let Some(refusal) = refusal {
             return build::refused("categorical", self, refusal, at);
         }
-        let scale = WHOLE as f64 / self.to_dtype(DType::F64).max_keepdim(-1).clamp_min(0);
-        let parts = (self.to_dtype(DType::F64) * scale).clamp_min(0).minimum(WHOLE as i64);
+        let wide = self.stop_gradient().to_dtype(DType::F64);
+        let scale = WHOLE as f64 / wide.max_keepdim(-1).clamp_min(0);
+        let parts = (wide * scale).clamp_min(0).minimum(WHOLE as i64);
         let sums = parts.to_dtype(DType::I64).cumsum(-1);
         let total = sums.narrow(-1, self.dims()[lead] - 1, 1);
         // No draw reaches the end of the last weight, however the product is rounded.
