@@ -312,7 +312,9 @@ fn quantised() -> Vec<Kernel> {
 }
 
 fn products() -> Vec<Kernel> {
-    DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| Kernel::Matmul(matmul::Key { dtype })).collect()
+    let same = DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| (dtype, dtype));
+    let all = same.chain([(F16, F32), (BF16, F32)]);
+    all.map(|(dtype, to)| Kernel::Matmul(matmul::Key { dtype, to })).collect()
 }
 
 fn windows() -> Vec<Kernel> {

@@ -117,4 +117,6 @@ pub struct Stats {
     pub live_handles: u64,
     /// Convolutions of cuDNN put on a stream.
     pub convolutions: u64,
+    /// Products of halves put on a stream.
+    pub half_products: u64,
 }
