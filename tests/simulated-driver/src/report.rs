@@ -119,4 +119,6 @@ pub struct Stats {
     pub convolutions: u64,
     /// Products of halves put on a stream.
     pub half_products: u64,
+    /// Allocations at an address that a pool had kept.
+    pub reused: u64,
 }
