@@ -2,8 +2,8 @@
 //!
 //!     cargo test -p futensor-tests --test laws_cuda        # ignored where there is no g++
 //!
-//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `fault`, `gone` and `full` as the
-//! first argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure
+//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `one`, `fault`, `gone` and `full`
+//! as the first argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure
 //! as a kernel, a CPU device's options) are reported as ignored.
 
 #[path = "laws/barriers.rs"]
@@ -126,6 +126,15 @@ macro_rules! promises {
 }
 pub(crate) use promises;
 
+/// One op after the other, and what they are computed with.
+fn one() {
+    let device = Device::cuda(0).expect("a GPU");
+    let x = device.ones([4, 4]) + 1.0;
+    let y = block_on(x.matmul(&x).to_vec::<f32>()).expect("values");
+    assert_eq!(y, [16.0; 16]);
+    print!("{}", device.libraries());
+}
+
 /// A kernel of a user's that writes where nothing is ends its device within a second, and every await.
 fn fault() {
     let device = Device::cuda(0).expect("a GPU");
@@ -182,6 +191,7 @@ fn main() {
     // A GPU has no simulator: `tests/gpu/run` says that there is one.
     let real = std::env::var_os("FUTENSOR_DEMAND_GPU").is_some();
     match std::env::args().nth(1).as_deref() {
+        Some("one") if real => return one(),
         Some("fault") if real => return fault(),
         Some("gone") if real => return gone(),
         Some("full") if real => return full(),

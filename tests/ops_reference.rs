@@ -433,6 +433,11 @@ pub fn run(devices: &[&str], alone: bool) {
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    println!("{} cases called", CALLED.load(Ordering::Relaxed));
+    let called = CALLED.load(Ordering::Relaxed);
+    println!("{called} cases called");
+    // A filter that no trial has is no success either.
+    if called == 0 && std::env::var_os("FUTENSOR_DEMAND_GPU").is_some() {
+        std::process::exit(1);
+    }
     conclusion.exit();
 }

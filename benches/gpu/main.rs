@@ -174,9 +174,12 @@ fn main() {
     // Cargo's own flags (`--bench`, `--test`) are of no use here.
     let device = match Device::cuda(0) {
         Ok(device) => device,
-        Err(error) => return eprintln!("no GPU, nothing measured: {error}"),
+        Err(error) => {
+            eprintln!("no GPU, nothing measured: {error}");
+            std::process::exit(std::env::var_os("FUTENSOR_DEMAND_GPU").is_some() as i32);
+        }
     };
-    eprintln!("on {}", device.hardware());
+    eprintln!("{}", device.libraries());
     let small = std::env::args().any(|a| a == "--quick");
     increments(&device);
     chain(&device, if small { 1 << 20 } else { 64 << 20 });

@@ -230,6 +230,23 @@ impl Device {
         Ok(open(index, format!("cuda:{index}/{}", COUNT.fetch_add(1, Relaxed) + 1), options))
     }
 
+    /// What computes here, a line each: the GPU, its driver, the compiler of kernels, what products
+    /// and what convolutions go through, or why a library is not asked; then each set of sizes so far
+    /// that cuDNN was asked for and did not take, with its reason. The device's own name where it is
+    /// no GPU. Looks for a library that nobody has needed yet, which takes a moment.
+    ///
+    /// ```
+    /// use futensor::Device;
+    /// assert_eq!(Device::cpu().libraries(), "cpu");
+    /// if let Ok(device) = Device::cuda(0) {
+    ///     println!("{}", device.libraries());    // ... convolutions: cuDNN 91500
+    /// }
+    /// ```
+    pub fn libraries(&self) -> String {
+        let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
+        driver.map_or_else(|| self.name().to_owned(), CudaRunner::told)
+    }
+
     /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
         let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();

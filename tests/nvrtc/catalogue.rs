@@ -209,10 +209,10 @@ fn rows() -> Vec<Kernel> {
                 let x = Operand { strides: &strides, align: 16 };
                 out.extend(kernels(softmax::plan(op, dtype, &[100, n], &[false, true], x, 16, 1e-5)));
             }
-            if !norms.contains(&op) {
-                let strides = contiguous_strides(&[100, 50]);
+            for n in [10, 100].into_iter().filter(|_| !norms.contains(&op)) {
+                let strides = contiguous_strides(&[n, 50]);
                 let x = Operand { strides: &strides, align: 16 };
-                out.extend(kernels(softmax::plan(op, dtype, &[100, 50], &[true, false], x, 16, 0.0)));
+                out.extend(kernels(softmax::plan(op, dtype, &[n, 50], &[true, false], x, 16, 0.0)));
             }
         }
     }
@@ -280,7 +280,7 @@ fn sorts() -> Vec<Kernel> {
 fn attentions() -> Vec<Kernel> {
     use attention::{Key, Result::*, Team};
     let mut out = Vec::new();
-    for result in [Output, Stats, ToQuery, ToKey, ToValue] {
+    for result in [Output, Spans, Stats, ToQuery, ToKey, ToValue] {
         for dtype in [F32, F64, F16, BF16] {
             let mut teams = vec![Team::Tiles(1)];
             teams.extend((dtype != F64).then_some(Team::Tiles(2)));
@@ -302,8 +302,8 @@ fn attentions() -> Vec<Kernel> {
     for (dtype, cache) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64)] {
         out.push(Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32 }));
     }
-    out.extend([F32, F64].map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));
     let floats = [F32, F64, F16, BF16];
+    out.extend(floats.map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));
     out.extend(floats.map(|dtype| Kernel::Rope(rope::Key(dtype))));
     out.extend(floats.map(|dtype| Kernel::TopP(top_p::Key(dtype))));
     out
@@ -319,7 +319,9 @@ fn quantised() -> Vec<Kernel> {
 }
 
 fn products() -> Vec<Kernel> {
-    DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| Kernel::Matmul(matmul::Key { dtype })).collect()
+    let same = DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| (dtype, dtype));
+    let all = same.chain([(F16, F32), (BF16, F32)]);
+    all.map(|(dtype, to)| Kernel::Matmul(matmul::Key { dtype, to })).collect()
 }
 
 fn windows() -> Vec<Kernel> {

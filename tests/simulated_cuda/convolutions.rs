@@ -14,7 +14,8 @@ pub fn all() -> Vec<Entry> {
         a_not_a_number_stays_with_the_outputs_that_see_it
         a_region_with_convolutions_is_a_graph_with_the_same_bits
         without_cudnn_or_with_an_old_one_columns_are_multiplied
-        what_is_too_large_to_be_tried_is_asked_for_untried]
+        what_is_too_large_to_be_tried_is_asked_for_untried
+        a_device_says_why_cudnn_is_not_asked]
     .to_vec();
     list.extend(entries![12, false;
         no_launch_waits_for_what_cudnn_loads
@@ -110,10 +111,12 @@ pub fn seen() -> (bool, Vec<u32>) {
     (Simulator::attach().unwrap().stats().convolutions > 0, bits)
 }
 
-fn without_cudnn_or_with_an_old_one_columns_are_multiplied(_: &Simulator, _: u64) {
+fn without_cudnn_or_with_an_old_one_columns_are_multiplied(simulator: &Simulator, _: u64) {
     let device = Device::cuda_with(0, CudaOptions::default().cudnn(false)).unwrap();
     device.seed(9);
     let want: Vec<u32> = all_three(&device, 1, 1, DType::BF16).iter().flat_map(bits).collect();
+    // The convolution and what flows back to value and weight are products of halves all the same.
+    assert_eq!(simulator.stats().half_products, 3);
     let with = played("convolved", |c| c);
     assert!(with.starts_with("(true, "), "{with}");
     let columns = format!("{:?}\n", (false, want));
@@ -133,6 +136,30 @@ fn what_is_too_large_to_be_tried_is_asked_for_untried(simulator: &Simulator, _: 
     let report = simulator.report();
     assert!(report.lines().all(|line| line.starts_with("stall: cudnnConvolutionForward")), "{report}");
     simulator.clear_report();
+}
+
+fn a_device_says_why_cudnn_is_not_asked(_: &Simulator, _: u64) {
+    let device = device(0);
+    let convolved = |options: ConvOptions| {
+        let y = device.ones([1, 1, 5]).conv1d(device.ones([1, 1, 3]), None, options);
+        block_on(y.sum_all().item::<f32>()).unwrap()
+    };
+    assert_eq!(convolved(ConvOptions::default()), 9.0);
+    let before = device.libraries();
+    for line in ["driver: CUDA 13.0\n", "products: cuBLAS\n", "convolutions: cuDNN 91500\n"] {
+        assert!(before.contains(line), "{before}");
+    }
+    assert!(before.starts_with("GPU: ") && !before.contains("not by cuDNN"), "{before}");
+    assert_eq!(convolved(ConvOptions::default().padding_sides(2, 0)), 12.0);
+    let after = device.libraries();
+    let why = "not by cuDNN: Output of float32: 1 of 1 channels by [5], weight 1 by [3], padding [[2, 0]]: cuDNN does";
+    assert!(after.starts_with(&before) && after[before.len()..].starts_with(why), "{after}");
+    let said = |name, value| played("libraries", |c| c.env(name, value));
+    assert!(
+        said("FUTENSOR_CUDNN", "never").contains("convolutions: columns and products: cuDNN is switched off")
+    );
+    let old = said("FUTENSOR_SIM_CUDNN", "8907");
+    assert!(old.contains("convolutions: columns and products: cuDNN of version 8907 was found"), "{old}");
 }
 
 fn no_launch_waits_for_what_cudnn_loads(_: &Simulator, seed: u64) {

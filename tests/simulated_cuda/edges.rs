@@ -48,6 +48,7 @@ pub fn part() -> Option<ExitCode> {
         "held" => println!("{}", driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))),
         "gone" => driver::gone(),
         "lost" => driver::lost(),
+        "libraries" => println!("{}", device(0).libraries()),
         "convolved" => println!("{:?}", convolutions::seen()),
         "refused" => println!("{}", refused()),
         _ => println!("{:?}", values()),

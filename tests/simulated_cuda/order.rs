@@ -8,7 +8,11 @@ use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
-    entries![6, false; leaving_out_any_one_wait_is_reported].to_vec()
+    let mut list = entries![6, false; leaving_out_any_one_wait_is_reported].to_vec();
+    list.extend(
+        entries![2, false; a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again],
+    );
+    list
 }
 
 /// A device with three streams whose steps are all launched, however far they are from having run.
@@ -49,6 +53,30 @@ fn tangle(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
 
 fn leaving_out_any_one_wait_is_reported(simulator: &Simulator, seed: u64) {
     every_wait_is_needed(simulator, seed, u64::MAX, |n| tangle(simulator, seed, n));
+}
+
+/// The same in memory that the driver has taken back from one stream and gives out on another.
+fn tangle_again(simulator: &Simulator, seed: u64, drop_wait: u64) -> (u64, bool) {
+    let options = CudaOptions::default().streams(3).depth(1000).in_flight_ops(1000).kept_bytes(0);
+    let device = Device::cuda_with(0, options).unwrap();
+    simulator.reuse(true);
+    for x in graph(&device, seed + 1, 60) {
+        let _ = block_on(x.to_vec::<f32>());
+    }
+    until(|| simulator.stats().frees > 40 && simulator.pending() == 0);
+    let before = simulator.stats();
+    simulator.drop_wait(drop_wait);
+    launched_at_once(simulator, &device, || graph(&device, seed, 60));
+    let after = simulator.stats();
+    assert!(after.reused > before.reused + 10, "{} of it", after.reused - before.reused);
+    (after.waits - before.waits, block_on(device.ones([1]) + 1.0).is_err())
+}
+
+fn a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again(
+    simulator: &Simulator,
+    seed: u64,
+) {
+    every_wait_is_needed(simulator, seed, 12, |n| tangle_again(simulator, seed, n));
 }
 
 /// Plays a scene as it is, where it has to be silent, and once without each of its first waits,

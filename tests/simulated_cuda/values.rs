@@ -21,6 +21,7 @@ pub fn all() -> Vec<Entry> {
         gpus_that_cannot_reach_each_other_go_through_the_host
         random_numbers_are_those_of_the_cpu
         attention_and_its_gradients_are_those_of_the_cpu
+        a_query_beside_others_finds_the_same_among_many_keys
         long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit
         quantised_weights_have_the_bits_of_the_cpu
         choices_by_weight_are_the_cpus_bit_by_bit
@@ -162,6 +163,28 @@ fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
                     assert!(off <= tolerance * size.max(1.0), "{what}: {off} of {size}");
                 }
             }
+        }
+    }
+}
+
+fn a_query_beside_others_finds_the_same_among_many_keys(_: &Simulator, _: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 3e-2)] {
+        let of = |shape: &[usize]| cpu.randn(shape).to_dtype(dtype);
+        // Three heads share keys and values, of which some are not seen.
+        let (q, k, v) = (of(&[2, 3, 5, 40]), of(&[2, 1, 700, 40]), of(&[2, 1, 700, 24]));
+        let see = cpu.randn([700]).gt(0.0);
+        let found = |on: &Device, q: &TensorFuture| {
+            let [q, k, v, see] = [q, &k, &v, &see].map(|x| x.to_device(on));
+            let options = AttentionOptions::default().mask(see);
+            let found = q.scaled_dot_product_attention(k, v, options).to_dtype(DType::F32);
+            block_on(found.to_vec::<f32>()).unwrap()
+        };
+        let (got, want) = (found(&gpu, &q), found(&cpu, &q));
+        assert!(got.iter().zip(&want).all(|(got, want)| (got - want).abs() <= tolerance), "{dtype}");
+        let one = found(&gpu, &q.narrow(1, 2, 1).narrow(2, 3, 1));
+        for (one, all) in one.chunks(24).zip(got.chunks(3 * 5 * 24)) {
+            assert_eq!(one, &all[(2 * 5 + 3) * 24..][..24], "{dtype}");
         }
     }
 }

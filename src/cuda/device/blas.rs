@@ -154,16 +154,20 @@ impl Blas {
     }
 
     fn gemms(&self, Raw(handle): Raw, product: &Multiplied<u64>) -> Result<(), Status> {
-        let &Multiplied { dtype, ref calls, adds, at: [a, b, out] } = product;
+        let &Multiplied { dtypes: [dtype, to], ref calls, adds, at: [a, b, out] } = product;
         use blas::cublasComputeType_t as Compute;
         use blas::cublasOperation_t::{CUBLAS_OP_N as PLAIN, CUBLAS_OP_T as TRANSPOSED};
         use blas::cudaDataType_t as Type;
-        let (kind, compute) = match dtype {
-            DType::F64 => (Type::CUDA_R_64F, Compute::CUBLAS_COMPUTE_64F),
-            DType::F32 if self.tf32 => (Type::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F_FAST_TF32),
-            DType::F32 => (Type::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F),
-            DType::F16 => (Type::CUDA_R_16F, Compute::CUBLAS_COMPUTE_32F),
-            _ => (Type::CUDA_R_16BF, Compute::CUBLAS_COMPUTE_32F),
+        let [kind, kind_to] = [dtype, to].map(|dtype| match dtype {
+            DType::F64 => Type::CUDA_R_64F,
+            DType::F32 => Type::CUDA_R_32F,
+            DType::F16 => Type::CUDA_R_16F,
+            _ => Type::CUDA_R_16BF,
+        });
+        let compute = match dtype {
+            DType::F64 => Compute::CUBLAS_COMPUTE_64F,
+            DType::F32 if self.tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+            _ => Compute::CUBLAS_COMPUTE_32F,
         };
         // Scalars in the type of the sums.
         let wide = [1.0, adds as u8 as f64];
@@ -173,8 +177,8 @@ impl Blas {
         };
         let operation = |by_columns: bool| if by_columns { TRANSPOSED } else { PLAIN };
         for at in &calls.at {
-            let address = |base: u64, offset: isize| {
-                base.wrapping_add_signed((offset * dtype.size() as isize) as i64) as *mut c_void
+            let address = |base: u64, offset: isize, of: DType| {
+                base.wrapping_add_signed((offset * of.size() as isize) as i64) as *mut c_void
             };
             // SAFETY: the handle is alive and bound to the stream; sizes, leading dimensions and
             // strides were made for operands of these shapes (`gemm::calls`), which are alive in
@@ -189,17 +193,17 @@ impl Blas {
                     calls.m,
                     calls.k,
                     scalar(0),
-                    address(b, at.b),
+                    address(b, at.b, dtype),
                     kind,
                     calls.b.leading,
                     calls.b.batch,
-                    address(a, at.a),
+                    address(a, at.a, dtype),
                     kind,
                     calls.a.leading,
                     calls.a.batch,
                     scalar(1),
-                    address(out, at.out),
-                    kind,
+                    address(out, at.out, to),
+                    kind_to,
                     calls.n,
                     calls.out,
                     calls.batches,

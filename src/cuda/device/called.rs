@@ -30,9 +30,9 @@ impl<At> Called<At> {
     /// The same at other places.
     pub fn placed<To>(&self, place: impl FnMut(&At) -> To) -> Called<To> {
         match self {
-            Called::Product(Multiplied { dtype, calls, adds, at }) => {
+            Called::Product(Multiplied { dtypes, calls, adds, at }) => {
                 let (at, calls) = (at.each_ref().map(place), calls.clone());
-                Called::Product(Multiplied { dtype: *dtype, calls, adds: *adds, at })
+                Called::Product(Multiplied { dtypes: *dtypes, calls, adds: *adds, at })
             }
             Called::Convolution(Convolved { plan, at }) => {
                 Called::Convolution(Convolved { plan: plan.clone(), at: at.each_ref().map(place) })

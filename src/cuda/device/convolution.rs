@@ -15,6 +15,7 @@ use super::handles::{Handles, Use};
 use super::made::Captured;
 use super::nvidia::{self, Raw};
 use super::shelf::Shelf;
+use super::told::Untaken;
 use super::{Stream, Trouble, dnn};
 use crate::cuda::convolution::Convolution;
 use crate::graph::operation::Refusal;
@@ -45,6 +46,8 @@ pub(super) struct Convolutions {
     pub tf32: bool,
     /// cuDNN is to be asked.
     pub wanted: bool,
+    /// What it did not take.
+    pub untaken: Untaken,
 }
 
 impl Bench {
@@ -83,6 +86,7 @@ fn decide(
     tf32: bool,
     bench: &Mutex<Option<Bench>>,
     pool: nvidia::Pool,
+    untaken: &Untaken,
 ) -> Result<Decided, Trouble> {
     let library = match dnn::library() {
         Ok(library) => library,
@@ -107,7 +111,10 @@ fn decide(
     };
     match attempt() {
         Ok(plan) => Ok(Ok(plan)),
-        Err(Trouble::Refused(refusal)) => Ok(Err(refusal)),
+        Err(Trouble::Refused(refusal)) => {
+            untaken.note(asked, &refusal);
+            Ok(Err(refusal))
+        }
         Err(trouble) => Err(trouble),
     }
 }
@@ -122,6 +129,7 @@ impl Convolutions {
             background,
             tf32: false,
             wanted: true,
+            untaken: Untaken::default(),
         }
     }
 
@@ -129,7 +137,8 @@ impl Convolutions {
     pub fn decided(&mut self, asked: &Convolution) -> Result<Decided, Trouble> {
         if self.sizes.get(asked).is_none() {
             let (asked, tf32, bench, pool) = (*asked, self.tf32, self.bench.clone(), self.pool);
-            let made = self.background.make(Wanted::Now, move || decide(&asked, tf32, &bench, pool));
+            let untaken = self.untaken.clone();
+            let made = self.background.make(Wanted::Now, move || decide(&asked, tf32, &bench, pool, &untaken));
             self.sizes.put(asked, made);
         }
         let slot = self.sizes.get(asked).ok_or(Trouble::Later)?;

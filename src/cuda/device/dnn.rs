@@ -80,6 +80,8 @@ calls! {
 
 /// The library that is here.
 pub(super) struct Dnn {
+    /// 9.1.0 is 90100.
+    pub version: usize,
     calls: Calls,
     /// Stays open.
     _library: Library,
@@ -195,9 +197,11 @@ impl Dnn {
         // SAFETY: this is its type; it tells a number.
         let version =
             unsafe { library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetVersion\0").map(|call| call()) };
-        // 9.1.0 is 90100, and 8.9.7 was 8907.
+        // 8.9.7 was 8907.
         match version.map_err(|e| e.to_string())? {
-            number if number / 10_000 == MAJOR => Ok(Dnn { calls: Calls::of(&library)?, _library: library }),
+            version if version / 10_000 == MAJOR => {
+                Ok(Dnn { version, calls: Calls::of(&library)?, _library: library })
+            }
             number => Err(format!("cuDNN of version {number} was found, and {MAJOR} is needed")),
         }
     }

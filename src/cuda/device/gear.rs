@@ -15,6 +15,7 @@ use super::peers::Open;
 use super::pinned::{Cargo, Pinned, PinnedBlock};
 use super::pool::Pool;
 use super::timing::Timing;
+use super::told::Untaken;
 use super::transcript::{Transcript, spoken_of};
 use super::{Site, Stream, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
@@ -230,9 +231,9 @@ impl Gear {
     }
 
     /// How it is to behave, before anything is asked of it.
-    pub fn set(&mut self, tf32: bool, cudnn: bool, warm: bool) {
+    pub fn set(&mut self, tf32: bool, cudnn: bool, warm: bool, untaken: Untaken) {
         (self.launcher.blas.tf32, self.launcher.convolutions.tf32) = (tf32, tf32);
-        self.launcher.convolutions.wanted = cudnn;
+        (self.launcher.convolutions.wanted, self.launcher.convolutions.untaken) = (cudnn, untaken);
         if warm && has_cublas() {
             self.launcher.blas.handles.warm(self.copy_lane());
         }

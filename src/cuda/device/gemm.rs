@@ -46,7 +46,8 @@ pub(super) struct Calls {
 /// A product that a library computes.
 #[derive(Clone, Debug)]
 pub(super) struct Multiplied<At> {
-    pub dtype: DType,
+    /// Of the operands, and of the result.
+    pub dtypes: [DType; 2],
     pub calls: Calls,
     pub adds: bool,
     /// Where both operands and the result are.
@@ -150,7 +151,7 @@ mod tests {
 
     fn product(batch: &[usize], [m, k, n]: [usize; 3], a: &[isize], b: &[isize]) -> Product {
         let (a, b) = (a.iter().copied().collect(), b.iter().copied().collect());
-        Product { dtype: DType::F32, batch: Shape::from(batch), m, k, n, a, b, adds: false }
+        Product { dtype: DType::F32, to: DType::F32, batch: Shape::from(batch), m, k, n, a, b, adds: false }
     }
 
     #[test]

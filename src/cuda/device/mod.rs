@@ -68,6 +68,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timing;
+pub(crate) mod told;
 mod transcript;
 mod upload;
 

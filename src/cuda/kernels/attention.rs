@@ -5,19 +5,30 @@
 //! quarter, as shared memory feeds one fragment a product (half where 128 rows share it), of its
 //! float32 units half. The scores of 4,096 queries and as many keys in one head are 64 MiB in
 //! float32, which each of a composed attention's four passes moves; here they are never there.
+//!
+//! **Few queries** would be a block a head, each with all keys to walk over: of an H100's 132
+//! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and what the
+//! spans give is joined in their order (`paged`). Whether is said by the numbers of queries and keys
+//! alone: a query finds the same beside any others.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, paged};
 use crate::dtype::DType;
 use smallvec::smallvec;
+
+/// Queries that are few, and keys of a span, as in the kernel.
+const FEW: usize = 64;
+const SPAN: usize = 256;
 
 /// What is made of queries, keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Result {
     /// What the queries find.
     Output,
+    /// The same of each span of keys, to be joined.
+    Spans,
     /// For each query the logarithm of its sum of powers, and the mean of what flows back to its
     /// weights: what the other gradients are made with.
     Stats,
@@ -36,7 +47,7 @@ pub(crate) enum Team {
 }
 
 /// Names a compiled kernel; `mask` is `Bool` or the type of numbers that are added. Lengths are for
-/// `Output` alone.
+/// `Output` and `Spans` alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub result: Result,
@@ -68,6 +79,11 @@ pub(crate) struct Attention<'a> {
 }
 
 impl Key {
+    /// It is a gradient, or for one.
+    fn back(&self) -> bool {
+        !matches!(self.result, Result::Output | Result::Spans)
+    }
+
     /// Own rows of a block, for each warp's 16 of them.
     fn times(&self) -> usize {
         match self.team {
@@ -77,12 +93,17 @@ impl Key {
     }
 }
 
-/// The launches of one result. Inputs: queries, keys, values; but for `Output` what flows back, and
-/// but for `Stats` what that gave; the mask; the lengths. `None` where more than eight dimensions are left after
+/// The launches of one result, which is not `Spans`. Inputs: queries, keys, values; but for `Output`
+/// what flows back, and but for `Stats` what that gave; the mask; the lengths. `None` where more than
+/// eight dimensions are left after
 /// merging, or sizes are beyond 31 bits.
 pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let mut plan = Plan::default();
     let [rows, keys, width, wide] = of.sizes;
+    let spans = keys.div_ceil(SPAN);
+    // Of causal ones few see but the first few keys.
+    let few = rows <= FEW && spans > 1 && spans <= GRID_YZ_MAX && !of.causal;
+    let result = if few && result == Result::Output { Result::Spans } else { result };
     let lead = of.batch.len();
     let nothing = vec![0; lead];
     let over = |s: &'_ [isize]| if s.is_empty() { nothing.clone() } else { s[..lead].to_vec() };
@@ -92,7 +113,7 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let step = |i: usize| of.strides[i].get(lead).copied().unwrap_or(0);
     let half = of.dtype.size() == 2;
     let (own, columns) = match result {
-        Result::Output => (rows, wide),
+        Result::Output | Result::Spans => (rows, wide),
         Result::Stats => (rows, 1),
         Result::ToQuery => (rows, width),
         Result::ToKey => (keys, width),
@@ -134,17 +155,21 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let mask = |d: usize| of.mask.map_or(0, |(_, m)| m[lead + d]);
     [mask(0), mask(1), of.causal as isize, whole as isize].iter().for_each(|&n| numbers.u64(n as u64));
     numbers.u64(of.scale.to_bits());
-    let back = (result != Result::Output) as u8 * 2 - (result == Result::Stats) as u8;
+    let back = key.back() as u8 * 2 - (result == Result::Stats) as u8;
     let inputs = 3 + back + of.mask.is_some() as u8 + of.lengths.is_some() as u8;
     let mut args: smallvec::SmallVec<[Arg; 8]> = (0..inputs).map(|index| Arg::In { index, bytes: 0 }).collect();
-    args.extend([Arg::Out { index: 0, bytes: 0 }, Arg::Struct(numbers), g.arg(true)]);
+    let found = if result == Result::Spans { Arg::Scratch(0) } else { Arg::Out { index: 0, bytes: 0 } };
+    args.extend([found, Arg::Struct(numbers), g.arg(true)]);
     plan.launches = smallvec![Launch {
         kernel: Kernel::Attention(key),
-        grid: [blocks as u32, parts as u32, 1],
+        grid: [blocks as u32, parts as u32, if result == Result::Spans { spans as u32 } else { 1 }],
         block: [threads, 1, 1],
         shared: 0,
         args,
     }];
+    if result == Result::Spans {
+        paged::meet(&mut plan, of.dtype, g.numel() * rows, spans, wide);
+    }
     Some(plan)
 }
 
@@ -154,12 +179,14 @@ impl Key {
         let (t, c) = (storage(self.dtype), computed(self.dtype));
         let (name, role) = match self.result {
             Result::Output => ("attention", "ft::OUTPUT"),
+            Result::Spans => ("attention_spans", "ft::SPANS"),
             Result::Stats => ("attention_stats", "ft::STATS"),
             Result::ToQuery => ("attention_query", "ft::TO_QUERY"),
             Result::ToKey => ("attention_key", "ft::TO_KEY"),
             Result::ToValue => ("attention_value", "ft::TO_VALUE"),
         };
-        let (back, stats) = (self.result != Result::Output, self.result == Result::Stats);
+        let (back, stats) = (self.back(), self.result == Result::Stats);
+        let computes = stats || self.result == Result::Spans;
         let mask = self.mask.map_or("float", storage);
         let mut params = vec![format!("const {t}* q, const {t}* k, const {t}* v")];
         let mut given = |there: bool, kind: &str, name: &'static str| {
@@ -172,14 +199,14 @@ impl Key {
         let sums = given(back && !stats, c, "stats");
         let hides = given(self.mask.is_some(), mask, "mask");
         let lengths = given(self.lengths, "i64", "lengths");
-        params.push(format!("{}* out, ft::Attended a, ft::Geo64<6> batches", if stats { c } else { t }));
+        params.push(format!("{}* out, ft::Attended a, ft::Geo64<6> batches", if computes { c } else { t }));
         let masked = self.mask.is_some();
         let (threads, how) = match self.team {
             Team::Tiles(times) => (256, format!("attend<{role}, {t}, {mask}, {masked}, {times}>")),
             Team::Tensor(wide) => {
                 // What is walked over stays within 48 KiB, what is held within 255 registers.
                 let times = self.times();
-                let few = times > 1 || !matches!(self.result, Result::Output | Result::Stats);
+                let few = times > 1 || (back && !stats);
                 let walked = if few { 32 } else { 64 };
                 (128, format!("attend_tensor<{role}, {t}, {mask}, {masked}, {wide}, {walked}, {times}>"))
             }

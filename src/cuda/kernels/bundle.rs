@@ -108,8 +108,12 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         }
         Kernel::Attention(key) => {
             use attention::Result::*;
-            let back = [Stats, ToQuery, ToKey, ToValue].iter().filter(|_| key.result != Output);
-            back.map(|&result| Kernel::Attention(attention::Key { result, ..*key })).collect()
+            let back: &[_] = match key.result {
+                Output => &[],
+                Spans => return vec![Kernel::Paged(paged::Key::Meet { dtype: key.dtype })],
+                _ => &[Stats, ToQuery, ToKey, ToValue],
+            };
+            back.iter().map(|&result| Kernel::Attention(attention::Key { result, ..*key })).collect()
         }
         Kernel::Index(index::Key::ScatterRuns { mode, .. }) => {
             DType::ALL.map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype })).to_vec()

@@ -19,12 +19,16 @@ const TILE: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub dtype: DType,
+    /// The result's.
+    pub to: DType,
 }
 
 /// A product as an op asks for it: `out[batch.., m, n] = a[batch.., m, k] b[batch.., k, n]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Product {
     pub dtype: DType,
+    /// The result's type: the operands', or of halves the one that their sums are kept in.
+    pub to: DType,
     pub batch: Shape,
     pub m: usize,
     pub k: usize,
@@ -39,7 +43,7 @@ pub(crate) struct Product {
 impl Product {
     /// The launches of our own kernel, which adds to nothing; see [`plan`].
     pub fn plan(&self) -> Option<Plan> {
-        plan(self.dtype, &self.batch, [self.m, self.k, self.n], &self.a, &self.b)
+        plan([self.dtype, self.to], &self.batch, [self.m, self.k, self.n], &self.a, &self.b)
     }
 }
 
@@ -47,7 +51,7 @@ impl Product {
 /// strides over `batch` (0 where they repeat) and then over their matrix; the output is contiguous.
 /// `None` where more than eight batch dimensions are left after merging, or m is above 4 million.
 pub(crate) fn plan(
-    dtype: DType,
+    [dtype, to]: [DType; 2],
     batch: &[usize],
     [m, k, n]: [usize; 3],
     a: &[isize],
@@ -75,7 +79,7 @@ pub(crate) fn plan(
         args.extend([am, ak, bk, bn].map(|x| Arg::U64(x as u64)));
         args.push(g.arg(true));
         plan.launches.push(Launch {
-            kernel: Kernel::Matmul(Key { dtype }),
+            kernel: Kernel::Matmul(Key { dtype, to }),
             grid: [n.div_ceil(TILE) as u32, m.div_ceil(TILE) as u32, (batches - first).min(GRID_YZ_MAX) as u32],
             block: [256, 1, 1],
             shared: 0,
@@ -88,15 +92,15 @@ pub(crate) fn plan(
 impl Key {
     /// The kernel as CUDA C.
     pub fn source(&self) -> KernelSource {
-        let t = storage(self.dtype);
+        let (t, to) = (storage(self.dtype), storage(self.to));
         let params = [
             format!("const {t}* a"),
             format!("const {t}* b"),
-            format!("{t}* out"),
+            format!("{to}* out"),
             "u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn, ft::Geo64<2> batches".into(),
         ];
         let code = format!(
-            "    ft::matmul_tile<{t}, ft::Geo64>(a, b, out, first, m, n, k, am, ak, bk, bn, batches);\n"
+            "    ft::matmul_tile<{t}, {to}, ft::Geo64>(a, b, out, first, m, n, k, am, ak, bk, bn, batches);\n"
         );
         KernelSource::new("matmul", &[Part::Base, Part::Ops, Part::Matmul], 256, &params, &code)
     }

@@ -39,7 +39,6 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     if units > i32::MAX as usize || spans > GRID_YZ_MAX {
         return None;
     }
-    plan.scratch = units * spans * (wide + 2) * dtype.size();
     let mut numbers = Words::default();
     let sizes = [queries, heads, heads / shared, page, k.shape[0], most, width, wide, spans];
     sizes.iter().for_each(|&n| numbers.u64(n as u64));
@@ -50,24 +49,37 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     let key = Key::Spans { dtype, cache: k.dtype, table: table.dtype, lengths: lengths.dtype };
     let mut args: smallvec::SmallVec<[Arg; 8]> = (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
     args.extend([Arg::Scratch(0), Arg::IndexError, Arg::Struct(numbers)]);
-    let launch = |kernel, grid, block, args| Launch {
-        kernel: Kernel::Paged(kernel),
-        grid,
-        block: [block, 1, 1],
+    let kernel = Kernel::Paged(key);
+    plan.launches.push(Launch {
+        kernel,
+        grid: [units as u32, spans as u32, 1],
+        block: [128, 1, 1],
         shared: 0,
         args,
-    };
-    plan.launches.push(launch(key, [units as u32, spans as u32, 1], 128, args));
-    let n = units * wide;
-    let args = smallvec![
-        Arg::Scratch(0),
-        Arg::Out { index: 0, bytes: 0 },
-        Arg::U64(n as u64),
-        Arg::U64(spans as u64),
-        Arg::U64(wide as u64),
-    ];
-    plan.launches.push(launch(Key::Meet { dtype }, [n.div_ceil(256) as u32, 1, 1], 256, args));
+    });
+    meet(&mut plan, dtype, units, spans, wide);
     Some(plan)
+}
+
+/// Joins what spans gave, in their order: so many a query, in scratch memory that the plan has from
+/// here on, into the output. Of each its largest score, the sum of powers, and what they found.
+pub(super) fn meet(plan: &mut Plan, dtype: DType, queries: usize, spans: usize, wide: usize) {
+    let size = if dtype == DType::F64 { 8 } else { 4 };
+    plan.scratch = queries * spans * (wide + 2) * size;
+    let n = queries * wide;
+    plan.launches.push(Launch {
+        kernel: Kernel::Paged(Key::Meet { dtype }),
+        grid: [n.div_ceil(256) as u32, 1, 1],
+        block: [256, 1, 1],
+        shared: 0,
+        args: smallvec![
+            Arg::Scratch(0),
+            Arg::Out { index: 0, bytes: 0 },
+            Arg::U64(n as u64),
+            Arg::U64(spans as u64),
+            Arg::U64(wide as u64),
+        ],
+    });
 }
 
 impl Key {
@@ -83,7 +95,7 @@ impl Key {
                     format!("{c}* parts, ft::IndexError* error, ft::Paged a"),
                 ];
                 let code = "    ft::attend_span(q, k, v, table, lengths, parts, error, a);\n";
-                KernelSource::new("paged_spans", parts, 128, &params, code)
+                KernelSource::new("paged_spans", parts, 128, &params, code).with_registers(128)
             }
             Key::Meet { dtype } => {
                 let (t, c) = (storage(dtype), computed(dtype));

@@ -1,8 +1,9 @@
 //! Softmax, its logarithms, and the norms: a warp or a block a row, one read of memory where the
 //! row fits in registers (up to 32 Ki elements, 16 Ki of float64), two where it does not.
 //!
-//! A row is one dimension (or the trailing ones, merged), with any stride. Rows that lie side by
-//! side, because the dimension is not the last, are taken a thread each.
+//! A row is one dimension (or the trailing ones, merged), with any stride. Of rows that lie side by
+//! side, because the dimension is not the last, neighbouring threads take neighbours, and long ones
+//! are shared by 16 (on an H100 4,096 threads a row of 4,096 are a sixtieth of those that fit).
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
@@ -33,8 +34,27 @@ pub(crate) enum RowOp {
 /// Threads that share a row, packs that each holds (0: the row is read twice).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum RowTeam {
-    Rows { threads: u16, packs: u8, lanes: u8 },
-    Columns,
+    Rows {
+        threads: u16,
+        packs: u8,
+        lanes: u8,
+    },
+    /// So many threads share a row, and so many rows lie side by side in a block.
+    Columns {
+        members: u8,
+        rows: u16,
+    },
+}
+
+impl RowTeam {
+    /// The threads of a block.
+    fn block(self) -> [u32; 3] {
+        match self {
+            RowTeam::Columns { members, rows } => [rows as u32, members as u32, 1],
+            RowTeam::Rows { threads: 32, .. } => [32, 4, 1],
+            RowTeam::Rows { threads, .. } => [threads as u32, 1, 1],
+        }
+    }
 }
 
 /// Names a compiled kernel.
@@ -98,12 +118,13 @@ pub(crate) fn plan(
     if (columns && n > 0 && kept.inner(0) != 1) || (vector && !fits()) {
         return None;
     }
-    let team = if columns { RowTeam::Columns } else { team(n, if vector { most } else { 1 }, dtype.size()) };
-    let (grid, block) = match team {
-        RowTeam::Columns => (rows.div_ceil(256), [256, 1, 1]),
-        RowTeam::Rows { threads: 32, .. } => (rows.div_ceil(4), [32, 4, 1]),
-        RowTeam::Rows { threads, .. } => (rows, [threads as u32, 1, 1]),
+    let team = match columns {
+        true if n < 64 => RowTeam::Columns { members: 1, rows: 256 },
+        true => RowTeam::Columns { members: 16, rows: 32 },
+        false => team(n, if vector { most } else { 1 }, dtype.size()),
     };
+    let block = team.block();
+    let grid = rows.div_ceil(if columns { block[0] } else { block[1] } as usize);
     let mut args = smallvec![Arg::In { index: 0, bytes: 0 }];
     let extra = match op {
         RowOp::LayerNorm { weight, bias } => weight as u8 + bias as u8,
@@ -170,17 +191,11 @@ impl Key {
         if norm {
             params.push("double eps".into());
         }
-        let (threads, columns) = match self.team {
-            RowTeam::Columns => (256, true),
-            RowTeam::Rows { threads: 32, .. } => (128, false),
-            RowTeam::Rows { threads, .. } => (threads as u32, false),
-        };
-        let mut c = String::new();
-        c += if columns {
-            "    const u64 r = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (r >= rows) return;\n"
-        } else {
-            "    const u64 r = (u64)blockIdx.x * blockDim.y + threadIdx.y;\n    const bool alive = r < rows;\n"
-        };
+        let threads = self.team.block().iter().product();
+        let side = if matches!(self.team, RowTeam::Columns { .. }) { "x" } else { "y" };
+        let mut c = format!(
+            "    const u64 r = (u64)blockIdx.x * blockDim.{side} + threadIdx.{side};\n    const bool alive = r < rows;\n"
+        );
         c += "    i64 off[1];\n    ft::offsets<1, ft::Geo64>(kept, r, off);\n";
         c += &format!("    ft::Row<{t}> row = {{x + off[0], step, (i64)n}};\n");
         c += match self.op {
@@ -194,7 +209,9 @@ impl Key {
             _ => "ft::SOFTMAX",
         };
         c += &match self.team {
-            RowTeam::Columns => format!("    ft::softmax_column<{kind}>(row, out + to, (i64)inner);\n"),
+            RowTeam::Columns { members, rows } => format!(
+                "    ft::softmax_column<{kind}, {t}, {rows}, {members}>(row, out + to, (i64)inner, alive);\n"
+            ),
             RowTeam::Rows { threads, packs, lanes } if norm => {
                 let rms = matches!(self.op, RowOp::RmsNorm { .. });
                 let null = format!("(const {t}*)0");

@@ -6,7 +6,7 @@
 //! Halves are added in float32, and where sums are cut, they are rounded to halves once at the end.
 
 use super::OnCuda;
-use super::{cast, contiguous, converted, copy_to, fill, operand, reread, run};
+use super::{cast, contiguous, copy_to, fill, operand, reread, run};
 use crate::cuda::convolution::{Convolution, Side};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::window::{self, Way};
@@ -124,6 +124,7 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
         let (rows, places, size) = (depth * window.taps(), window.places(), x.dtype.size());
         let product = |images: usize, b: Strides| Product {
             dtype: x.dtype,
+            to: x.dtype,
             batch: Shape::from(images),
             m: outs,
             k: rows,
@@ -167,14 +168,12 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
         let plan = window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
         return run(cuda, planned(plan)?, &[dy, w], &[out]);
     }
-    let dtype = wide(dy.dtype);
-    let mut lent: [Strides; 4] = Default::default();
-    let [a, b, c, d] = &mut lent;
-    let w = converted(cuda, w, dtype, a)?;
-    let w = contiguous(cuda, w, b)?;
-    let dy = converted(cuda, dy, dtype, c)?;
-    let dy = contiguous(cuda, dy, d)?;
-    let (rows, places, size) = (depth * window.taps(), window.places(), dtype.size());
+    // Products of halves are added, and then added up, in float32.
+    let (dtype, to) = (dy.dtype, wide(dy.dtype));
+    let mut lent: [Strides; 2] = Default::default();
+    let [for_w, for_dy] = &mut lent;
+    let (w, dy) = (contiguous(cuda, w, for_w)?, contiguous(cuda, dy, for_dy)?);
+    let (rows, places, size) = (depth * window.taps(), window.places(), to.size());
     let each = rows * places;
     let most = images(geo.batch, each * size);
     let columns = cuda.scratch(most * each * size)?;
@@ -183,6 +182,7 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
         let count = most.min(geo.batch - start);
         let product = Product {
             dtype,
+            to,
             batch: Shape::from(count),
             m: rows,
             k: outs,
@@ -191,12 +191,12 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
             b: numbers(&[(outs * places) as isize, places as isize, 1]),
             adds: false,
         };
-        let from = dy.ptr + (start * outs * places * size) as u64;
+        let from = dy.ptr + (start * outs * places * dtype.size()) as u64;
         multiply(cuda, &product, [w.ptr, from], columns)?;
-        let view = CudaView { ptr: columns, dtype, shape: &[], strides: &[] };
-        let to = CudaViewMut { ptr: out.ptr + (start * plane) as u64, ..out };
-        let plan = window::from_columns(dtype, out.dtype, [count, depth], window, adds);
-        run(cuda, planned(plan)?, &[view], &[to])?;
+        let view = CudaView { ptr: columns, dtype: to, shape: &[], strides: &[] };
+        let image = CudaViewMut { ptr: out.ptr + (start * plane) as u64, ..out };
+        let plan = window::from_columns(to, out.dtype, [count, depth], window, adds);
+        run(cuda, planned(plan)?, &[view], &[image])?;
     }
     Ok(())
 }
@@ -216,27 +216,21 @@ fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     if by_library(cuda, Side::Weight, geo, [inputs[1], inputs[0]])? {
         return Ok(());
     }
-    // Where no sum is cut, the one product adds halves in float32 itself.
-    let whole = images(geo.batch, (geo.groups * rows + all) * places * out.dtype.size()) == geo.batch;
-    let dtype = if whole { out.dtype } else { wide(out.dtype) };
-    let mut lent: [Strides; 2] = Default::default();
-    let [a, b] = &mut lent;
-    let dy = converted(cuda, inputs[0], dtype, a)?;
-    let x = converted(cuda, inputs[1], dtype, b)?;
+    let (dy, x, dtype) = (inputs[0], inputs[1], out.dtype);
     let size = dtype.size();
     let most = images(geo.batch, (geo.groups * rows + all) * places * size);
     let columns = cuda.scratch(geo.groups * rows * most * places * size)?;
     let turned = cuda.scratch(all * most * places * size)?;
-    // A sum over the batch for each cut of it, and the sum of those.
+    // A sum over the batch for each cut of it, and the sum of those: of halves in float32.
     let (cuts, weight) = (geo.batch.div_ceil(most), out.numel());
-    let direct = cuts == 1 && dtype == out.dtype;
-    let sums = if direct { out.ptr } else { cuda.scratch(cuts * weight * size)? };
+    let to = if cuts == 1 { dtype } else { wide(dtype) };
+    let sums = if cuts == 1 { out.ptr } else { cuda.scratch(cuts * weight * to.size())? };
     for (cut, start) in (0..geo.batch).step_by(most).enumerate() {
         let count = most.min(geo.batch - start);
         let deep = count * places;
         let plan = window::columns(dtype, [count, channels], window, x.strides, deep, places);
-        let to = CudaViewMut { ptr: columns, dtype, shape: &[] };
-        run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
+        let below = CudaViewMut { ptr: columns, dtype, shape: &[] };
+        run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[below])?;
         // The same order of places in `dy`: channels first.
         let shape: Shape = [all, count].into_iter().chain(dy.shape[2..].iter().copied()).collect();
         let mut strides = numbers(dy.strides);
@@ -246,6 +240,7 @@ fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
         let deep = deep as isize;
         let product = Product {
             dtype,
+            to,
             batch: Shape::from(geo.groups),
             m: outs,
             k: deep as usize,
@@ -254,20 +249,20 @@ fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
             b: numbers(&[rows as isize * deep, 1, deep]),
             adds: false,
         };
-        multiply(cuda, &product, [turned, columns], sums + (cut * weight * size) as u64)?;
+        multiply(cuda, &product, [turned, columns], sums + (cut * weight * to.size()) as u64)?;
     }
-    if direct {
+    if cuts == 1 {
         return Ok(());
     }
     let (shape, strides) = ([cuts, weight], [weight as isize, 1]);
-    let view = CudaView { ptr: sums, dtype, shape: &shape, strides: &strides };
-    let total = match dtype == out.dtype {
+    let view = CudaView { ptr: sums, dtype: to, shape: &shape, strides: &strides };
+    let total = match to == dtype {
         true => out,
-        false => CudaViewMut { ptr: cuda.scratch(weight * size)?, dtype, shape: out.shape },
+        false => CudaViewMut { ptr: cuda.scratch(weight * to.size())?, dtype: to, shape: out.shape },
     };
-    let plan = reduce::plan(ReduceOp::Sum, &reduce::identity(dtype), &shape, &[true, false], &[operand(&view)]);
+    let plan = reduce::plan(ReduceOp::Sum, &reduce::identity(to), &shape, &[true, false], &[operand(&view)]);
     run(cuda, planned(plan)?, &[view], &[total])?;
-    if dtype != out.dtype {
+    if to != dtype {
         let strides = contiguous_strides(total.shape);
         cast(cuda, reread(total, &strides), out)?;
     }

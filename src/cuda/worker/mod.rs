@@ -20,6 +20,7 @@ use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::nvidia::Events;
 use crate::cuda::device::pinned::Pinned;
+use crate::cuda::device::told::{Untaken, told};
 use crate::cuda::ops;
 use crate::dtype::DType;
 use crate::engine::desk::Desk;
@@ -91,6 +92,7 @@ struct Shared {
     timed: Arc<Events>,
     heap: Arc<Heap>,
     pinned: Arc<Pinned>,
+    untaken: Untaken,
     epoch: Instant,
     /// The thread ends: so do the others.
     over: AtomicBool,
@@ -104,6 +106,7 @@ pub(crate) struct CudaRunner {
     running: Arc<AtomicBool>,
     abandoned: Arc<AtomicBool>,
     trim: Arc<AtomicBool>,
+    untaken: Untaken,
     thread: Mutex<Option<Thread>>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
@@ -116,6 +119,7 @@ impl CudaRunner {
             running: Arc::default(),
             abandoned: Arc::default(),
             trim: Arc::default(),
+            untaken: Untaken::default(),
             thread: Mutex::new(None),
             shared: Mutex::new(None),
         }
@@ -124,6 +128,11 @@ impl CudaRunner {
     /// Which GPU it is.
     pub fn ordinal(&self) -> usize {
         self.manner.ordinal
+    }
+
+    /// What it computes with.
+    pub fn told(&self) -> String {
+        told(self.manner.ordinal, self.manner.cudnn, &self.untaken)
     }
 }
 
@@ -145,6 +154,7 @@ impl Shared {
             timed: Arc::new(Events::timed()),
             heap,
             pinned: Arc::new(Pinned::of(driver.manner.pinned_bytes)),
+            untaken: driver.untaken.clone(),
             epoch: Instant::now(),
             over: AtomicBool::new(false),
             abandoned: driver.abandoned.clone(),

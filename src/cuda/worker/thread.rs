@@ -99,7 +99,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         Ok(mut gear) => Some(Worker {
             gear: {
                 let manner = shared.manner;
-                gear.set(manner.tf32, manner.cudnn, manner.warm);
+                gear.set(manner.tf32, manner.cudnn, manner.warm, shared.untaken.clone());
                 gear
             },
             queues: (0..lanes).map(|_| Queue::default()).collect(),

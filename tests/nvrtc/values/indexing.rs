@@ -344,7 +344,7 @@ pub fn topk() {
 fn product<T: Element>(batch: &mut Batch<'_>, r: &mut Random, [m, k, n]: [usize; 3]) {
     let a = Strided::random(r, &[2, 3, m, k], |r| T::from_i64(r.below(200) as i64 - 100));
     let b = Strided::random(r, &[2, 3, k, n], |r| T::from_i64(r.below(200) as i64 - 100));
-    let plan = matmul::plan(T::DTYPE, &[2, 3], [m, k, n], &a.strides, &b.strides).unwrap();
+    let plan = matmul::plan([T::DTYPE; 2], &[2, 3], [m, k, n], &a.strides, &b.strides).unwrap();
     let out = Buffer::new(6 * m * n * size_of::<T>());
     batch.add(plan, [a.buffer(), b.buffer()], [out], move |out, _| {
         let got = out[0].get::<T>();

@@ -123,7 +123,7 @@ pub fn softmax() {
     let mut b = Batch::default();
     fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random) {
         for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
-            for shape in [&[5, 10][..], &[3, 64], &[2, 1000], &[2, 3, 37], &[40, 20], &[4, 9, 33]] {
+            for shape in [&[5, 10][..], &[3, 64], &[2, 1000], &[2, 3, 37], &[40, 20], &[4, 9, 33], &[150, 35]] {
                 for dim in 0..shape.len() {
                     let x = Strided::random(r, shape, |r| T::from_f64(10.0 * r.float()));
                     check(b, op, &x, dim, &[]);
@@ -154,6 +154,9 @@ pub fn softmax() {
         check(&mut b, op, &x, 1, &[]);
         let x = Strided::contiguous(&[1, 20_000], |i| late(i, 10.0 * r.float()));
         check(&mut b, op, &x, 1, &[]);
+        // The same of rows side by side.
+        let x = Strided::contiguous(&[200, 33], |i| late(i / 33 * 200, 10.0 * r.float()) as f32);
+        check(&mut b, op, &x, 0, &[]);
     }
     let x = Strided::contiguous(&[20, 30], |_| 10.0 * r.float());
     check(&mut b, RowOp::LogSoftmax, &x, 1, &[]);
@@ -181,6 +184,27 @@ pub fn infinities() {
     let l = of(RowOp::LogSumExp, 3);
     assert_eq!((l[0], l[2]), (low, f32::INFINITY));
     assert!((l[1] - 2f32.ln()).abs() < 1e-6);
+    // Side by side, shared by several threads.
+    let x = Strided::contiguous(&[80, 33], |i| match (i % 33, i / 33) {
+        (1, 3 | 70) => 0.0,
+        (2, 5) => f32::INFINITY,
+        (0 | 1, _) => low,
+        _ => 1.0,
+    });
+    let of = |op, n: usize| {
+        let mut out = [Buffer::new(4 * n)];
+        let plan = plan(op, DType::F32, &[80, 33], &[true, false], x.operand(), 16, 0.0).unwrap();
+        run(&plan, &mut [x.buffer()], &mut out);
+        out[0].get::<f32>()
+    };
+    let s = of(RowOp::Softmax, 80 * 33);
+    assert!((0..80).all(|i| s[33 * i].is_nan()));
+    assert!((0..80).all(|i| s[33 * i + 1] == if matches!(i, 3 | 70) { 0.5 } else { 0.0 }));
+    let safe = of(RowOp::SafeSoftmax, 80 * 33);
+    assert!((0..80).all(|i| safe[33 * i] == 0.0));
+    let l = of(RowOp::LogSumExp, 33);
+    assert_eq!((l[0], l[2]), (low, f32::INFINITY));
+    assert!((l[1] - 2f32.ln()).abs() < 1e-6 && (l[3] - 1.0 - 80f32.ln()).abs() < 1e-6);
 }
 
 pub fn norms() {

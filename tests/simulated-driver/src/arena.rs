@@ -118,6 +118,12 @@ impl Span {
 }
 
 impl Span {
+    /// The same place for so many bytes, where they begin at the same address.
+    pub fn again(&self, len: usize) -> Option<Span> {
+        let rooms = [self.len, len].map(|len| len.max(1).checked_next_multiple_of(ALIGN));
+        (rooms[0] == rooms[1]).then_some(Span { len, ..*self })
+    }
+
     /// Memory of the client's, which is never opened or closed here.
     pub fn of_client(start: usize, len: usize) -> Span {
         Span { pages: start, pages_len: len, start, len }

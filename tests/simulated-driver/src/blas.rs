@@ -150,6 +150,7 @@ impl Sim {
             touches.push(self.touch(what, address, bytes, write)?);
         }
         self.stats.launches += 1;
+        self.stats.half_products += u64::from(gemm.a.element.bytes() == 2);
         // SAFETY: the touches above cover all that `run` reads and writes, and the scheduler checks
         // before it runs the item that their allocations are there; the item is alone on the
         // simulated machine.
@@ -215,6 +216,11 @@ fn gemm(
             matrices.push(Matrix { address, element, leading, stride, transposed: flags[i] });
         }
         let (a, b, c) = (matrices[0], matrices[1], matrices[2]);
+        let half = matches!(a.element, Type::F16 | Type::Bf16);
+        // Halves may give floats; nothing else is mixed (cuBLAS manual, "cublasGemmEx").
+        if a.element != b.element || c.element != a.element && !(half && c.element == Type::F32) {
+            return Err(NOT_SUPPORTED);
+        }
         let (alpha, beta) = (scalar(&scalars.0, scalars.2)?, scalar(&scalars.1, scalars.2)?);
         let (bias, activation, wide) = (None, Activation::None, shape.wide);
         Ok(Gemm { m, n, k, batches, a, b, c, d: c, alpha, beta, wide, bias, activation })

@@ -58,6 +58,7 @@ controls! {
     futsim_silent_peers(i32) -> Status;
     futsim_threads_apart(i32) -> Status;
     futsim_watch_shared(i32) -> Status;
+    futsim_reuse(i32) -> Status;
     futsim_forbid_blocking(i32);
     futsim_stats(*mut Stats) -> Status;
     futsim_report_count(*const c_char) -> u64;
@@ -200,6 +201,12 @@ impl Simulator {
     /// seen.
     pub fn threads_apart(&self, on: bool) {
         (self.0.futsim_threads_apart)(i32::from(on));
+    }
+
+    /// Whether pools that have a threshold give out again what is freed from now on, by the driver's
+    /// rules.
+    pub fn reuse(&self, on: bool) {
+        (self.0.futsim_reuse)(i32::from(on));
     }
 
     /// Whether kernels that are loaded from now on are watched for races in shared memory (kind

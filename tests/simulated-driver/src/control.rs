@@ -218,6 +218,15 @@ pub extern "C" fn futsim_threads_apart(on: i32) -> Status {
     })
 }
 
+/// 1: pools that have a threshold give out again what is freed from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn futsim_reuse(on: i32) -> Status {
+    change(|sim| {
+        sim.reuse = on != 0;
+        Ok(())
+    })
+}
+
 /// 1: kernels that are loaded from now on are watched for races in shared memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn futsim_watch_shared(on: i32) -> Status {

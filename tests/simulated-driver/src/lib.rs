@@ -27,7 +27,8 @@
 //! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a
 //! device, 8 GiB), `FUTENSOR_SIM_DRIVER` and `FUTENSOR_SIM_NVRTC` (versions of CUDA: 13.0, and 0.1,
 //! which no NVRTC of NVIDIA's has), `FUTENSOR_SIM_CUDNN` (its version, 91500), `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE`
-//! (compiled kernels), `FUTENSOR_SIM_SHARED` (1: races in shared memory are looked for), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
+//! (compiled kernels), `FUTENSOR_SIM_SHARED` (1: races in shared memory are looked for), `FUTENSOR_SIM_REUSE` (1: pools
+//! give out again what was freed), `FUTENSOR_SIM_CXX` (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
 
 // The names and argument lists of the entry points are NVIDIA's.
 #![allow(non_snake_case)]

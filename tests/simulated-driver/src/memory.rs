@@ -65,8 +65,9 @@ pub struct Usage {
 /// A part of an allocation that an item uses.
 #[derive(Clone, Debug)]
 pub struct Touch {
-    /// The allocation's address.
+    /// The allocation's address, and its number: another may lie there later.
     pub base: usize,
+    pub serial: u64,
     /// Bytes of it.
     pub range: std::ops::Range<usize>,
     /// Written, or only read.
@@ -82,6 +83,16 @@ pub struct Memory {
     serial: u64,
     /// Freed allocations that are still remembered, oldest first.
     buried: VecDeque<usize>,
+    /// What pools keep of it.
+    kept: Vec<Kept>,
+}
+
+/// Freed memory that its pool gives out again.
+struct Kept {
+    span: Span,
+    pool: u64,
+    /// Where it was freed.
+    freed: (u64, u64),
 }
 
 /// Freed allocations that are remembered, to tell a use after free from a wild address.
@@ -95,6 +106,7 @@ impl Memory {
                 allocation.span.close();
             }
         }
+        self.kept.iter().for_each(|kept| kept.span.close());
         Memory { arena: self.arena, ..Memory::default() }
     }
 
@@ -115,6 +127,33 @@ impl Memory {
             self.usage.entry(device).or_default().held += len;
         }
         Ok(span.start)
+    }
+
+    /// Enters a new allocation where a pool keeps memory, if it does at an address that will do and
+    /// after a free that will do.
+    pub fn again(
+        &mut self,
+        len: usize,
+        device: usize,
+        pool: u64,
+        may: impl Fn((u64, u64)) -> bool,
+    ) -> Option<usize> {
+        let fits = |kept: &Kept| kept.pool == pool && may(kept.freed) && kept.span.again(len).is_some();
+        let found = self.kept.iter().rposition(fits)?;
+        let span = self.kept.remove(found).span.again(len)?;
+        self.enter(span, Place::Device(device), Some(pool), Life::Coming);
+        self.usage.entry(device).or_default().held += len;
+        Some(span.start)
+    }
+
+    /// Gives back what a pool keeps.
+    pub fn trim(&mut self, pool: u64) {
+        self.kept.retain(|kept| {
+            if kept.pool == pool {
+                kept.span.close();
+            }
+            kept.pool != pool
+        });
     }
 
     /// Enters memory of the client's.
@@ -215,13 +254,17 @@ impl Memory {
         self.table.values().filter(here).filter(mine).map(|a| a.span.len).sum()
     }
 
-    /// The free runs. Returns the address of a byte beside the allocation that was written, if any.
-    pub fn gone(&mut self, start: usize) -> Option<usize> {
+    /// The free runs, at a point of a stream. Returns the address of a byte beside the allocation that
+    /// was written, if any. A pool that keeps its memory keeps this.
+    pub fn gone(&mut self, start: usize, freed: (u64, u64), keeps: impl Fn(u64) -> bool) -> Option<usize> {
         let allocation = self.table.get_mut(&start)?;
         let damage = (allocation.life == Life::Here).then(|| allocation.span.damage()).flatten();
         allocation.life = Life::Gone;
         allocation.history = History::default();
-        allocation.span.close();
+        match allocation.pool.filter(|&pool| keeps(pool)) {
+            Some(pool) => self.kept.push(Kept { span: allocation.span, pool, freed }),
+            None => allocation.span.close(),
+        }
         if let Place::Device(device) = allocation.place {
             let usage = self.usage.entry(device).or_default();
             usage.held -= allocation.span.len;
@@ -230,6 +273,7 @@ impl Memory {
         self.buried.push_back(start);
         if self.buried.len() > BURIED_MAX
             && let Some(oldest) = self.buried.pop_front()
+            && self.table.get(&oldest).is_some_and(|allocation| allocation.life == Life::Gone)
         {
             self.table.remove(&oldest);
         }
@@ -252,7 +296,7 @@ impl Sim {
             self.report("overrun", text);
             return Err(INVALID_VALUE);
         }
-        Ok(Touch { base, range: from..from + len, write })
+        Ok(Touch { base, serial, range: from..from + len, write })
     }
 
     /// Notes the accesses of the work at `point`, and reports those that conflict with earlier
@@ -261,6 +305,12 @@ impl Sim {
         for touch in touches {
             let Some(allocation) = self.memory.at(touch.base) else { continue };
             let serial = allocation.serial;
+            if serial != touch.serial {
+                let text =
+                    format!("{label} uses allocation {}, whose memory is that of {serial} now", touch.serial);
+                self.reports.add("use after free", text);
+                continue;
+            }
             if let Some(left) = allocation.left.clone() {
                 let text = format!("{label} uses allocation {serial} after {left}");
                 self.reports.add("use after free", text);

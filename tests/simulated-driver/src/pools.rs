@@ -1,6 +1,10 @@
 //! Memory pools: `cuMemPool*`. Each device has one by default; a client makes more.
 //!
-//! Nothing is kept that was freed: a pool is who may reach its memory, and a threshold.
+//! A pool is who may reach its memory, a threshold, and rules by which memory that was freed on one
+//! stream is given out on another. Where that is asked for (`futsim_reuse`), a pool with a threshold
+//! keeps what was freed, once the free has run, and gives it out again by these rules; else no
+//! address comes twice, and each stale one is found. What is kept counts as free: the driver maps it
+//! elsewhere where memory is short. What one pool keeps others are not refused for.
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::sim::{Sim, call, call_holding, may_wait};
@@ -14,12 +18,24 @@ pub struct Pool {
     /// Devices that may reach its memory (`cuMemPoolSetAccess`).
     pub access: BTreeSet<usize>,
     threshold: u64,
+    /// Memory that another stream freed is given out where that free has been waited for
+    /// (`REUSE_FOLLOW_EVENT_DEPENDENCIES`).
+    follows: bool,
+    /// Or has run by now, whether it was waited for or not (`REUSE_ALLOW_OPPORTUNISTIC`).
+    chances: bool,
 }
 
 impl Pool {
     /// A pool of a device.
     pub fn of(device: usize) -> Pool {
-        Pool { device, access: BTreeSet::new(), threshold: 0 }
+        Pool { device, access: BTreeSet::new(), threshold: 0, follows: true, chances: true }
+    }
+}
+
+impl Pool {
+    /// It keeps what is freed.
+    pub fn keeps(&self) -> bool {
+        self.threshold > 0
     }
 }
 
@@ -34,6 +50,17 @@ impl Sim {
         let number = default_of(device as usize);
         self.pools.entry(number).or_insert_with(|| Pool::of(device as usize));
         Ok(handle(Kind::Pool, number))
+    }
+
+    /// Memory that a pool keeps, for what is put on a stream from now on. Its new owner knows nothing of
+    /// its old one: whoever still uses the address is compared with the new one's work.
+    pub fn again(&mut self, device: usize, pool: u64, len: usize, stream: u64) -> Option<usize> {
+        let Pool { follows, chances, .. } = *self.pools.get(&pool)?;
+        let race = &self.race;
+        let may = |freed: (u64, u64)| freed.0 == stream || chances || follows && race.ordered(stream, freed);
+        let start = self.memory.again(len, device, pool, may)?;
+        self.stats.reused += 1;
+        Some(start)
     }
 
     /// The pool behind a handle.
@@ -90,31 +117,37 @@ pub extern "C" fn cuMemPoolDestroy(pool: Handle) -> Status {
         if sim.memory.has_of(number) {
             sim.report("misuse", "cuMemPoolDestroy of a pool whose memory is not all freed".into());
         }
+        sim.memory.trim(number);
         sim.pools.remove(&number);
         sim.stats.live_pools -= 1;
         Ok(())
     })
 }
 
-/// `cuMemPoolTrimTo`: nothing is kept, so there is nothing to trim; it takes its time.
+/// `cuMemPoolTrimTo`: all of it, whatever is to be kept; it takes its time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolTrimTo(pool: Handle, _keep: usize) -> Status {
     call_holding(|mut sim| {
         sim.pool(pool)?;
+        sim.memory.trim(id(Kind::Pool, pool)?);
         may_wait(sim, "cuMemPoolTrimTo")
     })
 }
 
 const THRESHOLD: u32 = 4;
 
-/// `cuMemPoolSetAttribute`: keeps the release threshold, takes the reuse switches without effect.
+/// `cuMemPoolSetAttribute`: the threshold and the rules of reuse, but that of dependencies which the driver
+/// adds by itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: In<u64>) -> Status {
     call(|sim| {
         let pool = sim.pool(pool)?;
         match attribute {
             THRESHOLD => pool.threshold = value.get()?,
-            1..=3 | 6 | 8 => {}
+            // A switch is an int.
+            1 => pool.follows = value.get()? as u32 != 0,
+            2 => pool.chances = value.get()? as u32 != 0,
+            3 | 6 | 8 => {}
             _ => return Err(INVALID_VALUE),
         }
         Ok(())

@@ -117,4 +117,8 @@ pub struct Stats {
     pub live_handles: u64,
     /// Convolutions of cuDNN put on a stream.
     pub convolutions: u64,
+    /// Products of halves put on a stream.
+    pub half_products: u64,
+    /// Allocations at an address that a pool had kept.
+    pub reused: u64,
 }

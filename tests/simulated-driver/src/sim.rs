@@ -59,6 +59,8 @@ pub struct Sim {
     pub graphs: Graphs,
     pub memory: Memory,
     pub pools: BTreeMap<u64, Pool>,
+    /// Pools that keep what is freed give it out again.
+    pub reuse: bool,
     pub race: Race,
     pub faults: Faults,
     pub stats: Stats,
@@ -95,6 +97,7 @@ impl Sim {
             graphs: Graphs::default(),
             memory: Memory::default(),
             pools: BTreeMap::new(),
+            reuse: number("FUTENSOR_SIM_REUSE", 0) != 0,
             race: Race::default(),
             faults: Faults::default(),
             stats: Stats::default(),

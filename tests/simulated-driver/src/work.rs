@@ -8,6 +8,7 @@ use crate::events::Point;
 use crate::launch::Launch;
 use crate::memory::{Life, Touch};
 use crate::pinned;
+use crate::pools::Pool;
 use crate::random::Random;
 use crate::sim::{IN_HOST_FUNCTION, Sim, lock};
 use crate::status::{OUT_OF_MEMORY, Status};
@@ -297,7 +298,9 @@ impl Sim {
             }
             Work::Close(start) => {
                 let serial = self.memory.at(*start).map_or(0, |allocation| allocation.serial);
-                if let Some(damaged) = self.memory.gone(*start) {
+                let (pools, reuse) = (&self.pools, self.reuse);
+                let keeps = |pool| reuse && pools.get(&pool).is_some_and(Pool::keeps);
+                if let Some(damaged) = self.memory.gone(*start, point, keeps) {
                     let offset = damaged as i64 - *start as i64;
                     let text = format!("{label}: byte {offset} relative to allocation {serial} was written");
                     self.report("overrun", text);

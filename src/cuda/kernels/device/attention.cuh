@@ -6,6 +6,7 @@
 //
 //     result      x   y   r  u   w    s = x r^T, the score of a query and a key;  d = y u^T
 //     OUTPUT      q       k      v    the sum of e^(s - most) w, by the sum of e^(s - most)
+//     SPANS       q       k      v    for one span of keys: most, both sums
 //     STATS       q   up  k  v        a query's L = most + log of that sum, and the mean of d under its weights
 //     TO_QUERY    q   up  k  v   k    with weights p = e^(s - L): the sum of p (d - mean) w scale
 //     TO_KEY      k   v   q  up  q    the same
@@ -15,7 +16,9 @@
 
 namespace ft {
 
-enum { OUTPUT, STATS, TO_QUERY, TO_KEY, TO_VALUE };
+enum { OUTPUT, SPANS, STATS, TO_QUERY, TO_KEY, TO_VALUE };
+
+enum { KEYS_OF_A_SPAN = 256 };
 
 // Sizes, and steps between rows in elements; between elements of a row there is none but the mask's.
 struct Attended {
@@ -60,11 +63,15 @@ template <int ROLE, class T> struct Walk {
         begin = !BY_QUERY && a.causal ? first : 0;
         end = BY_QUERY ? keys : rows;
         if (BY_QUERY && a.causal && end > first + tile) end = first + tile;
+        if (ROLE == SPANS) {
+            begin = (i32)blockIdx.z * KEYS_OF_A_SPAN;
+            if (end > begin + KEYS_OF_A_SPAN) end = begin + KEYS_OF_A_SPAN;
+        }
         x = BY_QUERY ? qs : ks;
         y = BY_QUERY ? ups : vs;
         r = BY_QUERY ? ks : qs;
         u = BY_QUERY ? vs : ups;
-        w = ROLE == OUTPUT ? vs : ROLE == TO_QUERY ? ks : ROLE == TO_KEY ? qs : ups;
+        w = ROLE <= SPANS ? vs : ROLE == TO_QUERY ? ks : ROLE == TO_KEY ? qs : ups;
     }
     FN_MEMBER i32 query(i32 own, i32 walked) const { return BY_QUERY ? own : walked; }
     FN_MEMBER i32 key(i32 own, i32 walked) const { return BY_QUERY ? walked : own; }
@@ -104,7 +111,16 @@ template <class C> struct Sofar {
         to[0] = blind ? (C)0 : most + log(sum);
         to[1] = blind ? (C)0 : mean / sum;
     }
+    FN_MEMBER void put_span(C* to) const {
+        to[0] = most;
+        to[1] = sum;
+    }
 };
+
+// What this block's span gives to a query, of all spans: its largest score, the sum of powers, what they found.
+template <class C> FN C* span_of(C* out, i64 row, i32 width) {
+    return out + (row * gridDim.z + blockIdx.z) * (width + 2);
+}
 
 // e^(s - most); where nothing was seen yet, nothing.
 template <class C> FN C power(C s, C most) { return most == -inf(C()) ? (C)0 : exp(s - most); }
@@ -178,7 +194,7 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
 #pragma unroll
             for (int j = 0; j < 4; ++j)
                 s[i][j] = score<ROLE, MASKED>(s[i][j], walk, open, own + i, start + 4 * tc + j, mask, a);
-            if (ROLE == OUTPUT || ROLE == STATS) {
+            if (ROLE <= STATS) {
                 C most = sofar[i].most, sum = 0, mean = 0;
 #pragma unroll
                 for (int j = 0; j < 4; ++j) most = maximum(most, s[i][j]);
@@ -239,6 +255,16 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
         const i64 row = walk.batch * walk.x.rows + own + i;
         if (ROLE == STATS) {
             if (tc == 0) sofar[i].put((C*)out + 2 * row);
+            continue;
+        }
+        if (ROLE == SPANS) {
+            C* to = span_of((C*)out, row, walk.w.width);
+            if (tc == 0 && blockIdx.y == 0) sofar[i].put_span(to);
+#pragma unroll
+            for (int j = 0; j < 4 * W; ++j) {
+                const i32 c = column + j / 4 * 64 + 4 * tc + j % 4;
+                if (c < walk.w.width) to[2 + c] = acc[i][j];
+            }
             continue;
         }
         const C by = ROLE == TO_VALUE ? (C)1 : (C)a.scale;
@@ -366,7 +392,7 @@ FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const flo
                 for (int e = 0; e < 4; ++e)
                     s[m][n][e] = score<ROLE, MASKED>(s[m][n][e], walk, open, own + 16 * m + e / 2 * 8,
                                                      start + 8 * n + 2 * t + e % 2, mask, a);
-            if (ROLE == OUTPUT || ROLE == STATS) {
+            if (ROLE <= STATS) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     Sofar<float>& to = sofar[m][h];
@@ -431,6 +457,18 @@ FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const flo
             if (r >= walk.x.rows) continue;
             if (ROLE == STATS) {
                 if (t == 0) sofar[m][h].put((float*)out + 2 * row);
+                continue;
+            }
+            if (ROLE == SPANS) {
+                float* to = span_of((float*)out, row, walk.w.width);
+                if (t == 0) sofar[m][h].put_span(to);
+#pragma unroll
+                for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const i32 c = 8 * n + 2 * t + e;
+                        if (c < walk.w.width) to[2 + c] = acc[m][n][2 * h + e];
+                    }
                 continue;
             }
             float by = ROLE == TO_VALUE ? 1.0f : (float)a.scale;

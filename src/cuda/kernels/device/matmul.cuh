@@ -13,9 +13,9 @@ FN float multiply_add(float a, float b, float c) { return fma(a, b, c); }
 FN double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
 // out[m, n] = a[m, k] b[k, n]: a tile of 64 x 64 a block of 256 threads, 4 x 4 a thread, k in order.
-// Integers wrap; halves are added in float and rounded once. blockIdx.z is a batch, batch.z on.
-template <class T, template <int> class Geo>
-FN void matmul_tile(const T* a, const T* b, T* out, u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn,
+// Integers wrap; halves are added in float and rounded once, where O is a half. blockIdx.z is a batch, batch.z on.
+template <class T, class O, template <int> class Geo>
+FN void matmul_tile(const T* a, const T* b, O* out, u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn,
                     const Geo<2>& batches) {
     typedef typename Accumulator<T>::A A;
     const int TILE = 64, DEEP = 16;
@@ -59,7 +59,7 @@ FN void matmul_tile(const T* a, const T* b, T* out, u64 first, i64 m, i64 n, i64
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             i64 r = r0 + tr + 16 * i, c = c0 + tc + 16 * j;
-            if (r < m && c < n) out[r * n + c] = As<T>::of(acc[i][j]);
+            if (r < m && c < n) out[r * n + c] = As<O>::of(acc[i][j]);
         }
 }
 

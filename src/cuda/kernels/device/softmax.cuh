@@ -131,17 +131,43 @@ template <int kind, class T, int X, int K, int V> FN void softmax_row(const Row<
     }
 }
 
-// A thread a row, for rows that lie side by side (a dimension other than the last): three reads.
-template <int kind, class T> FN void softmax_column(Row<T> row, T* out, i64 step) {
+// Rows that lie side by side (a dimension other than the last): X of them a block, Y threads each, every Yth
+// element a thread's, in fours. Read once for what has to be known, once more to be written.
+template <int kind, class T, int X, int Y> FN void softmax_column(const Row<T>& row, T* out, i64 step, bool alive) {
     typedef typename Stored<T>::C C;
+    const i64 n = alive ? row.n : 0, first = Y > 1 ? (i64)threadIdx.y : 0;
     C most = -inf(C()), sum = 0;
-    for (i64 j = 0; j < row.n; ++j) most = maximum(most, (C)load(row.p[j * row.step]));
-    for (i64 j = 0; j < row.n; ++j) sum = sum + exp(load(row.p[j * row.step]) - most);
+    for (i64 j = first; j < n; j += 4 * Y) {
+        C x[4];
+#pragma unroll
+        for (int u = 0; u < 4; ++u) x[u] = j + u * Y < n ? (C)load(row.p[(j + u * Y) * row.step]) : -inf(C());
+        const C before = most;
+#pragma unroll
+        for (int u = 0; u < 4; ++u) most = maximum(most, x[u]);
+        if (most == -inf(C())) continue;
+        if (most != before) sum = sum * exp(before - most);
+#pragma unroll
+        for (int u = 0; u < 4; ++u) sum = sum + exp(x[u] - most);
+    }
+    if (Y > 1) {
+        __shared__ C mosts[Y][X], sums[Y][X];
+        mosts[threadIdx.y][threadIdx.x] = most;
+        sums[threadIdx.y][threadIdx.x] = sum;
+        __syncthreads();
+        for (int y = 0; y < Y; ++y) most = maximum(most, mosts[y][threadIdx.x]);
+        sum = 0;
+        for (int y = 0; y < Y; ++y) {
+            const C own = mosts[y][threadIdx.x];
+            if (own == -inf(C())) continue;
+            sum = sum + (own == most ? sums[y][threadIdx.x] : sums[y][threadIdx.x] * exp(own - most));
+        }
+    }
     C log_sum = kind > SAFE_SOFTMAX ? log(sum) : (C)0;
     if (kind == LOGSUMEXP) {
-        out[0] = As<T>::of(log_total(most, log_sum));
+        if (alive && first == 0) out[0] = As<T>::of(log_total(most, log_sum));
     } else {
-        for (i64 j = 0; j < row.n; ++j)
+#pragma unroll 4
+        for (i64 j = first; j < n; j += Y)
             out[j * step] = As<T>::of(soften<kind>((C)load(row.p[j * row.step]), most, sum, log_sum));
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::Test;
 use crate::rig::{code, context, grid, kernel, pin, unpin};
-use cudarc::driver::{DevicePtr, PushKernelArg, result, sys};
+use cudarc::driver::{CudaStream, DevicePtr, PushKernelArg, result, sys};
 use futensor_simulated_driver::Simulator;
+use std::sync::Arc;
 
 pub const TESTS: &[(&str, Test)] = &[
     ("new_memory_is_not_zero", poison),
@@ -19,6 +20,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("freeing_pinned_memory_in_use_is_reported", pinned_in_use),
     ("a_thread_that_launches_is_not_to_make_what_may_wait", stalls),
     ("a_pool_of_ones_own_ends_when_its_memory_is_freed", pools),
+    ("a_pool_gives_out_what_was_freed_by_its_rules", rules),
+    ("whoever_uses_an_address_that_has_a_new_owner_is_reported", stale),
     ("a_silent_peer_brings_nothing_and_says_nothing", silent),
     ("two_thousand_updates_of_four_mebibytes_stay_within_three", updates),
 ];
@@ -245,6 +248,120 @@ fn pools(simulator: &Simulator) {
     }
     stream.synchronize().unwrap();
     simulator.clear_report();
+}
+
+/// A pool that keeps what is freed on it.
+fn keeping() -> sys::CUmemoryPool {
+    let mut pool = std::ptr::null_mut();
+    let mut all = u64::MAX;
+    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: zeros are properties of nothing special; all places can be written.
+    unsafe {
+        let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
+        properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        sys::cuMemPoolCreate(&mut pool, &properties).result().unwrap();
+        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut all).cast()).result().unwrap();
+    }
+    pool
+}
+
+fn from(pool: sys::CUmemoryPool, stream: &CudaStream) -> u64 {
+    let mut x = 0;
+    // SAFETY: the pool and the stream are alive, and the place can be written.
+    unsafe { sys::cuMemAllocFromPoolAsync(&mut x, 1000, pool, stream.cu_stream()) }.result().unwrap();
+    x
+}
+
+fn free(x: u64, stream: &CudaStream) {
+    // SAFETY: allocated by `from`; who uses it afterwards is what the tests are about.
+    unsafe { sys::cuMemFreeAsync(x, stream.cu_stream()) }.result().unwrap();
+}
+
+fn rules(simulator: &Simulator) {
+    simulator.reuse(true);
+    let context = context(0);
+    let [a, b] = [0; 2].map(|_| context.new_stream().unwrap());
+    let pool = keeping();
+    let chances = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC;
+    // What is freed on one stream, and asked for on another.
+    let both = |waits: bool, chance: i32| {
+        let mut chance = chance;
+        // SAFETY: the pool is alive, and a switch is an int.
+        unsafe { sys::cuMemPoolSetAttribute(pool, chances, (&raw mut chance).cast()) }.result().unwrap();
+        let x = from(pool, &a);
+        free(x, &a);
+        let event = a.record_event(None).unwrap();
+        if waits {
+            b.wait(&event).unwrap();
+        }
+        until_idle(simulator);
+        let y = from(pool, &b);
+        free(y, &b);
+        x == y
+    };
+    // The host waits for nothing: a stream knows what it has been told to wait for, or takes its chance.
+    assert!(!both(false, 0) && both(true, 0) && both(false, 1));
+    // Of several the last one freed. On one stream there is nothing to wait for; what was trimmed or is longer comes from elsewhere.
+    let x = from(pool, &a);
+    free(x, &a);
+    until_idle(simulator);
+    let y = from(pool, &a);
+    free(y, &a);
+    until_idle(simulator);
+    // SAFETY: the pool is alive.
+    unsafe { sys::cuMemPoolTrimTo(pool, 0) }.result().unwrap();
+    let z = from(pool, &a);
+    assert!(x == y && y != z);
+    assert_eq!(simulator.stats().reused, 6);
+    free(z, &a);
+    a.synchronize().unwrap();
+    // SAFETY: nothing of it is held.
+    unsafe { sys::cuMemPoolDestroy(pool) }.result().unwrap();
+}
+
+/// Until all that is queued has run, of which the host is not told.
+fn until_idle(simulator: &Simulator) {
+    while simulator.pending() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+fn stale(simulator: &Simulator) {
+    simulator.reuse(true);
+    let context = context(0);
+    let k = kernel(&context, "extern \"C\" __global__ void k(float* x) { x[threadIdx.x] = 1; }");
+    let [a, b] = [0; 2].map(|_| context.new_stream().unwrap());
+    let write = |stream: &Arc<CudaStream>, x: &u64| {
+        // SAFETY: the address has room for so many floats, whosever it is.
+        unsafe { stream.launch_builder(&k).arg(x).launch(grid(1, 32)) }.unwrap();
+    };
+    let pool = keeping();
+    let x = from(pool, &a);
+    a.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    write(&a, &x);
+    let graph = a.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().unwrap();
+    graph.launch().unwrap();
+    free(x, &a);
+    until_idle(simulator);
+    let y = from(pool, &b);
+    assert_eq!((x, simulator.report()), (y, String::new()));
+    write(&b, &y);
+    // An order that is wrong: this address is another's now, and nothing puts the one after the other.
+    write(&a, &x);
+    assert!(simulator.count("race") > 0, "{}", simulator.report());
+    simulator.clear_report();
+    b.synchronize().unwrap();
+    a.synchronize().unwrap();
+    // In order, but whose memory it was is over: a graph remembers.
+    graph.launch().unwrap();
+    assert_eq!(simulator.count("use after free"), 1, "{}", simulator.report());
+    simulator.clear_report();
+    a.synchronize().unwrap();
+    free(y, &b);
+    b.synchronize().unwrap();
+    // SAFETY: nothing of it is held.
+    unsafe { sys::cuMemPoolDestroy(pool) }.result().unwrap();
 }
 
 fn silent(simulator: &Simulator) {
