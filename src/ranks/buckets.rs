@@ -4,8 +4,8 @@
 //! in which a backward pass computes the gradients of parameters. A bucket's call waits for its own
 //! members alone: the first are reduced while the others are still computed.
 
-use super::engine::Combine;
 use super::group::Group;
+use crate::engine::exchange::Combine;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::join::cat;
 

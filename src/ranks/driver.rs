@@ -1,21 +1,21 @@
-//! The one thread of a process that owns the engine.
+//! The one thread of a process that owns an engine.
 //!
 //! It is told of calls in their order, waits for their operands as any task does (by a waker),
 //! starts what the protocol lets go, and polls the engine while anything is under way. Idle, it
 //! sleeps; and it lingers a moment before that, since a call as a rule follows another.
 
-use super::engine::{Call, Engine, Key, What};
 use super::mpi::Mpi;
 use super::protocol::Ticket;
 use super::slot::Slot;
 use crate::DType;
+use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
-use crate::graph::value::{Storage, Value};
+use crate::graph::value::{Buffer, Storage, Value};
 use crate::host::runner::lower_priority;
-use crate::memory::Block;
 use crate::sync::lock_plain as lock;
 use crate::tensor::creation::Arrival;
+use crate::tensor::device::Device;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::future::Future;
@@ -46,7 +46,11 @@ pub(crate) trait Asks: Send + Sync {
     /// A call's operand is there, or has failed.
     fn ready(&self, group: u64, ticket: Ticket, operand: Result<(), String>);
     /// The engine is through with a call.
-    fn done(&self, group: u64, ticket: Ticket, result: Result<(), String>);
+    fn done(&self, group: u64, ticket: Ticket, result: Through);
+    /// The engine has this to say to the other members of a group.
+    fn say(&self, group: u64, words: Words);
+    /// Part of its groups' keys.
+    fn serial(&self) -> u64;
     /// The process ends: this is the last that is heard of it.
     fn leave(&self);
     /// True once it has left, and so has everybody else, or is lost; and whether any is lost.
@@ -86,6 +90,7 @@ enum Order {
     Add(Key, Box<Job>),
     Woken(Key),
     Go(Key),
+    Hear(Key, Words),
     Abort(Key),
     Free(Key),
     Finish,
@@ -99,6 +104,8 @@ struct Inbox {
 }
 
 pub(crate) struct Driver {
+    /// Types that its engine adds up.
+    combines: Vec<DType>,
     inbox: Mutex<Inbox>,
     has_orders: AtomicBool,
     asleep: AtomicBool,
@@ -107,41 +114,53 @@ pub(crate) struct Driver {
     worlds: Mutex<Vec<Weak<dyn Asks>>>,
 }
 
-/// The driver of this process, with its engine.
+/// All that there are: MPI's, without a device, and one a device that has a library of its own.
+static DRIVERS: Mutex<Vec<(Option<usize>, Result<&'static Driver, String>)>> = Mutex::new(Vec::new());
+
+/// The driver of this process that a group goes by, with its engine.
 ///
 /// # Errors
 /// There is no library: where it was looked for, and how to have one.
-pub(crate) fn driver() -> Result<&'static Driver, String> {
-    static DRIVER: OnceLock<Result<&'static Driver, String>> = OnceLock::new();
-    DRIVER
-        .get_or_init(|| {
-            let mpi = Mpi::find()?;
-            let driver: &'static Driver = Box::leak(Box::new(Driver {
-                inbox: Mutex::default(),
-                has_orders: AtomicBool::new(false),
-                asleep: AtomicBool::new(false),
-                thread: OnceLock::new(),
-                done: Condvar::new(),
-                worlds: Mutex::default(),
-            }));
-            let live =
-                move || Living { driver, engine: mpi, jobs: HashMap::new(), started: HashMap::new() }.live();
-            let thread = std::thread::Builder::new().name("futensor-mpi".into()).spawn(live);
-            let handle = thread.map_err(|error| format!("no thread for MPI: {error}"))?;
-            let _ = driver.thread.set(handle.thread().clone());
-            end_in_order(driver);
-            Ok(driver)
-        })
-        .clone()
+pub(crate) fn driver(home: Option<&Device>) -> Result<&'static Driver, String> {
+    let mut drivers = lock(&DRIVERS);
+    // A port lives as long as the process.
+    let of = home.map(|device| &raw const *device.port as usize);
+    if let Some((_, driver)) = drivers.iter().find(|(other, _)| *other == of) {
+        return driver.clone();
+    }
+    let exchange = home.and_then(|device| device.port.runner.exchange(device.port));
+    let driver = exchange.unwrap_or_else(|| Mpi::find().map(|mpi| Box::new(mpi) as _)).and_then(start);
+    drivers.push((of, driver.clone()));
+    driver
 }
 
-static ENDS: OnceLock<&'static Driver> = OnceLock::new();
+fn start(engine: Box<dyn Engine>) -> Result<&'static Driver, String> {
+    let driver: &'static Driver = Box::leak(Box::new(Driver {
+        combines: DType::ALL.into_iter().filter(|&dtype| engine.combines(dtype)).collect(),
+        inbox: Mutex::default(),
+        has_orders: AtomicBool::new(false),
+        asleep: AtomicBool::new(false),
+        thread: OnceLock::new(),
+        done: Condvar::new(),
+        worlds: Mutex::default(),
+    }));
+    let live = move || Living { driver, engine, jobs: HashMap::new(), started: HashMap::new() }.live();
+    let thread = std::thread::Builder::new().name("futensor-exchange".into()).spawn(live);
+    let handle = thread.map_err(|error| format!("no thread for what ranks exchange: {error}"))?;
+    let _ = driver.thread.set(handle.thread().clone());
+    end_in_order(driver);
+    Ok(driver)
+}
 
-/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that.
+/// Those that the end of the process waits for.
+static ENDS: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
+
+/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that. Once for all drivers.
 #[allow(unsafe_code)]
 fn end_in_order(driver: &'static Driver) {
     extern "C" fn end(status: c_int, _: *mut c_void) {
-        if ENDS.get().is_some_and(|driver| !driver.finish()) {
+        let drivers = std::mem::take(&mut *lock(&ENDS));
+        if drivers.into_iter().filter(|driver| !driver.finish()).count() > 0 {
             // SAFETY: it ends this process. What else would be called now are the libraries' own
             // ends, which may wait for the thread that hangs inside one.
             unsafe {
@@ -150,15 +169,18 @@ fn end_in_order(driver: &'static Driver) {
             }
         }
     }
+    let mut ends = lock(&ENDS);
+    ends.push(driver);
+    if ends.len() > 1 {
+        return;
+    }
     #[cfg(target_env = "gnu")]
     {
         unsafe extern "C" {
             fn on_exit(end: extern "C" fn(c_int, *mut c_void), of: *mut c_void) -> c_int;
         }
-        if ENDS.set(driver).is_ok() {
-            // SAFETY: a function of this program's, without state of its own. It does not unwind.
-            unsafe { on_exit(end, null_mut()) };
-        }
+        // SAFETY: a function of this program's, without state of its own. It does not unwind.
+        unsafe { on_exit(end, null_mut()) };
     }
     #[cfg(not(target_env = "gnu"))]
     {
@@ -166,10 +188,8 @@ fn end_in_order(driver: &'static Driver) {
         extern "C" fn end_badly() {
             end(libc::EXIT_FAILURE, null_mut());
         }
-        if ENDS.set(driver).is_ok() {
-            // SAFETY: as above.
-            unsafe { libc::atexit(end_badly) };
-        }
+        // SAFETY: as above.
+        unsafe { libc::atexit(end_badly) };
     }
 }
 
@@ -191,6 +211,14 @@ impl Driver {
 
     pub fn go(&self, ticket: Key) {
         self.order(Order::Go(ticket));
+    }
+
+    pub fn combines(&self, dtype: DType) -> bool {
+        self.combines.contains(&dtype)
+    }
+
+    pub fn hear(&self, group: Key, words: Words) {
+        self.order(Order::Hear(group, words));
     }
 
     pub fn abort(&self, group: Key) {
@@ -246,9 +274,9 @@ impl Wake for Bell {
 }
 
 /// The thread's own.
-struct Living<E> {
+struct Living {
     driver: &'static Driver,
-    engine: E,
+    engine: Box<dyn Engine>,
     jobs: HashMap<Key, Held>,
     started: HashMap<Key, Under>,
 }
@@ -258,7 +286,7 @@ struct Held {
     job: Job,
     waker: Waker,
     from: Option<Box<Value>>,
-    to: Option<Arc<Block>>,
+    to: Option<Arc<dyn Buffer>>,
 }
 
 /// A call that the engine has.
@@ -268,7 +296,7 @@ struct Under {
     gives: Gives,
 }
 
-impl<E: Engine> Living<E> {
+impl Living {
     fn live(mut self) {
         lower_priority(8);
         let mut ended = Vec::new();
@@ -283,6 +311,7 @@ impl<E: Engine> Living<E> {
                     Order::Add(key, job) => self.add(key, *job),
                     Order::Woken(key) => self.look(key),
                     Order::Go(key) => eager = eager.max(EAGER + self.start(key)),
+                    Order::Hear(group, words) => self.engine.hear(group, words),
                     Order::Abort(group) => {
                         self.jobs.retain(|_, held| held.job.group != group);
                         self.engine.abort(group);
@@ -295,6 +324,10 @@ impl<E: Engine> Living<E> {
             for (call, result) in ended.drain(..) {
                 busy = true;
                 self.ends(call, result);
+            }
+            for (group, words) in self.engine.words() {
+                let worlds = self.driver.worlds();
+                worlds.iter().filter(|w| w.serial() == group.0).for_each(|w| w.say(group.1, words.clone()));
             }
             if finishing && self.driver.worlds().iter().all(|world| world.is_over().0) {
                 let lost = self.driver.worlds().iter().any(|world| world.is_over().1);
@@ -364,7 +397,7 @@ impl<E: Engine> Living<E> {
         }
         if let Some((n, port)) = held.job.result {
             let bytes = n * held.job.dtype.size();
-            held.to = port.memory.alloc(bytes);
+            held.to = self.engine.room(&port.memory, bytes);
             if held.to.is_none() && failed.is_none() {
                 let text = format!("out of memory: {bytes} bytes on {}", port.name);
                 failed = Some(Error::new(ErrorKind::OutOfMemory, held.job.op, text, held.job.at));
@@ -393,11 +426,11 @@ impl<E: Engine> Living<E> {
         EAGER_PER_BYTE * bytes.min(1 << 30) as u32
     }
 
-    fn ends(&mut self, call: Call, result: Result<(), String>) {
+    fn ends(&mut self, call: Call, result: Through) {
         let Some(under) = self.started.remove(&call.ticket) else { return };
         let Call { ticket, group, from, to, .. } = call;
         under.slot.bring(match under.gives {
-            Gives::Result => to.map(|block| Value::contiguous(Storage::Shared(block))),
+            Gives::Result => to.map(|buffer| Value::contiguous(Storage::Shared(buffer))),
             Gives::Operand => from.map(|value| *value),
             Gives::Known(value) => Some(value),
         });

@@ -8,7 +8,7 @@
 
 use super::find::{missing, places};
 use crate::dtype::DType;
-use crate::ranks::engine::Combine;
+use crate::engine::exchange::Combine;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
