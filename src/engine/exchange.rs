@@ -73,7 +73,8 @@ pub(crate) struct Call {
     /// Elements that it reads, and that it writes.
     pub reads: usize,
     pub writes: usize,
-    /// Row-major, in host memory or where the engine's own device has its values.
+    /// Row-major, in host memory or where the engine's own device has its values. Where an operand is to be reduced in
+    /// place there is none.
     pub from: Option<Box<Value>>,
     /// Memory that the engine made room in.
     pub to: Option<Arc<dyn Buffer>>,

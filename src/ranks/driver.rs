@@ -11,7 +11,7 @@ use crate::DType;
 use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
-use crate::graph::value::{Buffer, Storage, Value};
+use crate::graph::value::{Buffer, Storage, Value, owners};
 use crate::host::runner::lower_priority;
 use crate::sync::lock_plain as lock;
 use crate::tensor::creation::Arrival;
@@ -73,6 +73,31 @@ pub(crate) struct Job {
     pub gives: Gives,
     pub op: &'static str,
     pub at: &'static Location<'static>,
+}
+
+impl Job {
+    /// This rank's own error, and what the others are told of it.
+    fn fails(&self, error: Error) -> Result<(), String> {
+        let text = error.to_string();
+        self.slot.fail(error);
+        Err(text)
+    }
+}
+
+/// The memory of an operand that nobody else has, for what it is reduced to.
+fn in_place(what: &What, from: &mut Option<Box<Value>>) -> Option<Arc<dyn Buffer>> {
+    let is_own = |value: &Box<Value>| match &value.storage {
+        // On a GPU steps that have been queued may be reading it still.
+        Storage::Shared(buffer) => {
+            value.placed.is_none() && buffer.host().is_some() && buffer.is_reusable() && owners(buffer) == 1
+        }
+        Storage::Inline(_) => false,
+    };
+    let value = from.take_if(|value| matches!(what, What::AllReduce(_)) && is_own(value))?;
+    match value.storage {
+        Storage::Shared(buffer) => Some(buffer),
+        Storage::Inline(_) => None,
+    }
 }
 
 /// What the value of a call is.
@@ -286,7 +311,6 @@ struct Held {
     job: Job,
     waker: Waker,
     from: Option<Box<Value>>,
-    to: Option<Arc<dyn Buffer>>,
 }
 
 /// A call that the engine has.
@@ -379,11 +403,11 @@ impl Living {
 
     fn add(&mut self, key: Key, job: Job) {
         let waker = Waker::from(Arc::new(Bell(self.driver, key)));
-        self.jobs.insert(key, Held { job, waker, from: None, to: None });
+        self.jobs.insert(key, Held { job, waker, from: None });
         self.look(key);
     }
 
-    /// Looks whether a job's operand is there, and makes room for its result.
+    /// Looks whether a job's operand is there.
     fn look(&mut self, key: Key) {
         let Some(held) = self.jobs.get_mut(&key) else { return };
         let mut failed = None;
@@ -395,29 +419,26 @@ impl Living {
             }
             held.job.operand = None;
         }
-        if let Some((n, port)) = held.job.result {
-            let bytes = n * held.job.dtype.size();
-            held.to = self.engine.room(&port.memory, bytes);
-            if held.to.is_none() && failed.is_none() {
-                let text = format!("out of memory: {bytes} bytes on {}", port.name);
-                failed = Some(Error::new(ErrorKind::OutOfMemory, held.job.op, text, held.job.at));
-            }
-        }
         let (world, group) = (held.job.world.clone(), held.job.group);
-        let operand = failed.map_or(Ok(()), |error| {
-            let text = error.to_string();
-            held.job.slot.fail(error);
-            Err(text)
-        });
+        let operand = failed.map_or(Ok(()), |error| held.job.fails(error));
         world.ready(group.1, key.1, operand);
     }
 
     /// Starts a call; how long it is polled eagerly for its size.
     fn start(&mut self, key: Key) -> Duration {
-        let Some(Held { job, from, to, .. }) = self.jobs.remove(&key) else { return Duration::ZERO };
-        let reads = job.reads;
-        let writes = job.result.map_or(0, |(n, _)| n);
-        let group = job.group;
+        let Some(Held { job, mut from, .. }) = self.jobs.remove(&key) else { return Duration::ZERO };
+        let (reads, group, mut writes, mut to) = (job.reads, job.group, 0, None);
+        if let Some((n, port)) = job.result {
+            let bytes = n * job.dtype.size();
+            writes = n;
+            to = in_place(&job.what, &mut from).or_else(|| self.engine.room(&port.memory, bytes));
+            if to.is_none() {
+                let text = format!("out of memory: {bytes} bytes on {}", port.name);
+                let error = Error::new(ErrorKind::OutOfMemory, job.op, text, job.at);
+                job.world.ready(group.1, key.1, job.fails(error));
+                return Duration::ZERO;
+            }
+        }
         let bytes = reads.max(writes) * job.dtype.size();
         let call = Call { ticket: key, group, what: job.what, dtype: job.dtype, reads, writes, from, to };
         let under = Under { world: job.world, slot: job.slot, gives: job.gives };

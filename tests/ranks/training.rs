@@ -2,8 +2,8 @@
 
 use super::stage::{Scene, Stage, block_on};
 use futensor::data::Loader;
-use futensor::nn::{ColumnLinear, Linear, Module, Relu, RowLinear, Sequential};
-use futensor::optim::{AdamW, Optimizer, Sgd, Sharded};
+use futensor::nn::{ColumnLinear, Linear, Module, Parameter, Relu, RowLinear, Sequential};
+use futensor::optim::{AdamW, Optimizer, Sgd, Sharded, Step, Update};
 use futensor::ranks::Combine::Sum;
 use futensor::ranks::Group;
 use futensor::train::Trainer;
@@ -13,6 +13,7 @@ pub fn scenes() -> Vec<Scene> {
     vec![
         Scene::of("training::several_ranks_come_to_the_losses_of_one", 3, same_losses),
         Scene::of("training::gradients_in_many_buckets_are_those_of_one_batch", 2, buckets),
+        Scene::of("training::buckets_are_reduced_while_the_backward_pass_still_runs", 2, overlapped),
         Scene::of("training::a_step_over_several_batches_is_that_of_all_their_rows", 2, accumulated),
         Scene::of("training::moments_shared_out_train_as_whole_ones_do", 3, sharded),
         Scene::of("training::layers_in_parts_give_what_the_whole_gives", 2, layers),
@@ -117,6 +118,46 @@ fn buckets(stage: Stage) {
             assert!((before - gradient - after).abs() < 1e-4, "{before} - {gradient} is not {after}");
         }
     }
+}
+
+/// Notes the gradients that it is given.
+struct Noting(Vec<Parameter>, Vec<TensorFuture>);
+
+impl Optimizer for Noting {
+    fn parameters(&self) -> &[Parameter] {
+        &self.0
+    }
+    fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+        self.1 = gradients.iter().flatten().cloned().collect();
+        Update::new("Noting", &self.0, gradients).map_or_else(|refused| refused, Update::step)
+    }
+    fn lr(&self) -> f64 {
+        0.0
+    }
+    fn set_lr(&mut self, _: f64) {}
+}
+
+/// The first parameter's gradient is not there until that of the last, in another bucket, has been reduced.
+fn overlapped(stage: Stage) {
+    let (group, device) = (stage.join(), Device::cpu());
+    // Each more than a bucket.
+    let parameters: Vec<Parameter> = (0..2).map(|_| Parameter::new(device.ones([1100, 1000]))).collect();
+    let (opens, gate) = futures::channel::oneshot::channel();
+    let late = device.from_future([1], gate);
+    let mut noting = Noting(parameters.clone(), Vec::new());
+    let trainer = Trainer::new([&device]).with_group(&group);
+    let batch = trainer.prepare_batch(&[&device.ones([1])]);
+    let net = futensor::nn::from_fn(|x| x.clone());
+    let loss = trainer.step(&net, &mut noting, &batch, |_| {
+        (parameters[0].value() * &late).sum_all() + (parameters[1].value() * 3.0).sum_all()
+    });
+    let last = block_on(noting.1[1].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
+    assert!(last.iter().all(|x| (x - 3.0).abs() < 1e-6), "{last:?}");
+    assert!(!noting.1[0].is_ready() && !loss.is_ready(), "there was nothing to overlap");
+    opens.send(vec![5.0f32]).expect("it is awaited");
+    let first = block_on(noting.1[0].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
+    assert!(first.iter().all(|x| (x - 5.0).abs() < 1e-6), "{first:?}");
+    block_on(&loss).expect("a loss");
 }
 
 /// The parameters after three steps, each over so many rows in batches of these sizes, and the losses.

@@ -2,7 +2,7 @@
 
 use super::stage::{Scene, Stage, block_on, settle};
 use futensor::ranks::Combine::{Max, Min, Product, Sum};
-use futensor::{DType, grad};
+use futensor::{CpuOptions, DType, Device, grad};
 
 pub fn scenes() -> Vec<Scene> {
     vec![
@@ -12,6 +12,7 @@ pub fn scenes() -> Vec<Scene> {
         Scene::of("values::a_collective_runs_though_nobody_holds_its_result", 2, dropped),
         Scene::of("values::gradients_go_back_through_ranks", 2, gradients),
         Scene::of("values::splits_of_splits_work_apart", 4, splits),
+        Scene::of("values::a_sum_takes_the_place_of_an_operand_that_nobody_else_has", 2, in_place),
         Scene::of("values::views_constants_and_nothing_at_all_can_be_sent", 2, layouts),
         Scene::of("values::calls_that_differ_are_an_error_on_every_rank", 2, differ),
         Scene::of("values::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on", 3, operand),
@@ -149,6 +150,29 @@ pub fn splits(stage: Stage) {
         drop(short);
         assert_eq!(block_on(sum.item::<f32>()).unwrap(), 6.0);
     }
+}
+
+/// Whoever made the operand lets go of it a moment after it is there: so some of these, if not all.
+fn in_place(stage: Stage) {
+    const N: usize = 1 << 20;
+    let group = stage.join();
+    let mut once = 0;
+    for _ in 0..10 {
+        let device = Device::cpu_with(CpuOptions::default().threads(1));
+        let (opens, gate) = futures::channel::oneshot::channel();
+        let x = device.from_future([1], gate).expand([N]) * 2.0;
+        let sum = x.all_reduce(&group, Sum);
+        drop(x);
+        opens.send(vec![1.5f32]).expect("it is awaited");
+        assert_eq!(block_on(sum.narrow(0, N - 2, 2).to_vec::<f32>()).expect("a sum"), [6.0; 2]);
+        once += usize::from(device.stats().bytes_peak < 2 * 4 * N);
+        // One that somebody holds is not written over.
+        let y = &sum * 1.0;
+        let twice = y.all_reduce(&group, Sum);
+        assert_eq!(block_on(twice.narrow(0, 0, 1).to_vec::<f32>()).expect("a sum"), [12.0]);
+        assert_eq!(block_on(y.narrow(0, 0, 1).to_vec::<f32>()).expect("what it was"), [6.0]);
+    }
+    assert!(once > 0, "a second buffer each time");
 }
 
 pub fn layouts(stage: Stage) {

@@ -113,7 +113,10 @@ impl Mpi {
             match call.what {
                 What::Open(..) => return Err("a group is opened by itself".into()),
                 What::Barrier => (mpi.ibarrier)(comm, &mut request),
-                What::AllReduce(op) => (mpi.iallreduce)(from, to, writes, dtype, is.op(op), comm, &mut request),
+                What::AllReduce(op) => {
+                    let from = if call.from.is_some() { from } else { table::IN_PLACE };
+                    (mpi.iallreduce)(from, to, writes, dtype, is.op(op), comm, &mut request)
+                }
                 What::Reduce(op, root) => {
                     (mpi.ireduce)(from, to, reads, dtype, is.op(op), root as c_int, comm, &mut request)
                 }

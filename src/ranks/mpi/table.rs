@@ -18,6 +18,8 @@ use std::ptr::null_mut;
 pub(super) type Handle = *mut c_void;
 /// Untyped memory, as MPI takes it: it does not write what it only reads.
 pub(super) type Buf = *mut c_void;
+/// The operand lies where the result is to be: the same in both tables.
+pub(super) const IN_PLACE: Buf = 1 as Buf;
 
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) = $symbol:literal;)* ; $($may:ident: fn($($given:ty),*) = $maybe:literal;)*) => {
