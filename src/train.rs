@@ -287,12 +287,13 @@ impl Trainer {
             });
         }
         let mut mean = mean.expect("a step is over a batch at least");
+        let sums = optimizer.sums_over_ranks();
         called_from(at, || {
             // As a step alone would fail; other ranks are told by the loss.
             if let Some(loss) = failed {
-                return self.of_all(&[], &mut mean, |_| optimizer.minimize(&loss)).gate(&mean, at);
+                return self.of_all(&[], sums, &mut mean, |_| optimizer.minimize(&loss)).gate(&mean, at);
             }
-            self.of_all(&gradients, &mut mean, |all| optimizer.step_some(all)).gate(&mean, at)
+            self.of_all(&gradients, sums, &mut mean, |all| optimizer.step_some(all)).gate(&mean, at)
         })
     }
 
@@ -318,17 +319,19 @@ impl Trainer {
         &loss * (number(own) / &*whole)
     }
 
-    /// Steps with the gradients of all ranks, and makes the loss that of all.
+    /// Steps with the gradients of all ranks, unless the optimizer sums them up itself, and makes the loss
+    /// that of all.
     #[cfg_attr(not(all(feature = "ranks", unix)), allow(unused_variables))]
     fn of_all(
         &self,
         gradients: &[Option<TensorFuture>],
+        is_summing: bool,
         mean: &mut TensorFuture,
         step: impl FnOnce(&[Option<TensorFuture>]) -> Step,
     ) -> Step {
         #[cfg(all(feature = "ranks", unix))]
         if let Some(group) = &self.group {
-            let step = step(&summed(gradients, group));
+            let step = if is_summing { step(gradients) } else { step(&summed(gradients, group)) };
             *mean = mean.all_reduce(group, Combine::Sum);
             return step;
         }

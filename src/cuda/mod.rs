@@ -14,6 +14,8 @@ pub(crate) mod convolution;
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
 mod devices;
+#[cfg(all(feature = "cuda", feature = "ranks", unix))]
+mod exchange;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 pub(crate) mod gpu;
 // Checked by the package `tests/nvrtc` too.

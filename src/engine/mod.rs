@@ -3,6 +3,8 @@
 
 pub(crate) mod desk;
 pub(crate) mod events;
+#[cfg(all(feature = "ranks", unix))]
+pub(crate) mod exchange;
 pub(crate) mod fused;
 pub(crate) mod intake;
 pub(crate) mod limits;

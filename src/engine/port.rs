@@ -7,6 +7,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(all(feature = "ranks", unix))]
+use super::exchange::Engine;
 use super::intake::{Attendance, Intake, Linked};
 use super::limits::Limits;
 use super::pressure::{Pressure, QueueLimits};
@@ -78,6 +80,12 @@ pub(crate) trait Runner: Send + Sync {
     fn lend(&self, value: &Value, _shape: &Shape, _to: &dyn Runner) -> Option<Value> {
         // Values are immutable: host devices share their elements.
         Some(value.clone())
+    }
+    /// What carries values of this device's from rank to rank, where it has a library of its own for
+    /// that; or why it has not. It is asked where a group is to go by this device.
+    #[cfg(all(feature = "ranks", unix))]
+    fn exchange(&self, _port: &'static Port) -> Option<Result<Box<dyn Engine>, String>> {
+        None
     }
     /// For tests, and to reach what only one kind of device has (a GPU's hardware name, say).
     #[allow(dead_code)]

@@ -1,5 +1,6 @@
 //! Adam and AdamW.
 
+use super::state::{State, Taken};
 use super::{AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share, trained, update};
 use crate::dtype::DType;
 use crate::error::Error;
@@ -77,6 +78,29 @@ impl Core {
         self.powers =
             Some(Powers { mean: update.keep(mean, old.mean), square: update.keep(square, old.square) });
         counted
+    }
+
+    fn state(&self) -> State {
+        let kept = self.moments.iter().enumerate().filter_map(|(i, kept)| Some((i, kept.as_ref()?)));
+        let moments = kept
+            .flat_map(|(i, kept)| [(format!("{i}.mean"), &kept.mean), (format!("{i}.square"), &kept.square)]);
+        let powers = self.powers.iter();
+        let powers = powers.flat_map(|p| [("mean_power".into(), &p.mean), ("square_power".into(), &p.square)]);
+        moments.chain(powers).map(|(name, value)| (name, value.clone())).collect()
+    }
+
+    #[track_caller]
+    fn load_state(&mut self, name: &str, state: State) -> Result<(), Error> {
+        let mut state = Taken::new(name, &self.parameters, state)?;
+        let mut two = |mean: &str, square: &str| Some((state.take(mean)?, state.take(square)?));
+        let powers = two("mean_power", "square_power").map(|(mean, square)| Powers { mean, square });
+        let moments = (0..self.parameters.len()).map(|i| {
+            two(&format!("{i}.mean"), &format!("{i}.square")).map(|(mean, square)| Moments { mean, square })
+        });
+        let moments = moments.collect();
+        state.end()?;
+        (self.powers, self.moments) = (powers, moments);
+        Ok(())
     }
 
     #[track_caller]
@@ -213,6 +237,13 @@ macro_rules! adams {
             }
             fn error(&self) -> Option<Error> {
                 self.0.error(stringify!($Name))
+            }
+            fn state(&self) -> State {
+                self.0.state()
+            }
+            #[track_caller]
+            fn load_state(&mut self, state: State) -> Result<(), Error> {
+                self.0.load_state(stringify!($Name), state)
             }
             fn lr(&self) -> f64 {
                 self.0.lr

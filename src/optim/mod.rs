@@ -12,12 +12,18 @@ mod adam;
 mod clip;
 mod schedule;
 mod sgd;
+#[cfg(all(feature = "ranks", unix))]
+mod sharded;
+mod state;
 mod update;
 
 pub use adam::{Adam, AdamW};
 pub use clip::{clip_grad_norm, clip_grad_value};
 pub use schedule::{Constant, Cosine, Schedule, StepDecay, Warmup};
 pub use sgd::Sgd;
+#[cfg(all(feature = "ranks", unix))]
+pub use sharded::Sharded;
+pub use state::State;
 pub use update::{Step, Update};
 
 use crate::error::{Error, ErrorKind};
@@ -25,6 +31,7 @@ use crate::nn::{Parameter, values};
 use crate::tensor::build::{self, called_from};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::gradient::some_gradients;
+use state::Taken;
 use std::panic::Location;
 
 /// Replaces a model's parameters, step by step, by what lowers the loss.
@@ -80,6 +87,43 @@ pub trait Optimizer {
         None
     }
 
+    /// What it keeps beside the parameters, by name: to be saved with them, and to go on from. Names are those
+    /// of this library's optimizers, and of a parameter's elements there is as much as the parameter has.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter, optim::{Adam, Optimizer}};
+    /// let device = Device::cpu();
+    /// let (w, v) = (Parameter::new(device.ones([2])), Parameter::new(device.ones([2])));
+    /// let (mut a, mut b) = (Adam::new(vec![w.clone()], 0.1), Adam::new(vec![v.clone()], 0.1));
+    /// a.step(&[device.full([2], 3.0)]).detach();
+    /// v.set(w.value());
+    /// b.load_state(a.state())?;                                       // or what was saved of it
+    /// a.step(&[device.ones([2])]).detach();
+    /// b.step(&[device.ones([2])]).detach();
+    /// assert_eq!(v.value().to_vec::<f32>().await?, w.value().to_vec::<f32>().await?);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "state_dict")]
+    fn state(&self) -> State {
+        State::new()
+    }
+
+    /// Goes on from a [`state`](Self::state), of this optimizer or another one of its kind.
+    ///
+    /// # Errors
+    /// What is of another shape than its parameter, or nothing that it keeps.
+    #[doc(alias = "load_state_dict")]
+    #[track_caller]
+    fn load_state(&mut self, state: State) -> Result<(), Error> {
+        Taken::new("load_state", self.parameters(), state)?.end()
+    }
+
+    /// It sums the gradients of a group's ranks by itself: `Sharded` does.
+    fn sums_over_ranks(&self) -> bool {
+        false
+    }
+
     /// The learning rate.
     fn lr(&self) -> f64;
 
@@ -111,6 +155,16 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
     fn error(&self) -> Option<Error> {
         (**self).error()
+    }
+    fn state(&self) -> State {
+        (**self).state()
+    }
+    #[track_caller]
+    fn load_state(&mut self, state: State) -> Result<(), Error> {
+        called_from(Location::caller(), || (**self).load_state(state))
+    }
+    fn sums_over_ranks(&self) -> bool {
+        (**self).sums_over_ranks()
     }
     fn lr(&self) -> f64 {
         (**self).lr()

@@ -1,5 +1,6 @@
 //! Stochastic gradient descent.
 
+use super::state::{State, Taken};
 use super::{AMOUNT, Optimizer, Step, Update, checked, is_amount, trained, update};
 use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
@@ -193,6 +194,28 @@ impl Optimizer for Sgd {
             wrong.then(|| Error::new(ErrorKind::Argument, "Sgd", text, self.at))
         };
         checked("Sgd", &numbers, self.at).or_else(nesterov)
+    }
+
+    fn state(&self) -> State {
+        let kept = self.velocities.iter().enumerate().filter_map(|(i, kept)| Some((i, kept.as_ref()?)));
+        let all = kept.flat_map(|(i, Velocity { value, share })| {
+            let share = share.iter().map(move |share| (format!("share.{i}"), share.clone()));
+            share.chain([(format!("{i}.velocity"), value.clone())])
+        });
+        all.collect()
+    }
+
+    #[track_caller]
+    fn load_state(&mut self, state: State) -> Result<(), Error> {
+        let mut state = Taken::new("Sgd", &self.parameters, state)?;
+        let velocities = (0..self.parameters.len()).map(|i| {
+            let share = state.take(&format!("share.{i}"));
+            state.take(&format!("{i}.velocity")).map(|value| Velocity { value, share })
+        });
+        let velocities = velocities.collect();
+        state.end()?;
+        self.velocities = velocities;
+        Ok(())
     }
 
     fn lr(&self) -> f64 {

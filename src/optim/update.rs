@@ -260,6 +260,19 @@ pub(super) fn replaced(
     step
 }
 
+/// A step whose new values are there already, or on their way: taken by all of them, or by none where one of them
+/// fails or another step is not taken.
+#[cfg(all(feature = "ranks", unix))]
+pub(super) fn taken(parameters: &[Parameter], new: &[Option<TensorFuture>], after: &Step, at: At) -> Step {
+    let (step, _) = Step::of(new.iter().flatten().chain([&after.0]), at);
+    for (parameter, new) in parameters.iter().zip(new) {
+        let Some(new) = new else { continue };
+        let old = parameter.value().stop_gradient();
+        parameter.set(build::gate_else(new, &old, &step.0.to_device(&old.device()), at));
+    }
+    step
+}
+
 /// A step of these parameters that is not taken.
 pub(super) fn refused(parameters: &[Parameter], error: Error, at: At) -> Step {
     let device = parameters.iter().find_map(Parameter::device);

@@ -4,8 +4,8 @@
 //! in which a backward pass computes the gradients of parameters. A bucket's call waits for its own
 //! members alone: the first are reduced while the others are still computed.
 
-use super::engine::Combine;
 use super::group::Group;
+use crate::engine::exchange::Combine;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::join::cat;
 
@@ -17,9 +17,15 @@ const BUCKET_BYTES: usize = 4 << 20;
 #[track_caller]
 pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Option<TensorFuture>> {
     let mut out = values.to_vec();
-    if group.size() == 1 {
-        return out;
+    if group.size() > 1 {
+        buckets(values).iter().for_each(|bucket| reduce(bucket, &mut out, group));
     }
+    out
+}
+
+/// The values that go together, by number, as they come.
+pub(crate) fn buckets(values: &[Option<TensorFuture>]) -> Vec<Vec<usize>> {
+    let mut all = Vec::new();
     let mut bucket: Vec<usize> = Vec::new();
     let bytes = |i: usize| values[i].as_ref().map_or(0, |x| x.numel() * x.dtype().size());
     let alike = |i: usize, j: usize| match (&values[i], &values[j]) {
@@ -29,12 +35,12 @@ pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Opti
     for i in (0..values.len()).rev().filter(|&i| values[i].is_some()) {
         let full = bucket.iter().map(|&j| bytes(j)).sum::<usize>() + bytes(i) > BUCKET_BYTES;
         if bucket.first().is_some_and(|&first| full || !alike(first, i)) {
-            reduce(&std::mem::take(&mut bucket), &mut out, group);
+            all.push(std::mem::take(&mut bucket));
         }
         bucket.push(i);
     }
-    reduce(&bucket, &mut out, group);
-    out
+    all.extend((!bucket.is_empty()).then_some(bucket));
+    all
 }
 
 /// Reduces a bucket in one call, and puts each value back.
@@ -42,7 +48,6 @@ pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Opti
 fn reduce(bucket: &[usize], out: &mut [Option<TensorFuture>], group: &Group) {
     let values: Vec<TensorFuture> = bucket.iter().filter_map(|&i| out[i].clone()).collect();
     let sum = match &values[..] {
-        [] => return,
         [one] => return out[bucket[0]] = Some(one.all_reduce(group, Combine::Sum)),
         several => {
             let flat: Vec<TensorFuture> = several.iter().map(|x| x.reshape([x.numel()])).collect();

@@ -1,21 +1,20 @@
 //! Collectives as ops: methods of values.
 
 use super::driver::Gives;
-use super::engine::{Combine, What};
 use super::gradients::{OfCollective, Rule};
 use super::group::{Asked, Group, Waiting};
-use super::mpi::combines;
 use super::protocol::message::Lane;
 use super::slot::End;
 use crate::completion::TRACED;
 use crate::dtype::DType;
+use crate::engine::exchange::{Combine, What};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::Op;
 use crate::graph::operation::{Meta, Refusal};
 use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::shape::{Layout, Shape};
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, called_from};
 use crate::tensor::creation::sourced;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -174,7 +173,6 @@ impl Group {
             let error = Error::new(refusal.kind, "recv", refusal.message, at);
             return build::failed(device.port, meta, error, at);
         }
-        let memory = if device.port.in_memory { device.port } else { Device::cpu().port };
         let asked = Asked {
             op: "recv",
             lane: Lane::Recv(from),
@@ -182,7 +180,7 @@ impl Group {
             text: format!("a value of {dtype} {shape}"),
             dtype,
             operand: None,
-            result: Some((shape.numel(), memory)),
+            result: Some((shape.numel(), self.memory(device))),
             gives: Gives::Result,
             at,
         };
@@ -218,7 +216,7 @@ fn combined(
     at: At,
     rule: impl Fn(&TensorFuture) -> Result<(What, Shape, Gives, Rule), Refusal>,
 ) -> TensorFuture {
-    if !combines(x.dtype()) && group.size() > 1 {
+    if !group.combines(x.dtype()) {
         return combined(op, &x.to_dtype(DType::F32), group, combine, at, rule).to_dtype(x.dtype());
     }
     collective(op, x, group, at, |x| {
@@ -253,10 +251,7 @@ fn collective(
         return x.clone();
     }
     let text = format!("{what:?} of {} {}", x.dtype(), x.shape());
-    let result = matches!(gives, Gives::Result).then(|| {
-        let port = if x.port().in_memory { x.port() } else { Device::cpu().port };
-        (shape.numel(), port)
-    });
+    let result = matches!(gives, Gives::Result).then(|| (shape.numel(), group.memory(&x.device())));
     let asked =
         Asked { op, lane: Lane::All, what, text, dtype: x.dtype(), operand: Some(x), result, gives, at };
     let value = value_of(group, asked, &x.device(), Meta { shape, dtype: x.dtype() });
@@ -280,6 +275,12 @@ fn on_tape(
 
 /// The value that a call gives, on a device.
 fn value_of(group: &Group, asked: Asked<'_>, device: &Device, meta: Meta) -> TensorFuture {
+    let (at, home) = (asked.at, group.home(device));
+    let value = value_at(group, asked, home, meta);
+    if home == device { value } else { called_from(at, || value.to_device(device)) }
+}
+
+fn value_at(group: &Group, asked: Asked<'_>, device: &Device, meta: Meta) -> TensorFuture {
     let (op, at, port) = (asked.op, asked.at, device.port);
     let slot = match group.call(asked) {
         Ok(slot) => slot,

@@ -1,21 +1,21 @@
-//! The one thread of a process that owns the engine.
+//! The one thread of a process that owns an engine.
 //!
 //! It is told of calls in their order, waits for their operands as any task does (by a waker),
 //! starts what the protocol lets go, and polls the engine while anything is under way. Idle, it
 //! sleeps; and it lingers a moment before that, since a call as a rule follows another.
 
-use super::engine::{Call, Engine, Key, What};
 use super::mpi::Mpi;
 use super::protocol::Ticket;
 use super::slot::Slot;
 use crate::DType;
+use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
-use crate::graph::value::{Storage, Value};
+use crate::graph::value::{Buffer, Storage, Value, owners};
 use crate::host::runner::lower_priority;
-use crate::memory::Block;
 use crate::sync::lock_plain as lock;
 use crate::tensor::creation::Arrival;
+use crate::tensor::device::Device;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::future::Future;
@@ -46,7 +46,11 @@ pub(crate) trait Asks: Send + Sync {
     /// A call's operand is there, or has failed.
     fn ready(&self, group: u64, ticket: Ticket, operand: Result<(), String>);
     /// The engine is through with a call.
-    fn done(&self, group: u64, ticket: Ticket, result: Result<(), String>);
+    fn done(&self, group: u64, ticket: Ticket, result: Through);
+    /// The engine has this to say to the other members of a group.
+    fn say(&self, group: u64, words: Words);
+    /// Part of its groups' keys.
+    fn serial(&self) -> u64;
     /// The process ends: this is the last that is heard of it.
     fn leave(&self);
     /// True once it has left, and so has everybody else, or is lost; and whether any is lost.
@@ -71,6 +75,31 @@ pub(crate) struct Job {
     pub at: &'static Location<'static>,
 }
 
+impl Job {
+    /// This rank's own error, and what the others are told of it.
+    fn fails(&self, error: Error) -> Result<(), String> {
+        let text = error.to_string();
+        self.slot.fail(error);
+        Err(text)
+    }
+}
+
+/// The memory of an operand that nobody else has, for what it is reduced to.
+fn in_place(what: &What, from: &mut Option<Box<Value>>) -> Option<Arc<dyn Buffer>> {
+    let is_own = |value: &Box<Value>| match &value.storage {
+        // On a GPU steps that have been queued may be reading it still.
+        Storage::Shared(buffer) => {
+            value.placed.is_none() && buffer.host().is_some() && buffer.is_reusable() && owners(buffer) == 1
+        }
+        Storage::Inline(_) => false,
+    };
+    let value = from.take_if(|value| matches!(what, What::AllReduce(_)) && is_own(value))?;
+    match value.storage {
+        Storage::Shared(buffer) => Some(buffer),
+        Storage::Inline(_) => None,
+    }
+}
+
 /// What the value of a call is.
 #[derive(Clone, Debug)]
 pub(crate) enum Gives {
@@ -86,6 +115,7 @@ enum Order {
     Add(Key, Box<Job>),
     Woken(Key),
     Go(Key),
+    Hear(Key, Words),
     Abort(Key),
     Free(Key),
     Finish,
@@ -99,6 +129,8 @@ struct Inbox {
 }
 
 pub(crate) struct Driver {
+    /// Types that its engine adds up.
+    combines: Vec<DType>,
     inbox: Mutex<Inbox>,
     has_orders: AtomicBool,
     asleep: AtomicBool,
@@ -107,41 +139,53 @@ pub(crate) struct Driver {
     worlds: Mutex<Vec<Weak<dyn Asks>>>,
 }
 
-/// The driver of this process, with its engine.
+/// All that there are: MPI's, without a device, and one a device that has a library of its own.
+static DRIVERS: Mutex<Vec<(Option<usize>, Result<&'static Driver, String>)>> = Mutex::new(Vec::new());
+
+/// The driver of this process that a group goes by, with its engine.
 ///
 /// # Errors
 /// There is no library: where it was looked for, and how to have one.
-pub(crate) fn driver() -> Result<&'static Driver, String> {
-    static DRIVER: OnceLock<Result<&'static Driver, String>> = OnceLock::new();
-    DRIVER
-        .get_or_init(|| {
-            let mpi = Mpi::find()?;
-            let driver: &'static Driver = Box::leak(Box::new(Driver {
-                inbox: Mutex::default(),
-                has_orders: AtomicBool::new(false),
-                asleep: AtomicBool::new(false),
-                thread: OnceLock::new(),
-                done: Condvar::new(),
-                worlds: Mutex::default(),
-            }));
-            let live =
-                move || Living { driver, engine: mpi, jobs: HashMap::new(), started: HashMap::new() }.live();
-            let thread = std::thread::Builder::new().name("futensor-mpi".into()).spawn(live);
-            let handle = thread.map_err(|error| format!("no thread for MPI: {error}"))?;
-            let _ = driver.thread.set(handle.thread().clone());
-            end_in_order(driver);
-            Ok(driver)
-        })
-        .clone()
+pub(crate) fn driver(home: Option<&Device>) -> Result<&'static Driver, String> {
+    let mut drivers = lock(&DRIVERS);
+    // A port lives as long as the process.
+    let of = home.map(|device| &raw const *device.port as usize);
+    if let Some((_, driver)) = drivers.iter().find(|(other, _)| *other == of) {
+        return driver.clone();
+    }
+    let exchange = home.and_then(|device| device.port.runner.exchange(device.port));
+    let driver = exchange.unwrap_or_else(|| Mpi::find().map(|mpi| Box::new(mpi) as _)).and_then(start);
+    drivers.push((of, driver.clone()));
+    driver
 }
 
-static ENDS: OnceLock<&'static Driver> = OnceLock::new();
+fn start(engine: Box<dyn Engine>) -> Result<&'static Driver, String> {
+    let driver: &'static Driver = Box::leak(Box::new(Driver {
+        combines: DType::ALL.into_iter().filter(|&dtype| engine.combines(dtype)).collect(),
+        inbox: Mutex::default(),
+        has_orders: AtomicBool::new(false),
+        asleep: AtomicBool::new(false),
+        thread: OnceLock::new(),
+        done: Condvar::new(),
+        worlds: Mutex::default(),
+    }));
+    let live = move || Living { driver, engine, jobs: HashMap::new(), started: HashMap::new() }.live();
+    let thread = std::thread::Builder::new().name("futensor-exchange".into()).spawn(live);
+    let handle = thread.map_err(|error| format!("no thread for what ranks exchange: {error}"))?;
+    let _ = driver.thread.set(handle.thread().clone());
+    end_in_order(driver);
+    Ok(driver)
+}
 
-/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that.
+/// Those that the end of the process waits for.
+static ENDS: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
+
+/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that. Once for all drivers.
 #[allow(unsafe_code)]
 fn end_in_order(driver: &'static Driver) {
     extern "C" fn end(status: c_int, _: *mut c_void) {
-        if ENDS.get().is_some_and(|driver| !driver.finish()) {
+        let drivers = std::mem::take(&mut *lock(&ENDS));
+        if drivers.into_iter().filter(|driver| !driver.finish()).count() > 0 {
             // SAFETY: it ends this process. What else would be called now are the libraries' own
             // ends, which may wait for the thread that hangs inside one.
             unsafe {
@@ -150,15 +194,18 @@ fn end_in_order(driver: &'static Driver) {
             }
         }
     }
+    let mut ends = lock(&ENDS);
+    ends.push(driver);
+    if ends.len() > 1 {
+        return;
+    }
     #[cfg(target_env = "gnu")]
     {
         unsafe extern "C" {
             fn on_exit(end: extern "C" fn(c_int, *mut c_void), of: *mut c_void) -> c_int;
         }
-        if ENDS.set(driver).is_ok() {
-            // SAFETY: a function of this program's, without state of its own. It does not unwind.
-            unsafe { on_exit(end, null_mut()) };
-        }
+        // SAFETY: a function of this program's, without state of its own. It does not unwind.
+        unsafe { on_exit(end, null_mut()) };
     }
     #[cfg(not(target_env = "gnu"))]
     {
@@ -166,10 +213,8 @@ fn end_in_order(driver: &'static Driver) {
         extern "C" fn end_badly() {
             end(libc::EXIT_FAILURE, null_mut());
         }
-        if ENDS.set(driver).is_ok() {
-            // SAFETY: as above.
-            unsafe { libc::atexit(end_badly) };
-        }
+        // SAFETY: as above.
+        unsafe { libc::atexit(end_badly) };
     }
 }
 
@@ -191,6 +236,14 @@ impl Driver {
 
     pub fn go(&self, ticket: Key) {
         self.order(Order::Go(ticket));
+    }
+
+    pub fn combines(&self, dtype: DType) -> bool {
+        self.combines.contains(&dtype)
+    }
+
+    pub fn hear(&self, group: Key, words: Words) {
+        self.order(Order::Hear(group, words));
     }
 
     pub fn abort(&self, group: Key) {
@@ -246,9 +299,9 @@ impl Wake for Bell {
 }
 
 /// The thread's own.
-struct Living<E> {
+struct Living {
     driver: &'static Driver,
-    engine: E,
+    engine: Box<dyn Engine>,
     jobs: HashMap<Key, Held>,
     started: HashMap<Key, Under>,
 }
@@ -258,7 +311,6 @@ struct Held {
     job: Job,
     waker: Waker,
     from: Option<Box<Value>>,
-    to: Option<Arc<Block>>,
 }
 
 /// A call that the engine has.
@@ -268,7 +320,7 @@ struct Under {
     gives: Gives,
 }
 
-impl<E: Engine> Living<E> {
+impl Living {
     fn live(mut self) {
         lower_priority(8);
         let mut ended = Vec::new();
@@ -283,6 +335,7 @@ impl<E: Engine> Living<E> {
                     Order::Add(key, job) => self.add(key, *job),
                     Order::Woken(key) => self.look(key),
                     Order::Go(key) => eager = eager.max(EAGER + self.start(key)),
+                    Order::Hear(group, words) => self.engine.hear(group, words),
                     Order::Abort(group) => {
                         self.jobs.retain(|_, held| held.job.group != group);
                         self.engine.abort(group);
@@ -295,6 +348,10 @@ impl<E: Engine> Living<E> {
             for (call, result) in ended.drain(..) {
                 busy = true;
                 self.ends(call, result);
+            }
+            for (group, words) in self.engine.words() {
+                let worlds = self.driver.worlds();
+                worlds.iter().filter(|w| w.serial() == group.0).for_each(|w| w.say(group.1, words.clone()));
             }
             if finishing && self.driver.worlds().iter().all(|world| world.is_over().0) {
                 let lost = self.driver.worlds().iter().any(|world| world.is_over().1);
@@ -346,11 +403,11 @@ impl<E: Engine> Living<E> {
 
     fn add(&mut self, key: Key, job: Job) {
         let waker = Waker::from(Arc::new(Bell(self.driver, key)));
-        self.jobs.insert(key, Held { job, waker, from: None, to: None });
+        self.jobs.insert(key, Held { job, waker, from: None });
         self.look(key);
     }
 
-    /// Looks whether a job's operand is there, and makes room for its result.
+    /// Looks whether a job's operand is there.
     fn look(&mut self, key: Key) {
         let Some(held) = self.jobs.get_mut(&key) else { return };
         let mut failed = None;
@@ -362,29 +419,26 @@ impl<E: Engine> Living<E> {
             }
             held.job.operand = None;
         }
-        if let Some((n, port)) = held.job.result {
-            let bytes = n * held.job.dtype.size();
-            held.to = port.memory.alloc(bytes);
-            if held.to.is_none() && failed.is_none() {
-                let text = format!("out of memory: {bytes} bytes on {}", port.name);
-                failed = Some(Error::new(ErrorKind::OutOfMemory, held.job.op, text, held.job.at));
-            }
-        }
         let (world, group) = (held.job.world.clone(), held.job.group);
-        let operand = failed.map_or(Ok(()), |error| {
-            let text = error.to_string();
-            held.job.slot.fail(error);
-            Err(text)
-        });
+        let operand = failed.map_or(Ok(()), |error| held.job.fails(error));
         world.ready(group.1, key.1, operand);
     }
 
     /// Starts a call; how long it is polled eagerly for its size.
     fn start(&mut self, key: Key) -> Duration {
-        let Some(Held { job, from, to, .. }) = self.jobs.remove(&key) else { return Duration::ZERO };
-        let reads = job.reads;
-        let writes = job.result.map_or(0, |(n, _)| n);
-        let group = job.group;
+        let Some(Held { job, mut from, .. }) = self.jobs.remove(&key) else { return Duration::ZERO };
+        let (reads, group, mut writes, mut to) = (job.reads, job.group, 0, None);
+        if let Some((n, port)) = job.result {
+            let bytes = n * job.dtype.size();
+            writes = n;
+            to = in_place(&job.what, &mut from).or_else(|| self.engine.room(&port.memory, bytes));
+            if to.is_none() {
+                let text = format!("out of memory: {bytes} bytes on {}", port.name);
+                let error = Error::new(ErrorKind::OutOfMemory, job.op, text, job.at);
+                job.world.ready(group.1, key.1, job.fails(error));
+                return Duration::ZERO;
+            }
+        }
         let bytes = reads.max(writes) * job.dtype.size();
         let call = Call { ticket: key, group, what: job.what, dtype: job.dtype, reads, writes, from, to };
         let under = Under { world: job.world, slot: job.slot, gives: job.gives };
@@ -393,11 +447,11 @@ impl<E: Engine> Living<E> {
         EAGER_PER_BYTE * bytes.min(1 << 30) as u32
     }
 
-    fn ends(&mut self, call: Call, result: Result<(), String>) {
+    fn ends(&mut self, call: Call, result: Through) {
         let Some(under) = self.started.remove(&call.ticket) else { return };
         let Call { ticket, group, from, to, .. } = call;
         under.slot.bring(match under.gives {
-            Gives::Result => to.map(|block| Value::contiguous(Storage::Shared(block))),
+            Gives::Result => to.map(|buffer| Value::contiguous(Storage::Shared(buffer))),
             Gives::Operand => from.map(|value| *value),
             Gives::Known(value) => Some(value),
         });

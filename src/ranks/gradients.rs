@@ -1,9 +1,9 @@
 //! Gradients of collectives, which are collectives themselves. All ranks form theirs alike, so the
 //! calls meet.
 
-use super::engine::Combine::Sum;
 use super::group::Group;
 use crate::Backward;
+use crate::engine::exchange::Combine::Sum;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 
 /// What the gradient of a collective is.

@@ -1,7 +1,6 @@
 //! A group, as users hold it: joined, split, shrunk, and what it is asked for.
 
 use super::driver::{Asks, Gives, Job, driver};
-use super::engine::{Key, What};
 use super::keeper::keep;
 use super::links::Links;
 use super::options::{Options, Plan};
@@ -10,10 +9,12 @@ use super::protocol::{Ended, WORLD};
 use super::slot::{End, Slot, Trouble};
 use super::world::World;
 use crate::dtype::DType;
+use crate::engine::exchange::{Key, What};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::build::At;
 use crate::tensor::creation::Arrival;
+use crate::tensor::device::Device;
 use std::fmt;
 use std::future::Future;
 use std::panic::Location;
@@ -165,7 +166,7 @@ impl Group {
 
     /// Starts the thread of the links.
     fn begin(plan: Plan) -> Result<(Arc<World>, Arc<Slot>), String> {
-        let driver = driver()?;
+        let driver = driver(plan.home.as_ref())?;
         let (links, heard) = Links::new(plan.size).map_err(|error| error.to_string())?;
         let (world, slot) = World::new(&plan, links, driver);
         let asks: Arc<dyn Asks> = world.clone();
@@ -199,7 +200,11 @@ impl Group {
     }
 
     /// Those who say the same color come into a group of their own, in the order of their ranks. All
-    /// members have to call it; it keeps this group as it is.
+    /// members have to call it, and to await it; it keeps this group as it is.
+    ///
+    /// The members agree on who they are from this call on. The library opens the new group when this is polled:
+    /// who drops it takes no part, and a thread that waits for all members inside the library, which some
+    /// can only be given up in, is not begun for a group that nobody wants.
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost), where a member is gone or does not come.
@@ -221,7 +226,7 @@ impl Group {
 
     /// A new group of those members who are left, once all of them ask for it: the way on after a
     /// loss. Who does not ask within the deadline is given up. Without a loss it has the same
-    /// members.
+    /// members. It is to be awaited by all, as [`split`](Self::split) is.
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost) with this rank, where the others have given it up (it
@@ -269,6 +274,27 @@ impl Group {
         Waiting::on(async move { End(slot?).await.map(|_| ()).map_err(|trouble| group.error(trouble, op, at)) })
     }
 
+    /// Whose memory the engine reads and writes for a value of this device's.
+    pub(super) fn memory(&self, device: &Device) -> &'static Port {
+        let home = self.0.world.as_ref().and_then(|membership| membership.0.home.as_ref());
+        match home {
+            Some(home) => home.port,
+            None if device.port.in_memory => device.port,
+            None => Device::cpu().port,
+        }
+    }
+
+    /// The device that a result of the engine's is given to first, for one of this device's.
+    pub(super) fn home<'a>(&'a self, device: &'a Device) -> &'a Device {
+        let home = self.0.world.as_ref().and_then(|membership| membership.0.home.as_ref());
+        home.unwrap_or(device)
+    }
+
+    /// Types that the engine adds up.
+    pub(super) fn combines(&self, dtype: DType) -> bool {
+        self.0.world.as_ref().is_none_or(|membership| membership.0.driver.combines(dtype))
+    }
+
     /// A call of the engine's, queued in the order of this group's calls.
     ///
     /// # Errors
@@ -277,12 +303,8 @@ impl Group {
         let Asked { op, lane, what, text, dtype, operand, result, gives, at } = asked;
         let world = &self.0.world.as_ref().unwrap_or_else(|| unreachable!("who is alone asks nobody")).0;
         let group = self.0.id;
-        let host = crate::Device::cpu;
         let reads = operand.map_or(0, |x| x.numel());
-        let operand = operand.map(|x| {
-            let to = if x.port().in_memory { x.port() } else { host().port };
-            Arrival::new(x, to, true, at)
-        });
+        let operand = operand.map(|x| Arrival::new(x, self.memory(&x.device()), true, at));
         // The lane's rank is the world's.
         let lane = match lane {
             Lane::All => Lane::All,
@@ -336,7 +358,7 @@ fn error_of(trouble: Trouble, members: &[usize], me: usize, op: &str, at: At) ->
         (FaultKind::Operand, _, Some(name)) => {
             (ErrorKind::Kernel, format!("what {name} was to bring has failed: {text}"))
         }
-        (FaultKind::Engine, _, Some(name)) => (ErrorKind::Kernel, format!("MPI failed on {name}: {text}")),
+        (FaultKind::Engine, _, Some(name)) => (ErrorKind::Kernel, format!("it failed on {name}: {text}")),
         (FaultKind::Calls, ..) => (ErrorKind::Argument, text),
         _ => (ErrorKind::Kernel, text),
     };

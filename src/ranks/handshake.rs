@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const MAGIC: &[u8; 16] = b"futensor-ranks-\n";
 /// Of what is said on the side channel. What is below here never changes with it.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 const GREETING: usize = 16 + 4 + BYTES;
 const HELLO: usize = GREETING + 16 + BYTES;
 
@@ -24,6 +24,8 @@ pub(crate) struct Who {
     pub rank: usize,
     pub size: usize,
     pub compares: bool,
+    /// Its values go by a device's own library, not by MPI.
+    pub by_device: bool,
     /// Where it listens, on the machine that it calls from.
     pub port: u16,
 }
@@ -34,7 +36,7 @@ impl Who {
         out[..4].copy_from_slice(&(self.rank as u32).to_le_bytes());
         out[4..8].copy_from_slice(&(self.size as u32).to_le_bytes());
         out[8..10].copy_from_slice(&self.port.to_le_bytes());
-        out[10] = self.compares as u8;
+        (out[10], out[11]) = (self.compares as u8, self.by_device as u8);
         out
     }
 
@@ -42,7 +44,8 @@ impl Who {
         let word =
             |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
         let port = u16::from_le_bytes([bytes[8], bytes[9]]);
-        Who { rank: word(0), size: word(4), compares: bytes[10] != 0, port }
+        let (compares, by_device) = (bytes[10] != 0, bytes[11] != 0);
+        Who { rank: word(0), size: word(4), compares, by_device, port }
     }
 }
 
@@ -74,6 +77,7 @@ enum Verdict {
     Size = 3,
     Taken = 4,
     Compares = 5,
+    Way = 6,
 }
 
 /// Reads all of it before a time, however slowly it comes.
@@ -146,6 +150,9 @@ pub(crate) fn answer(
                 if compares { rank } else { me.rank }
             ),
         ),
+        Who { rank, by_device, .. } if by_device != me.by_device => {
+            (Verdict::Way, way(if by_device { rank } else { me.rank }))
+        }
         Who { rank, .. } if !takes(rank) => {
             (Verdict::Taken, format!("another process has come as rank {rank}, which is here already"))
         }
@@ -163,6 +170,10 @@ pub(crate) fn answer(
         Verdict::Taken => Err(refused(false, text)),
         _ => Err(refused(proved, text)),
     }
+}
+
+fn way(rank: usize) -> String {
+    format!("values are to go by a device's own library on rank {rank}, and by MPI on the other")
 }
 
 /// Calls a member: a link with `rank`.
@@ -200,6 +211,7 @@ pub(crate) fn call(stream: &TcpStream, secret: &Secret, me: Who, rank: usize) ->
                 "calls are to be compared on rank {}, and not on the other",
                 if me.compares { me.rank } else { rank }
             ),
+            6 => way(if me.by_device { me.rank } else { rank }),
             _ => format!("rank {rank} refuses this one"),
         },
     ))
@@ -211,7 +223,7 @@ mod tests {
     use std::net::TcpListener;
 
     fn who(rank: usize) -> Who {
-        Who { rank, size: 2, compares: false, port: 7 }
+        Who { rank, size: 2, compares: false, by_device: false, port: 7 }
     }
 
     /// What the two ends say of each other.

@@ -55,7 +55,8 @@ struct Keeper {
 
 /// Meets the others and keeps the links, until everybody has left. The thread's whole life.
 pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
-    let me = Who { rank: plan.rank, size: plan.size, compares: plan.rules.compares, port: 0 };
+    let (compares, by_device) = (plan.rules.compares, plan.home.is_some());
+    let me = Who { rank: plan.rank, size: plan.size, compares, by_device, port: 0 };
     let until = Instant::now() + plan.rules.arrival;
     let begun = if plan.rank == 0 { open(&plan) } else { call_first(&plan, me, until) };
     let (listener, secret, note, first) = match begun {

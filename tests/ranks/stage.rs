@@ -1,5 +1,6 @@
 //! How a trial starts its ranks, and how a rank finds itself.
 
+use futensor::Device;
 use futensor::ranks::{Group, Options};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,11 @@ pub struct Scene {
 }
 
 impl Scene {
+    /// By NCCL's stand-in, which needs no launcher.
+    pub fn is_on_gpus(&self) -> bool {
+        self.name.starts_with("gpus::")
+    }
+
     /// One that all ranks end well.
     pub const fn of(name: &'static str, ranks: usize, play: fn(Stage)) -> Scene {
         Scene { name, ranks, play, direct: all_end_well }
@@ -40,7 +46,16 @@ impl Stage {
     }
 
     pub fn options(&self) -> Options {
-        Options::default().silence(SILENCE).arrival(Duration::from_secs(20)).deadline(Duration::from_secs(20))
+        let options = Options::default().silence(SILENCE).device(&self.device());
+        options.arrival(Duration::from_secs(20)).deadline(Duration::from_secs(20))
+    }
+
+    /// Whose values the ranks exchange.
+    pub fn device(&self) -> Device {
+        match std::env::var_os("FUTENSOR_SCENE_ON_GPU") {
+            Some(_) => Device::cuda(0).expect("a simulated GPU"),
+            None => Device::cpu(),
+        }
     }
 
     pub fn join(&self) -> Group {

@@ -2,8 +2,8 @@
 
 use super::stage::{Scene, Stage, block_on};
 use futensor::data::Loader;
-use futensor::nn::{ColumnLinear, Linear, Module, Relu, RowLinear, Sequential};
-use futensor::optim::{AdamW, Sgd};
+use futensor::nn::{ColumnLinear, Linear, Module, Parameter, Relu, RowLinear, Sequential};
+use futensor::optim::{AdamW, Optimizer, Sgd, Sharded, Step, Update};
 use futensor::ranks::Combine::Sum;
 use futensor::ranks::Group;
 use futensor::train::Trainer;
@@ -13,7 +13,9 @@ pub fn scenes() -> Vec<Scene> {
     vec![
         Scene::of("training::several_ranks_come_to_the_losses_of_one", 3, same_losses),
         Scene::of("training::gradients_in_many_buckets_are_those_of_one_batch", 2, buckets),
+        Scene::of("training::buckets_are_reduced_while_the_backward_pass_still_runs", 2, overlapped),
         Scene::of("training::a_step_over_several_batches_is_that_of_all_their_rows", 2, accumulated),
+        Scene::of("training::moments_shared_out_train_as_whole_ones_do", 3, sharded),
         Scene::of("training::layers_in_parts_give_what_the_whole_gives", 2, layers),
         Scene::of("training::a_layer_that_does_not_divide_says_so", 3, uneven),
     ]
@@ -118,6 +120,46 @@ fn buckets(stage: Stage) {
     }
 }
 
+/// Notes the gradients that it is given.
+struct Noting(Vec<Parameter>, Vec<TensorFuture>);
+
+impl Optimizer for Noting {
+    fn parameters(&self) -> &[Parameter] {
+        &self.0
+    }
+    fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+        self.1 = gradients.iter().flatten().cloned().collect();
+        Update::new("Noting", &self.0, gradients).map_or_else(|refused| refused, Update::step)
+    }
+    fn lr(&self) -> f64 {
+        0.0
+    }
+    fn set_lr(&mut self, _: f64) {}
+}
+
+/// The first parameter's gradient is not there until that of the last, in another bucket, has been reduced.
+fn overlapped(stage: Stage) {
+    let (group, device) = (stage.join(), Device::cpu());
+    // Each more than a bucket.
+    let parameters: Vec<Parameter> = (0..2).map(|_| Parameter::new(device.ones([1100, 1000]))).collect();
+    let (opens, gate) = futures::channel::oneshot::channel();
+    let late = device.from_future([1], gate);
+    let mut noting = Noting(parameters.clone(), Vec::new());
+    let trainer = Trainer::new([&device]).with_group(&group);
+    let batch = trainer.prepare_batch(&[&device.ones([1])]);
+    let net = futensor::nn::from_fn(|x| x.clone());
+    let loss = trainer.step(&net, &mut noting, &batch, |_| {
+        (parameters[0].value() * &late).sum_all() + (parameters[1].value() * 3.0).sum_all()
+    });
+    let last = block_on(noting.1[1].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
+    assert!(last.iter().all(|x| (x - 3.0).abs() < 1e-6), "{last:?}");
+    assert!(!noting.1[0].is_ready() && !loss.is_ready(), "there was nothing to overlap");
+    opens.send(vec![5.0f32]).expect("it is awaited");
+    let first = block_on(noting.1[0].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
+    assert!(first.iter().all(|x| (x - 5.0).abs() < 1e-6), "{first:?}");
+    block_on(&loss).expect("a loss");
+}
+
 /// The parameters after three steps, each over so many rows in batches of these sizes, and the losses.
 fn steps(trainer: &Trainer, start: usize, sizes: &[usize]) -> (Vec<f32>, Vec<f32>) {
     let device = Device::cpu();
@@ -156,6 +198,68 @@ fn accumulated(stage: Stage) {
     // The ranks have neither the same number of rows nor of batches.
     let own: &[usize] = [&[10, 6][..], &[8, 8, 8]][group.rank()];
     near(&steps(&together, 16 * group.rank(), own), &whole);
+}
+
+/// Steps of a model of its own by an optimizer; the parameters after them.
+fn stepped(group: &Group, net: &Sequential, optimizer: &mut dyn Optimizer, from: usize) -> Vec<f32> {
+    let device = Device::cpu();
+    let trainer = Trainer::new([&device]).with_group(group);
+    device.seed(9);
+    let x = device.randn([48, 6]);
+    for k in from..from + 3 {
+        let own = x.narrow(0, k * 12 % 36 + group.rank() * 12 / group.size(), 12 / group.size());
+        let batch = trainer.prepare_batch(&[&own]);
+        let loss = trainer.step(net, optimizer, &batch, |part| {
+            net.forward(&part[0]).mse_loss(part[0].square().sum_keepdim(1), ())
+        });
+        block_on(&loss).expect("a loss");
+    }
+    net.parameters().iter().flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values")).collect()
+}
+
+/// 32 units of 6 and one of 32 over three ranks: weights divide, and biases do not.
+fn sharded(stage: Stage) {
+    let (group, device) = (stage.join(), Device::cpu());
+    let near = |a: &[f32], b: &[f32]| {
+        assert_eq!(a.len(), b.len());
+        a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 + 1e-3 * b.abs(), "{a} is not {b}"));
+    };
+    let model = || {
+        device.seed(4);
+        net(&device)
+    };
+    let (whole, parts) = (model(), model());
+    let mut adam = AdamW::new(whole.parameters(), 1e-2);
+    let mut own = Sharded::new(parts.parameters(), &group, |own| AdamW::new(own, 1e-2));
+    let wanted = stepped(&Group::alone(), &whole, &mut adam, 0);
+    near(&stepped(&group, &parts, &mut own, 0), &wanted);
+    // What is kept is whole for whoever asks, and any number of ranks goes on from it: one, here.
+    let (kept, saved) = (adam.state(), own.state());
+    assert_eq!(saved.len(), kept.len());
+    for ((name, a), (other, b)) in saved.iter().zip(&kept) {
+        assert_eq!((name, a.dims()), (other, b.dims()));
+        let read =
+            |x: &TensorFuture| block_on(x.to_dtype(futensor::DType::F32).to_vec::<f32>()).expect("a state");
+        near(&read(a), &read(b));
+    }
+    let (again, alone) = (model(), model());
+    again.load_state(parts.state()).expect("the same model");
+    alone.load_state(parts.state()).expect("the same model");
+    let mut resumed = Sharded::new(again.parameters(), &group, |own| AdamW::new(own, 1e-2));
+    resumed.load_state(saved.clone()).expect("the same optimizer");
+    let mut single = AdamW::new(alone.parameters(), 1e-2);
+    single.load_state(saved).expect("an optimizer of one rank");
+    let wanted = stepped(&Group::alone(), &whole, &mut adam, 3);
+    near(&stepped(&group, &again, &mut resumed, 3), &wanted);
+    near(&stepped(&Group::alone(), &alone, &mut single, 3), &wanted);
+    let wrong = vec![("0.mean".to_string(), device.ones([3]))];
+    assert!(single.load_state(wrong).unwrap_err().is_shape());
+    assert!(single.load_state(vec![("velocity".to_string(), device.ones([3]))]).unwrap_err().is_argument());
+    // Each element is kept by one rank.
+    let elements: usize = own.own_parameters().iter().map(|p| p.value().numel()).sum();
+    let sum = device.full([1], elements as f64).all_reduce(&group, Sum);
+    let all: usize = parts.parameters().iter().map(|p| p.value().numel().next_multiple_of(3)).sum();
+    assert_eq!(block_on(sum.item::<f32>()).expect("a sum"), all as f32);
 }
 
 fn values(layers: &[Linear]) -> Vec<Vec<f32>> {

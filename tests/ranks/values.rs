@@ -2,7 +2,7 @@
 
 use super::stage::{Scene, Stage, block_on, settle};
 use futensor::ranks::Combine::{Max, Min, Product, Sum};
-use futensor::{DType, Device, grad};
+use futensor::{CpuOptions, DType, Device, grad};
 
 pub fn scenes() -> Vec<Scene> {
     vec![
@@ -12,6 +12,7 @@ pub fn scenes() -> Vec<Scene> {
         Scene::of("values::a_collective_runs_though_nobody_holds_its_result", 2, dropped),
         Scene::of("values::gradients_go_back_through_ranks", 2, gradients),
         Scene::of("values::splits_of_splits_work_apart", 4, splits),
+        Scene::of("values::a_sum_takes_the_place_of_an_operand_that_nobody_else_has", 2, in_place),
         Scene::of("values::views_constants_and_nothing_at_all_can_be_sent", 2, layouts),
         Scene::of("values::calls_that_differ_are_an_error_on_every_rank", 2, differ),
         Scene::of("values::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on", 3, operand),
@@ -19,9 +20,9 @@ pub fn scenes() -> Vec<Scene> {
     ]
 }
 
-fn collectives(stage: Stage) {
+pub fn collectives(stage: Stage) {
     let group = stage.join();
-    let (r, n, device) = (group.rank(), group.size(), Device::cpu());
+    let (r, n, device) = (group.rank(), group.size(), stage.device());
     assert_eq!(n, 3);
     let x = device.from_vec(vec![r as f32 + 1.0, 10.0 * (r as f32 + 1.0), 0.0], [3]);
     let read = |x: futensor::TensorFuture| block_on(x.to_vec::<f32>()).expect("a value");
@@ -53,9 +54,9 @@ fn collectives(stage: Stage) {
     assert!(x.broadcast(&apart, 3).error().is_some_and(|e| e.is_argument()), "there is no rank 3");
 }
 
-fn types(stage: Stage) {
+pub fn types(stage: Stage) {
     let group = stage.join();
-    let device = Device::cpu();
+    let device = stage.device();
     let mine = device.arange(1, 5, 1) + group.rank() as i64;
     for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
         let sum = mine.to_dtype(dtype).all_reduce(&group, Sum);
@@ -73,9 +74,9 @@ fn types(stage: Stage) {
     assert!(block_on(&wrong).unwrap_err().is_dtype());
 }
 
-fn order(stage: Stage) {
+pub fn order(stage: Stage) {
     let group = stage.join();
-    let device = Device::cpu();
+    let device = stage.device();
     let r = group.rank();
     let mut sums = Vec::new();
     for k in 0..200 {
@@ -96,9 +97,9 @@ fn order(stage: Stage) {
     }
 }
 
-fn dropped(stage: Stage) {
+pub fn dropped(stage: Stage) {
     let group = stage.join();
-    let x = Device::cpu().ones([4]);
+    let x = stage.device().ones([4]);
     for _ in 0..10 {
         let sum = x.all_reduce(&group, Sum);
         if group.rank() == 0 {
@@ -109,9 +110,9 @@ fn dropped(stage: Stage) {
     }
 }
 
-fn gradients(stage: Stage) {
+pub fn gradients(stage: Stage) {
     let group = stage.join();
-    let (r, device) = (group.rank(), Device::cpu());
+    let (r, device) = (group.rank(), stage.device());
     let w = device.from_vec(vec![1.0f32, 2.0], [2]).requires_grad();
     let weights = device.from_vec(vec![r as f32 + 1.0, 10.0], [2]);
     let of =
@@ -130,13 +131,13 @@ fn gradients(stage: Stage) {
     assert!(block_on(&grad(&largest, &[&w])[0]).unwrap_err().is_argument(), "only a sum has one");
 }
 
-fn splits(stage: Stage) {
+pub fn splits(stage: Stage) {
     let group = stage.join();
     let half = block_on(group.split(group.rank() as u64 % 2)).expect("a half");
     assert_eq!((half.size(), half.rank()), (2, group.rank() / 2));
     let one = block_on(half.split(half.rank() as u64)).expect("one alone");
     assert_eq!(one.size(), 1);
-    let x = Device::cpu().full([1], group.rank() as f32);
+    let x = stage.device().full([1], group.rank() as f32);
     let (all, two) = (x.all_reduce(&group, Sum), x.all_reduce(&half, Sum));
     assert_eq!(block_on(two.item::<f32>()).unwrap(), [2.0, 4.0][group.rank() % 2]);
     assert_eq!(block_on(all.item::<f32>()).unwrap(), 6.0);
@@ -151,9 +152,32 @@ fn splits(stage: Stage) {
     }
 }
 
-fn layouts(stage: Stage) {
+/// Whoever made the operand lets go of it a moment after it is there: so some of these, if not all.
+fn in_place(stage: Stage) {
+    const N: usize = 1 << 20;
     let group = stage.join();
-    let device = Device::cpu();
+    let mut once = 0;
+    for _ in 0..10 {
+        let device = Device::cpu_with(CpuOptions::default().threads(1));
+        let (opens, gate) = futures::channel::oneshot::channel();
+        let x = device.from_future([1], gate).expand([N]) * 2.0;
+        let sum = x.all_reduce(&group, Sum);
+        drop(x);
+        opens.send(vec![1.5f32]).expect("it is awaited");
+        assert_eq!(block_on(sum.narrow(0, N - 2, 2).to_vec::<f32>()).expect("a sum"), [6.0; 2]);
+        once += usize::from(device.stats().bytes_peak < 2 * 4 * N);
+        // One that somebody holds is not written over.
+        let y = &sum * 1.0;
+        let twice = y.all_reduce(&group, Sum);
+        assert_eq!(block_on(twice.narrow(0, 0, 1).to_vec::<f32>()).expect("a sum"), [12.0]);
+        assert_eq!(block_on(y.narrow(0, 0, 1).to_vec::<f32>()).expect("what it was"), [6.0]);
+    }
+    assert!(once > 0, "a second buffer each time");
+}
+
+pub fn layouts(stage: Stage) {
+    let group = stage.join();
+    let device = stage.device();
     let x = device.arange(0.0, 6.0, 1.0).reshape([2, 3]);
     assert_eq!(
         block_on(x.t().all_reduce(&group, Sum).to_vec::<f32>()).unwrap(),
@@ -173,8 +197,8 @@ fn layouts(stage: Stage) {
     assert!(block_on(region.call(device.ones([2]))).unwrap_err().message().contains("region"));
 }
 
-fn differ(stage: Stage) {
-    let device = Device::cpu();
+pub fn differ(stage: Stage) {
+    let device = stage.device();
     let mut group = stage.join();
     let r = group.rank();
     // Shape, type, op, order.
@@ -200,9 +224,9 @@ fn differ(stage: Stage) {
     }
 }
 
-fn operand(stage: Stage) {
+pub fn operand(stage: Stage) {
     let group = stage.join();
-    let device = Device::cpu();
+    let device = stage.device();
     let x = if group.rank() == 1 { device.ones([2]) + device.ones([3]) } else { device.ones([2]) };
     let error = block_on(&x.all_reduce(&group, Sum)).unwrap_err();
     match group.rank() {
@@ -216,7 +240,7 @@ fn operand(stage: Stage) {
 
 fn heartbeat(stage: Stage) {
     let group = stage.join();
-    let x = Device::cpu().ones([16 << 20]) * 1.0;
+    let x = stage.device().ones([16 << 20]) * 1.0;
     block_on(&x).expect("it is there");
     let sums: Vec<_> = (0..2).map(|_| x.all_reduce(&group, Sum)).collect();
     // A task beside the wait: it runs at each turn, none of which may be held up.

@@ -72,6 +72,16 @@ impl Context {
     }
 }
 
+/// Has the GPU's context stay until the process ends: for a library that keeps things in it.
+#[cfg(all(feature = "ranks", unix))]
+pub(crate) fn keep(ordinal: usize) {
+    let mut context = null_mut();
+    if let Ok(device) = device(ordinal) {
+        // SAFETY: the place can be written. It is never released.
+        unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) };
+    }
+}
+
 /// Whether cuBLAS is there, looked for once.
 pub(super) fn has_cublas() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();

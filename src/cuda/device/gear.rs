@@ -159,12 +159,12 @@ impl Berth {
 }
 
 /// A buffer as device memory, where it is that.
-pub(super) fn device(buffer: &dyn Buffer) -> Option<&DeviceBuffer> {
+pub(crate) fn device(buffer: &dyn Buffer) -> Option<&DeviceBuffer> {
     buffer.as_any().downcast_ref()
 }
 
 /// The memory of a value's storage on this device, if it is there.
-pub(super) fn here(value: &Value) -> Option<Span> {
+pub(crate) fn here(value: &Value) -> Option<Span> {
     let Storage::Shared(buffer) = &value.storage else { return None };
     if let Some(here) = device(&**buffer) {
         return Some(here.span());

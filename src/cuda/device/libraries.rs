@@ -40,8 +40,7 @@ pub(super) fn find(name: &str, is_there: impl Fn() -> bool) -> bool {
 
 /// All libraries of this name: of the loader's path, then those beside it.
 pub(super) fn all(name: &str) -> Vec<Library> {
-    let names = cudarc::get_lib_name_candidates(name).into_iter().map(PathBuf::from);
-    names.chain(paths(name)).filter_map(|path| open(&path)).collect()
+    files(name).into_iter().map(PathBuf::from).chain(paths(name)).filter_map(|path| open(&path)).collect()
 }
 
 /// That a library was not found, and where was looked.
@@ -50,6 +49,7 @@ pub(super) fn missing(name: &str) -> String {
         "cuda" => "NVIDIA's driver",
         "nvrtc" => "NVRTC, the compiler of kernels",
         "cudnn" => "cuDNN, convolutions",
+        "nccl" => "NCCL, what GPUs exchange",
         _ => "cuBLAS, products of matrices",
     };
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
@@ -94,9 +94,17 @@ fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     list
 }
 
+/// What a library's file may be called.
+fn files(name: &str) -> Vec<String> {
+    let mut files = cudarc::get_lib_name_candidates(name);
+    // Its version is no toolkit's, and NVIDIA's wheel has no other name.
+    files.extend((name == "nccl").then(|| "libnccl.so.2".to_owned()));
+    files
+}
+
 /// The files beside the loader's path.
 fn paths(name: &str) -> impl Iterator<Item = PathBuf> {
-    let files = cudarc::get_lib_name_candidates(name);
+    let files = files(name);
     let all = move |folder: PathBuf| files.clone().into_iter().map(move |file| folder.join(file));
     folders().into_iter().flat_map(all).filter(|file| file.exists())
 }

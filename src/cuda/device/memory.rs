@@ -131,10 +131,31 @@ impl Heap {
         lanes: &Lanes,
         lane: usize,
     ) -> Result<Arc<DeviceBuffer>, Trouble> {
+        let uses = Uses { written: Some(lanes.next(lane)), read: SmallVec::new() };
+        self.counted(bytes, uses, || pool.allocate(lanes.stream(lane), bytes))
+    }
+
+    /// A buffer that no lane writes: whoever does is through with it, as the host has seen, before it is
+    /// given to anybody or dropped. From any thread.
+    #[cfg(all(feature = "ranks", unix))]
+    pub fn beside_lanes(
+        self: &Arc<Heap>,
+        bytes: usize,
+        allocate: impl FnOnce() -> Result<Allocation, Trouble>,
+    ) -> Result<Arc<DeviceBuffer>, Trouble> {
+        self.counted(bytes, Uses::default(), allocate)
+    }
+
+    fn counted(
+        self: &Arc<Heap>,
+        bytes: usize,
+        uses: Uses,
+        allocate: impl FnOnce() -> Result<Allocation, Trouble>,
+    ) -> Result<Arc<DeviceBuffer>, Trouble> {
         if !self.account.count(bytes) {
             return Err(Trouble::OutOfMemory { bytes });
         }
-        let memory = match pool.allocate(lanes.stream(lane), bytes) {
+        let memory = match allocate() {
             Ok(memory) => memory,
             Err(trouble) => {
                 self.account.uncount(bytes);
@@ -142,7 +163,6 @@ impl Heap {
             }
         };
         self.live.fetch_add(1, SeqCst);
-        let uses = Uses { written: Some(lanes.next(lane)), read: SmallVec::new() };
         Ok(Arc::new(DeviceBuffer { memory, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
     }
 

@@ -53,6 +53,8 @@ mod libraries;
 mod made;
 pub(crate) mod memory;
 pub(crate) mod module;
+#[cfg(all(feature = "ranks", unix))]
+pub(crate) mod nccl;
 mod note;
 pub(crate) mod nvidia;
 pub(crate) mod nvtx;

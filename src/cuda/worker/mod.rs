@@ -15,21 +15,26 @@ mod thread;
 
 use crate::cuda::device::context;
 use crate::cuda::device::doubt::Known;
+use crate::cuda::device::gear::device;
 use crate::cuda::device::graph;
 use crate::cuda::device::handed::{Handed, Whereabouts};
 use crate::cuda::device::memory::Heap;
 use crate::cuda::device::nvidia::Events;
 use crate::cuda::device::pinned::Pinned;
 use crate::cuda::device::told::{Untaken, told};
+#[cfg(all(feature = "ranks", unix))]
+use crate::cuda::exchange::Exchange;
 use crate::cuda::ops;
 use crate::dtype::DType;
 use crate::engine::desk::Desk;
+#[cfg(all(feature = "ranks", unix))]
+use crate::engine::exchange::Engine;
 use crate::engine::port::{Port, Runner};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
-use crate::graph::value::{Storage, Value};
+use crate::graph::value::{Buffer, Storage, Value};
 use crate::guard::{self, caught};
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
@@ -287,7 +292,26 @@ impl Runner for CudaRunner {
         ops::has_plan(op)
     }
 
+    #[cfg(all(feature = "ranks", unix))]
+    fn exchange(&self, port: &'static Port) -> Option<Result<Box<dyn Engine>, String>> {
+        let heap = |port: &'static Port| {
+            port.runner.start(port);
+            let runner: &CudaRunner = port.runner.as_any().downcast_ref()?;
+            lock(&runner.shared).as_ref().map(|shared| shared.heap.clone())
+        };
+        Some(Exchange::new(port, heap).map(|exchange| Box::new(exchange) as Box<dyn Engine>))
+    }
+
     fn receive(&self, value: Value, shape: &Shape, dtype: DType) -> Value {
+        // What a group has exchanged is this device's already.
+        let own = |heap: &Arc<Heap>| lock(&self.shared).as_ref().is_some_and(|s| Arc::ptr_eq(&s.heap, heap));
+        let is_own = |buffer: &dyn Buffer| match device(buffer) {
+            Some(buffer) => own(&buffer.heap),
+            None => buffer.as_any().is::<Handed>(),
+        };
+        if value.buffer().is_some_and(is_own) {
+            return value;
+        }
         Handed::value(value, shape, dtype)
     }
 

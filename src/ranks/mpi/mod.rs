@@ -13,9 +13,10 @@ mod opening;
 mod segments;
 mod table;
 
-use super::engine::{Call, Engine, Key, What};
 use crate::dtype::DType;
+use crate::engine::exchange::{Call, Engine, Key, Through, What};
 use crate::graph::value::Buffer;
+use crate::memory::Memory;
 use opening::{Comm, Opening};
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -34,7 +35,7 @@ pub(crate) struct Mpi {
     opening: Opening,
     groups: HashMap<Key, Handle>,
     /// What has ended at its start, since the last poll.
-    ended: Vec<(Call, Result<(), String>)>,
+    ended: Vec<(Call, Through)>,
     under_way: Vec<UnderWay>,
     /// Calls of aborted groups, which the library may write to still.
     aborted: Vec<UnderWay>,
@@ -112,7 +113,10 @@ impl Mpi {
             match call.what {
                 What::Open(..) => return Err("a group is opened by itself".into()),
                 What::Barrier => (mpi.ibarrier)(comm, &mut request),
-                What::AllReduce(op) => (mpi.iallreduce)(from, to, writes, dtype, is.op(op), comm, &mut request),
+                What::AllReduce(op) => {
+                    let from = if call.from.is_some() { from } else { table::IN_PLACE };
+                    (mpi.iallreduce)(from, to, writes, dtype, is.op(op), comm, &mut request)
+                }
                 What::Reduce(op, root) => {
                     (mpi.ireduce)(from, to, reads, dtype, is.op(op), root as c_int, comm, &mut request)
                 }
@@ -141,7 +145,7 @@ impl Mpi {
     }
 
     /// Whether a request is through; after that the library has let go of it.
-    fn test(&self, request: &mut Handle) -> Option<Result<(), String>> {
+    fn test(&self, request: &mut Handle) -> Option<Through> {
         let mut flag = 0;
         // SAFETY: a request of this library's; a status is not asked for.
         let code = unsafe { (self.table.call.test)(request, &mut flag, null_mut()) };
@@ -154,6 +158,14 @@ impl Mpi {
 }
 
 impl Engine for Mpi {
+    fn combines(&self, dtype: DType) -> bool {
+        !matches!(dtype, DType::F16 | DType::BF16)
+    }
+
+    fn room(&mut self, memory: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>> {
+        memory.alloc(bytes).map(|block| block as Arc<dyn Buffer>)
+    }
+
     fn start(&mut self, call: Call) {
         if let What::Open(ranks, me) = &call.what {
             let (ranks, me) = (ranks.clone(), *me);
@@ -165,7 +177,7 @@ impl Engine for Mpi {
         }
     }
 
-    fn poll(&mut self, ended: &mut Vec<(Call, Result<(), String>)>) {
+    fn poll(&mut self, ended: &mut Vec<(Call, Through)>) {
         self.take_opened();
         ended.append(&mut self.ended);
         let mut at = 0;
@@ -237,9 +249,4 @@ impl Engine for Mpi {
         std::mem::take(&mut self.aborted).into_iter().for_each(std::mem::forget);
         !self.opening.is_stuck()
     }
-}
-
-/// Types that MPI adds up.
-pub(crate) fn combines(dtype: DType) -> bool {
-    !matches!(dtype, DType::F16 | DType::BF16)
 }

@@ -6,7 +6,7 @@
 
 use super::segments;
 use super::table::{Handle, Table};
-use crate::ranks::engine::{Call, Key};
+use crate::engine::exchange::{Call, Key};
 use crate::sync::lock_plain as lock;
 use std::ptr::null_mut;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -8,7 +8,7 @@
 
 use super::find::{missing, places};
 use crate::dtype::DType;
-use crate::ranks::engine::Combine;
+use crate::engine::exchange::Combine;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
@@ -18,6 +18,8 @@ use std::ptr::null_mut;
 pub(super) type Handle = *mut c_void;
 /// Untyped memory, as MPI takes it: it does not write what it only reads.
 pub(super) type Buf = *mut c_void;
+/// The operand lies where the result is to be: the same in both tables.
+pub(super) const IN_PLACE: Buf = 1 as Buf;
 
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) = $symbol:literal;)* ; $($may:ident: fn($($given:ty),*) = $maybe:literal;)*) => {

@@ -11,6 +11,8 @@ pub(crate) type GroupId = u64;
 pub(crate) const BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a text in one.
 const TEXT_MAX: usize = 512;
+/// Most bytes of an engine's words.
+const WORDS_MAX: usize = 1024;
 
 /// Calls that must meet: those of all members, or a send and its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -89,6 +91,11 @@ pub(crate) enum Message {
     LetGo {
         group: GroupId,
     },
+    /// What the sender's engine says to the others': where and how they meet.
+    Words {
+        group: GroupId,
+        words: Vec<u8>,
+    },
     /// I leave in order, after so many calls.
     Bye {
         calls: Vec<(GroupId, Counts)>,
@@ -120,6 +127,7 @@ impl Message {
             }
             Message::Bye { calls } => w.u8(7).calls(calls),
             Message::LetGo { group } => w.u8(8).u64(*group),
+            Message::Words { group, words } => w.u8(9).u64(*group).words(words),
         };
         let length = (w.0.len() - 4) as u32;
         w.0[..4].copy_from_slice(&length.to_le_bytes());
@@ -160,6 +168,7 @@ impl Message {
             }
             7 => Message::Bye { calls: r.calls()? },
             8 => Message::LetGo { group: r.u64()? },
+            9 => Message::Words { group: r.u64()?, words: r.words()? },
             _ => return None,
         };
         r.0.is_empty().then_some(message)
@@ -186,6 +195,10 @@ impl Writer {
         let end = (0..=text.len().min(TEXT_MAX)).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
         let text = &text[..end];
         self.u32(text.len()).0.extend(text.as_bytes());
+        self
+    }
+    fn words(&mut self, words: &[u8]) -> &mut Writer {
+        self.u32(words.len()).0.extend(words);
         self
     }
     fn ranks(&mut self, ranks: &[usize]) -> &mut Writer {
@@ -224,6 +237,10 @@ impl<'a> Reader<'a> {
         let n = self.u32().filter(|&n| n <= TEXT_MAX)?;
         String::from_utf8(self.take(n)?.to_vec()).ok()
     }
+    fn words(&mut self) -> Option<Vec<u8>> {
+        let n = self.u32().filter(|&n| n <= WORDS_MAX)?;
+        self.take(n).map(<[u8]>::to_vec)
+    }
     fn ranks(&mut self) -> Option<Vec<usize>> {
         let n = self.count(4)?;
         (0..n).map(|_| self.u32()).collect()
@@ -252,6 +269,7 @@ mod tests {
             Message::Shrink { group: 1, lost: vec![], settled: Some(vec![0]) },
             Message::Bye { calls: vec![] },
             Message::LetGo { group: 4 },
+            Message::Words { group: 5, words: vec![0, 255] },
         ]
     }
 

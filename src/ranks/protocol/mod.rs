@@ -61,6 +61,8 @@ pub(crate) enum Action {
     /// The engine may start this call.
     Go(Ticket),
     End(Ticket, Result<Ended, Fault>),
+    /// The engine of a member of this group has said so to the engines of the others.
+    Hear(GroupId, Vec<u8>),
     /// Nobody waits for what the engine does for this group.
     Abort(GroupId),
     /// All members have let go of this group.
@@ -251,6 +253,7 @@ impl Machine {
             | Message::Broke { group, .. }
             | Message::Split { group, .. }
             | Message::LetGo { group }
+            | Message::Words { group, .. }
             | Message::Shrink { group, .. } => *group,
             Message::Lost { .. } => return,
         };
@@ -273,6 +276,7 @@ impl Machine {
                 });
             }
             Message::Shrink { lost, settled, .. } => self.heard_shrink(group, from, lost, settled),
+            Message::Words { words, .. } => self.actions.push(Action::Hear(group, words)),
             _ => {}
         }
     }
@@ -355,6 +359,11 @@ impl Machine {
             let members = self.members_but_me(id);
             self.send_to(members, &Message::Broke { group: id, fault });
         }
+    }
+
+    /// Tells the other members of a group what the engine has to say to theirs.
+    pub fn say(&mut self, id: GroupId, words: Vec<u8>) {
+        self.send_to(self.members_but_me(id), &Message::Words { group: id, words });
     }
 
     /// Why nothing comes of a group any more.

@@ -335,7 +335,7 @@ impl Net {
                 Action::Send(to, message) => self.put(who, to, Parcel::Bytes(message.encode())),
                 Action::Connect(to, _) => self.connect(who, to),
                 Action::Close(to) => self.put(who, to, Parcel::End),
-                Action::Abort(_) | Action::Free(_) => {}
+                Action::Abort(_) | Action::Free(_) | Action::Hear(..) => {}
                 Action::Go(ticket) => self.goes(who, ticket),
                 Action::End(ticket, result) => self.ends(who, ticket, result),
             }

@@ -143,6 +143,7 @@ pub enum Kind {
     Blas,
     BlasLt,
     Dnn,
+    Nccl,
     Program,
 }
 

@@ -14,7 +14,7 @@ const ACTIVE: &str = "FUTENSOR_SIM_ACTIVE";
 
 /// The names under which cudarc asks for the libraries. It tries the plain name first, which a real
 /// installation may have further down the path, so both are there.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "libcuda.so",
     "libcuda.so.1",
     "libcublas.so",
@@ -25,6 +25,8 @@ const NAMES: [&str; 10] = [
     "libnvrtc.so.13",
     "libcudnn.so",
     "libcudnn.so.9",
+    "libnccl.so",
+    "libnccl.so.2",
 ];
 
 /// To be called first in `main`: returns in a process that has the simulated driver. The first time

@@ -7,6 +7,7 @@ use crate::arena::Span;
 use crate::events::Point;
 use crate::launch::Launch;
 use crate::memory::{Life, Touch};
+use crate::nccl::Arrival;
 use crate::pinned;
 use crate::pools::Pool;
 use crate::random::Random;
@@ -85,6 +86,11 @@ pub enum Work {
         width: usize,
         flags: u32,
     },
+    /// What other processes send, which may be never.
+    Arrives {
+        arrival: Arc<Arrival>,
+        to: usize,
+    },
     /// The nodes of a graph.
     Graph(Arc<Vec<GraphItem>>),
 }
@@ -127,8 +133,11 @@ impl Work {
         }
     }
 
-    /// True where a `cuStreamWaitValue` is not met yet.
+    /// True where a `cuStreamWaitValue` is not met yet, or another process has not sent.
     pub fn unmet(&self) -> bool {
+        if let Work::Arrives { arrival, .. } = self {
+            return arrival.is_missing();
+        }
         let Work::Until { at, value, width, flags } = *self else { return false };
         // SAFETY: the enqueuing call checked that the address lies in a live allocation; a client
         // that frees it while work waits on it breaks the API's rule and is reported by the free.
@@ -166,6 +175,7 @@ impl Work {
     pub fn run(&self, order: &mut Random) -> Result<(), Fault> {
         match self {
             Work::Mark | Work::Stamp(_) | Work::Close(_) | Work::Until { .. } => {}
+            Work::Arrives { arrival, to } => arrival.copy(*to),
             Work::Open(span) => span.poison(),
             Work::Launch(launch) => launch.run(order)?,
             Work::Native { run, fault, .. } => {

@@ -1,12 +1,13 @@
 //! What carries elements from rank to rank, behind three verbs: start, poll, abort.
 //!
-//! An engine is a library that others have written: MPI here. It is driven by one thread
-//! (`driver`), which is the only one that ever calls it. It does not know who is alive: a call whose
-//! group is aborted may never end, and what it reads and writes stays where it is until it does.
+//! An engine is a library that others have written: MPI for host memory (`ranks/mpi`), or a device's own
+//! ([`Runner::exchange`](super::port::Runner::exchange)). It is driven by one thread (`ranks/driver`), which is
+//! the only one that ever calls it. It does not know who is alive: a call whose group is aborted may
+//! never end, and what it reads and writes stays where it is until it does.
 
 use crate::dtype::DType;
-use crate::graph::value::Value;
-use crate::memory::Block;
+use crate::graph::value::{Buffer, Value};
+use crate::memory::Memory;
 use std::sync::Arc;
 
 /// How the elements of several ranks become one.
@@ -72,18 +73,40 @@ pub(crate) struct Call {
     /// Elements that it reads, and that it writes.
     pub reads: usize,
     pub writes: usize,
-    /// Row-major in host memory.
+    /// Row-major, in host memory or where the engine's own device has its values. Where an operand is to be reduced in
+    /// place there is none.
     pub from: Option<Box<Value>>,
-    pub to: Option<Arc<Block>>,
+    /// Memory that the engine made room in.
+    pub to: Option<Arc<dyn Buffer>>,
 }
 
-pub(crate) trait Engine {
+/// What an engine says to the other members of a group, and hears of them.
+pub(crate) type Words = Vec<u8>;
+
+/// How a call of the engine's has ended.
+pub(crate) type Through = Result<(), String>;
+
+pub(crate) trait Engine: Send {
+    /// Types that it adds up.
+    fn combines(&self, dtype: DType) -> bool;
+
+    /// Memory for a result, of a device with this account. `None` where there is none left.
+    fn room(&mut self, memory: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>>;
+
+    /// What the other members of the groups are to be told, since the last time.
+    fn words(&mut self) -> Vec<(Key, Words)> {
+        Vec::new()
+    }
+
+    /// A member of a group has said this.
+    fn hear(&mut self, _group: Key, _words: Words) {}
+
     /// Starts a call; one that cannot be started has ended. Of one group calls are started in the
     /// same order on all its members.
     fn start(&mut self, call: Call);
 
     /// What has ended since, well or not.
-    fn poll(&mut self, ended: &mut Vec<(Call, Result<(), String>)>);
+    fn poll(&mut self, ended: &mut Vec<(Call, Through)>);
 
     /// Nobody waits for the calls of this group any more, and no more come.
     fn abort(&mut self, group: Key);

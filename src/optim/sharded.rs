@@ -1,0 +1,191 @@
+//! An optimizer whose state is shared out over ranks: ZeRO's first stage (Rajbhandari et al. 2020,
+//! arXiv:1910.02054).
+//!
+//! Each parameter lies flat in as many equal parts as there are ranks, padded with zeros. A rank's
+//! optimizer knows its own parts alone. Gradients are summed by a `reduce_scatter` a bucket, which gives
+//! each rank its parts of them; the new parts are brought together by an `all_gather`.
+
+use super::state::{beside, fits};
+use super::{Optimizer, State, Step, trained, update};
+use crate::error::{Error, ErrorKind};
+use crate::nn::Parameter;
+use crate::ranks::{Combine, Group, buckets};
+use crate::tensor::build::{self, called_from};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::join::cat;
+use std::panic::Location;
+
+/// An optimizer of which each rank keeps its share: the moments of 1/n of the elements, where every
+/// rank would else keep all. It sums the gradients over the ranks itself, and
+/// [`Trainer`](crate::train::Trainer) leaves that to it.
+///
+/// What it is made of steps each element by itself, as [`Sgd`](super::Sgd) and
+/// [`AdamW`](super::AdamW) do: it is given flat parts of the parameters.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn::{self, Module}, optim::{AdamW, Sharded}, ranks::Group, train::Trainer};
+/// let (group, device) = (Group::alone(), Device::cpu());
+/// let net = nn::Linear::new(3, 1, &device);
+/// let trainer = Trainer::new([&device]).with_group(&group);
+/// trainer.prepare_model(&net);                                          // the same on all ranks, before
+/// let mut adam = Sharded::new(net.parameters(), &group, |own| AdamW::new(own, 1e-2));
+/// let batch = trainer.prepare_batch(&[&device.ones([4, 3])]);
+/// let loss = trainer.step(&net, &mut adam, &batch, |part| net.forward(&part[0]).square().mean_all());
+/// assert!(loss.item::<f32>().await? >= 0.0);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// Where a rank is lost, a step leaves the parameters as they were. The moments of the lost rank's share
+/// are lost with it, but for the last [state](Optimizer::state) that was saved.
+#[doc(alias("ZeRO", "ZeroRedundancyOptimizer", "FSDP"))]
+#[derive(Debug)]
+pub struct Sharded<O> {
+    parameters: Vec<Parameter>,
+    group: Group,
+    own: Vec<Parameter>,
+    optimizer: O,
+}
+
+impl<O: Optimizer> Sharded<O> {
+    /// Of these parameters, as far as they are trained, which have the same values on all ranks; `optimizer`
+    /// makes what steps this rank's parts.
+    #[track_caller]
+    pub fn new(
+        parameters: Vec<Parameter>,
+        group: &Group,
+        optimizer: impl FnOnce(Vec<Parameter>) -> O,
+    ) -> Sharded<O> {
+        let at = Location::caller();
+        let parameters = trained(parameters);
+        let own = called_from(at, || {
+            let part = |p: &Parameter| Parameter::new(own_part(&p.value(), group));
+            parameters.iter().map(part).collect::<Vec<_>>()
+        });
+        let optimizer = optimizer(own.clone());
+        Sharded { parameters, group: group.clone(), own, optimizer }
+    }
+
+    /// This rank's parts, which it keeps moments of: flat, the last of them padded.
+    pub fn own_parameters(&self) -> &[Parameter] {
+        &self.own
+    }
+}
+
+/// As rows, one a rank, the last of them padded.
+fn rows(x: &TensorFuture, group: &Group) -> TensorFuture {
+    let (n, len) = (group.size(), x.numel());
+    let each = len.div_ceil(n);
+    let flat = x.stop_gradient().reshape([len]);
+    let padding = n * each - len;
+    let flat = match padding {
+        0 => flat,
+        _ => cat(&[&flat, &x.device().zeros_dtype([padding], x.dtype())], 0),
+    };
+    flat.reshape([n, each])
+}
+
+fn own_part(x: &TensorFuture, group: &Group) -> TensorFuture {
+    rows(x, group).narrow(0, group.rank(), 1).reshape([x.numel().div_ceil(group.size())])
+}
+
+/// Values side by side, and each again out of what became of them.
+fn together(
+    values: &[TensorFuture],
+    of: impl Fn(&TensorFuture) -> TensorFuture,
+    back: impl Fn(usize, TensorFuture) -> TensorFuture,
+) -> Vec<TensorFuture> {
+    let all: Vec<&TensorFuture> = values.iter().collect();
+    let made = of(&if let [one] = all[..] { one.clone() } else { cat(&all, 1) });
+    let mut start = 0;
+    let each = values.iter().enumerate().map(|(i, value)| {
+        let columns = value.dims()[1];
+        start += columns;
+        back(i, made.narrow(1, start - columns, columns))
+    });
+    each.collect()
+}
+
+impl<O: Optimizer> Optimizer for Sharded<O> {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    #[track_caller]
+    fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step {
+        let at = build::seen(Location::caller());
+        let (n, m) = (self.parameters.len(), gradients.len());
+        if n != m {
+            let text = format!("{m} gradients for {n} parameters");
+            let error = Error::new(ErrorKind::Argument, "Sharded", text, at);
+            return update::refused(&self.parameters, error, at);
+        }
+        // A gradient that has failed goes the same way, so that the other ranks hear of it.
+        called_from(at, || {
+            let group = &self.group;
+            let mut own: Vec<Option<TensorFuture>> = vec![None; gradients.len()];
+            let buckets = buckets(gradients);
+            for bucket in &buckets {
+                let rows = bucket.iter().filter_map(|&i| Some(rows(gradients[i].as_ref()?, group)));
+                let parts = together(
+                    &rows.collect::<Vec<_>>(),
+                    |rows| rows.reduce_scatter(group, Combine::Sum),
+                    |_, part| part.reshape([part.numel()]),
+                );
+                bucket.iter().zip(parts).for_each(|(&i, part)| own[i] = Some(part));
+            }
+            let stepped = self.optimizer.step_some(&own);
+            let mut new: Vec<Option<TensorFuture>> = vec![None; gradients.len()];
+            for bucket in &buckets {
+                let row =
+                    |&i: &usize| self.own[i].value().stop_gradient().reshape([1, self.own[i].value().numel()]);
+                let whole = together(
+                    &bucket.iter().map(row).collect::<Vec<_>>(),
+                    |row| row.all_gather(group),
+                    |k, rows| {
+                        let old = self.parameters[bucket[k]].value();
+                        rows.reshape([rows.numel()]).narrow(0, 0, old.numel()).reshape(old.dims())
+                    },
+                );
+                bucket.iter().zip(whole).for_each(|(&i, whole)| new[i] = Some(whole));
+            }
+            update::taken(&self.parameters, &new, &stepped, at)
+        })
+    }
+
+    fn sums_over_ranks(&self) -> bool {
+        true
+    }
+
+    fn error(&self) -> Option<Error> {
+        self.optimizer.error()
+    }
+
+    fn lr(&self) -> f64 {
+        self.optimizer.lr()
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.optimizer.set_lr(lr);
+    }
+
+    /// Whole, as an optimizer that is not shared out has it: all ranks have to ask for it.
+    fn state(&self) -> State {
+        let whole = |(name, value): (String, TensorFuture)| {
+            let Some(parameter) = beside(&self.parameters, &name) else { return (name, value) };
+            let old = parameter.value();
+            (name, value.all_gather(&self.group).narrow(0, 0, old.numel()).reshape(old.dims()))
+        };
+        self.optimizer.state().into_iter().map(whole).collect()
+    }
+
+    fn load_state(&mut self, state: State) -> Result<(), Error> {
+        fits("Sharded", &self.parameters, &state)?;
+        let part = |(name, value): (String, TensorFuture)| {
+            let own = beside(&self.parameters, &name).map(|_| own_part(&value, &self.group));
+            (name, own.unwrap_or(value))
+        };
+        self.optimizer.load_state(state.into_iter().map(part).collect())
+    }
+}

@@ -1,0 +1,65 @@
+//! What an optimizer keeps, by name, to be saved beside the weights.
+//!
+//! What it keeps of a parameter's elements has the parameter's shape, and a name that begins with its number:
+//! so it means the same to an optimizer whose state is [shared out](super::Sharded) over any number of ranks.
+
+use crate::error::{Error, ErrorKind};
+use crate::nn::Parameter;
+use crate::tensor::build;
+use crate::tensor::future::TensorFuture;
+use std::collections::HashMap;
+use std::panic::Location;
+
+/// Values by name.
+pub type State = Vec<(String, TensorFuture)>;
+
+/// The parameter beside whose elements a value of this name is kept.
+pub(super) fn beside<'a>(parameters: &'a [Parameter], name: &str) -> Option<&'a Parameter> {
+    parameters.get(name.split_once('.')?.0.parse::<usize>().ok()?)
+}
+
+/// Whether what is kept beside parameters has their shapes.
+///
+/// # Errors
+/// Which has not.
+#[track_caller]
+pub(super) fn fits(optimizer: &str, parameters: &[Parameter], state: &State) -> Result<(), Error> {
+    for (name, value) in state {
+        let Some(parameter) = beside(parameters, name) else { continue };
+        let own = parameter.value();
+        if own.shape() != value.shape() {
+            let text = format!("{name} is of {}, and its parameter of {}", value.shape(), own.shape());
+            return Err(Error::new(ErrorKind::Shape, optimizer, text, build::seen(Location::caller())));
+        }
+    }
+    Ok(())
+}
+
+/// A state as it is taken apart.
+pub(super) struct Taken<'a> {
+    optimizer: &'a str,
+    left: HashMap<String, TensorFuture>,
+}
+
+impl Taken<'_> {
+    /// # Errors
+    /// What is of another shape than its parameter.
+    #[track_caller]
+    pub fn new<'a>(optimizer: &'a str, parameters: &[Parameter], state: State) -> Result<Taken<'a>, Error> {
+        fits(optimizer, parameters, &state)?;
+        Ok(Taken { optimizer, left: state.into_iter().collect() })
+    }
+
+    pub fn take(&mut self, name: &str) -> Option<TensorFuture> {
+        self.left.remove(name)
+    }
+
+    /// # Errors
+    /// Something is left over: the state is another optimizer's, or another model's.
+    #[track_caller]
+    pub fn end(self) -> Result<(), Error> {
+        let Some(name) = self.left.into_keys().min() else { return Ok(()) };
+        let text = format!("{name} is nothing that it keeps");
+        Err(Error::new(ErrorKind::Argument, self.optimizer, text, build::seen(Location::caller())))
+    }
+}
