@@ -170,21 +170,24 @@ fn full() {
         (sum, sorted, product)
     };
     let want = computed();
-    let DeviceMemory { free: Some(free), total } = device.memory() else { panic!("nothing is known") };
-    let mut taken = 0;
+    // A constant would be one element.
+    let value = |n: usize| block_on(device.ones([n]) + 0.0);
+    let taken = || match device.memory() {
+        DeviceMemory { free: Some(free), total } => total - free,
+        unknown => panic!("{unknown:?}"),
+    };
+    let total = device.memory().total;
     let mut kept = Vec::new();
-    while total - (free - taken) < total / 100 * 95 {
-        let bytes = total / 100;
-        kept.push(block_on(device.ones([bytes / 4])).expect("what is free"));
-        taken += bytes;
+    while taken() < total / 100 * 95 {
+        kept.push(value(total / 400).expect("what is free"));
     }
     assert_eq!(computed(), want, "at 95 % of {total} bytes");
-    let error = block_on(device.ones([total / 4 / 10])).expect_err("a tenth of all, of a twentieth");
+    let error = value(total / 4 / 10).expect_err("a tenth of all, of a twentieth");
     assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(computed(), want);
-    println!("{taken} bytes in {} values, then: {error}", kept.len());
+    println!("{} bytes taken, {} values, then: {error}", taken(), kept.len());
     drop(kept);
-    block_on(device.ones([total / 4 / 10])).expect("what was let go");
+    value(total / 4 / 10).expect("what was let go");
 }
 
 fn main() {
