@@ -51,6 +51,18 @@ fn resident() -> f64 {
     line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
 }
 
+/// Processor time of the thread that plans, queues and hands out, in microseconds.
+fn host_us() -> f64 {
+    let of = |thread: std::fs::DirEntry| -> Option<f64> {
+        let read = |name| std::fs::read_to_string(thread.path().join(name)).ok();
+        // A name has fifteen letters at most.
+        (read("comm")?.trim() == "futensor-genera").then_some(())?;
+        Some(read("schedstat")?.split(' ').next()?.parse::<f64>().ok()? / 1e3)
+    };
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(of).next().unwrap_or(f64::NAN)
+}
+
 fn main() {
     let mut words = std::env::args().skip(1);
     let path = words.next().expect("usage: measure MODEL.gguf [speed|tokens]");
@@ -86,9 +98,12 @@ fn main() {
         let (prefill, ..) = follow(engine.generate(request(long(2), 1)).expect("a stream")).await;
         let short = tokenizer.encode("The old lighthouse keeper", true).expect("tokens");
         let (first, ..) = follow(engine.generate(request(short, 1)).expect("a stream")).await;
-        let (one, eight) = (decode(&engine, &prompts, 1).await, decode(&engine, &prompts, 8).await);
+        let (steps, host) = (engine.stats().steps, host_us());
+        let one = decode(&engine, &prompts, 1).await;
+        let host = (host_us() - host) / (engine.stats().steps - steps) as f64;
+        let eight = decode(&engine, &prompts, 8).await;
         let speed = json!({ "decode 1": one, "decode 8": eight, "prefill 512": 512.0 / prefill,
-            "first token ms": first * 1e3, "resident MiB": resident() - before });
+            "host us a step": host, "first token ms": first * 1e3, "resident MiB": resident() - before });
         println!("{speed}");
     });
 }
