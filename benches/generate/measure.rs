@@ -1,10 +1,10 @@
 //! One turn of `benches/generate/run`: a model's speed and greedy tokens, as one line of JSON.
 //!
 //! ```text
-//! cargo run --release -p futensor-generate --example measure -- MODEL.gguf [speed|tokens]
+//! cargo run --release -p futensor-generate --example measure -- MODEL.gguf [speed|tokens] [NICE]
 //! ```
 
-use futensor::{Device, block_on};
+use futensor::{CpuOptions, Device, block_on};
 use futensor_generate::{Engine, Llama, Options, Request, Token, Tokens};
 use futures::StreamExt;
 use serde_json::json;
@@ -67,9 +67,11 @@ fn main() {
     let mut words = std::env::args().skip(1);
     let path = words.next().expect("usage: measure MODEL.gguf [speed|tokens]");
     let tokens_alone = words.next().is_some_and(|word| word == "tokens");
+    let nice = words.next().map_or(8, |word| word.parse().expect("a number"));
     let before = resident();
+    let device = Device::cpu_with(CpuOptions::default().nice(nice));
     block_on(async {
-        let model = Llama::from_gguf(&Device::cpu(), &path).await.expect("a model");
+        let model = Llama::from_gguf(&device, &path).await.expect("a model");
         let options =
             Options { slots: 8, context: 2048, pages_bytes: 96 << 20, chunk: 512, ..Options::default() };
         let engine = Engine::start(model, options).expect("an engine");
