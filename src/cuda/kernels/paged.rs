@@ -101,7 +101,7 @@ impl Key {
                 let (t, c) = (storage(dtype), computed(dtype));
                 let params = [format!("const {c}* parts, {t}* out, i64 n, i64 spans, i64 wide")];
                 let code = format!("    ft::meet_spans<{t}>(parts, out, n, spans, wide);\n");
-                KernelSource::new("paged_meet", parts, 256, &params, &code)
+                KernelSource::new("paged_meet", parts, 256, &params, &code).with_registers(256)
             }
         }
     }

@@ -49,6 +49,7 @@ impl Key {
             [format!("const {t}* x, const double* shares, {t}* out, i64 n, i64 step, ft::Geo64<2> geo")];
         let code = "    i64 off[2];\n    ft::offsets<2, ft::Geo64>(geo, blockIdx.x, off);\n    \
                     ft::top_p(x + off[0], n, step, shares[off[1]], out + blockIdx.x * n);\n";
-        KernelSource::new("top_p", &[Part::Base, Part::Ops, Part::Scan, Part::TopP], 256, &params, code)
+        let parts = &[Part::Base, Part::Ops, Part::Scan, Part::TopP];
+        KernelSource::new("top_p", parts, 256, &params, code).with_registers(256)
     }
 }
