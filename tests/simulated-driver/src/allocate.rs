@@ -103,8 +103,8 @@ fn allocate_async(pointer: Out<Handle>, len: usize, pool: Option<Handle>, stream
         };
         sim.count_bytes();
         let Some(allocation) = sim.memory.at(start) else { return Err(OUT_OF_MEMORY) };
-        let (work, serial) = (Work::Open(allocation.span), allocation.serial);
-        let touch = Touch { base: start, serial, range: 0..len.max(1), write: true };
+        let work = Work::Open(allocation.span);
+        let touch = Touch { base: start, range: 0..len.max(1), write: true };
         sim.submit(stream, format!("allocation of {len} bytes"), work, vec![touch])?;
         pointer.set(start)
     })
@@ -142,8 +142,7 @@ pub extern "C" fn cuMemFreeAsync(pointer: Handle, stream: Handle) -> Status {
         if !matches!(place, Place::Device(_)) {
             return Err(INVALID_VALUE);
         }
-        let serial = sim.memory.at(pointer).map_or(0, |allocation| allocation.serial);
-        let touch = Touch { base: pointer, serial, range: 0..len.max(1), write: true };
+        let touch = Touch { base: pointer, range: 0..len.max(1), write: true };
         let at = sim.submit(stream, "free".into(), Work::Close(pointer), vec![touch])?;
         let label: Arc<str> = format!("free (stream {stream}, item {at})").into();
         sim.memory.leaving(pointer, label, Some((stream, at)));

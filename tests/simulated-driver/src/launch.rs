@@ -78,10 +78,10 @@ impl Launch {
         let mut note = |sim: &mut Sim, address: usize, write: bool| {
             let Some(allocation) = sim.memory.find(address) else { return false };
             let base = allocation.span.start;
-            let (serial, range) = (allocation.serial, 0..allocation.span.len.max(1));
+            let range = 0..allocation.span.len.max(1);
             match touches.iter_mut().find(|touch| touch.base == base) {
                 Some(touch) => touch.write |= write,
-                None => touches.push(Touch { base, serial, range, write }),
+                None => touches.push(Touch { base, range, write }),
             }
             true
         };

@@ -65,9 +65,8 @@ pub struct Usage {
 /// A part of an allocation that an item uses.
 #[derive(Clone, Debug)]
 pub struct Touch {
-    /// The allocation's address, and its number: another may lie there later.
+    /// The allocation's address.
     pub base: usize,
-    pub serial: u64,
     /// Bytes of it.
     pub range: std::ops::Range<usize>,
     /// Written, or only read.
@@ -296,7 +295,7 @@ impl Sim {
             self.report("overrun", text);
             return Err(INVALID_VALUE);
         }
-        Ok(Touch { base, serial, range: from..from + len, write })
+        Ok(Touch { base, range: from..from + len, write })
     }
 
     /// Notes the accesses of the work at `point`, and reports those that conflict with earlier
@@ -305,12 +304,6 @@ impl Sim {
         for touch in touches {
             let Some(allocation) = self.memory.at(touch.base) else { continue };
             let serial = allocation.serial;
-            if serial != touch.serial {
-                let text =
-                    format!("{label} uses allocation {}, whose memory is that of {serial} now", touch.serial);
-                self.reports.add("use after free", text);
-                continue;
-            }
             if let Some(left) = allocation.left.clone() {
                 let text = format!("{label} uses allocation {serial} after {left}");
                 self.reports.add("use after free", text);

@@ -356,6 +356,9 @@ fn watched(simulator: &Simulator, body: &str) -> String {
     // SAFETY: the argument matches the kernel.
     unsafe { stream.launch_builder(&k).arg(&to).launch(shape) }.unwrap();
     stream.synchronize().unwrap();
+    // The next one loads its kernel while nothing is under way.
+    drop(out);
+    stream.synchronize().unwrap();
     let report = simulator.report();
     simulator.clear_report();
     report
