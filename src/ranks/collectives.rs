@@ -26,7 +26,12 @@ use std::sync::Arc;
 /// # Between ranks
 ///
 /// What the members of a [`Group`] do together. Each is to be called by all of them, in
-/// the same order, on values of the same shape and type. Half types are combined in float32.
+/// the same order, on values of the same shape and type. Half types are combined in float32 by MPI, and as
+/// they are by NCCL.
+///
+/// A region has none: its plan runs once its operands are there and asks nobody, while a call needs the
+/// others' and a place in the group's order, and may end by a loss that no plan has an end for. Call
+/// regions on both sides of it.
 impl TensorFuture {
     /// The values of all ranks combined, on all ranks.
     ///

@@ -86,7 +86,7 @@ impl Job {
 
 /// The memory of an operand that nobody else has, for what it is reduced to.
 fn in_place(what: &What, from: &mut Option<Box<Value>>) -> Option<Arc<dyn Buffer>> {
-    let is_own = |value: &Box<Value>| match &value.storage {
+    let is_own = |value: &Value| match &value.storage {
         // On a GPU steps that have been queued may be reading it still.
         Storage::Shared(buffer) => {
             value.placed.is_none() && buffer.host().is_some() && buffer.is_reusable() && owners(buffer) == 1

@@ -268,7 +268,8 @@ mod tests {
             reply[0]
         });
         let refusal = answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
-        assert_eq!(refusal, refused(true, "rank 1 speaks version 2, this rank 1"));
+        let text = format!("rank 1 speaks version {}, this rank {VERSION}", VERSION + 1);
+        assert_eq!(refusal, refused(true, text));
         assert_eq!(later.join().unwrap(), Verdict::Version as u8);
     }
 
