@@ -114,7 +114,8 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     let ops = without_forms(ops);
     let modules = exported("src/nn/mod.rs", &["Module", "Mode", "Part", "Parameter"]);
     assert!(modules.contains("Linear") && modules.contains("Sequential"), "{modules:?}");
-    let beside = ["Optimizer", "Step", "Update", "Constant", "Cosine", "Schedule", "StepDecay", "Warmup"];
+    let beside =
+        ["Optimizer", "State", "Step", "Update", "Constant", "Cosine", "Schedule", "StepDecay", "Warmup"];
     let optimisers = exported("src/optim/mod.rs", &beside);
 
     let rows = table(&text("README.md")).expect("a table between <!-- ops --> and <!-- /ops --> in README.md");
