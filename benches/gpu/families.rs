@@ -25,7 +25,8 @@ pub fn all(n: usize) {
     let made = |value: TensorFuture| TensorFuture::from(block_on(value).expect("a value"));
     let x = made(device.randn([n, n]));
     let half = made(x.to_dtype(DType::BF16));
-    let (weight, bias) = (made(device.ones([n])), made(device.zeros([n])));
+    // In memory, as a peer's are: a constant would be one element.
+    let (weight, bias) = (made(device.ones([n]) + 0.0), made(device.zeros([n]) + 0.0));
     let index = made((device.rand([n]) * n as f64).floor().to_dtype(DType::I64));
     let ids = made(device.zeros([n, n]).to_dtype(DType::I64) + &index.reshape([n, 1]));
     let run = |name: &str, call: &dyn Fn() -> TensorFuture| on_gpu(&device, name, call);
@@ -58,5 +59,7 @@ pub fn all(n: usize) {
         let q = made(device.randn([4, 16, n / 2, 64]).to_dtype(dtype));
         let causal = || AttentionOptions::default().causal(true);
         run(&format!("causal attention, {name}"), &|| q.scaled_dot_product_attention(&q, &q, causal()));
+        let one = made(q.narrow(2, 0, 1) + 0.0);
+        run(&format!("attention of one query, {name}"), &|| one.scaled_dot_product_attention(&q, &q, ()));
     }
 }

@@ -135,6 +135,8 @@ def torch_families():
     for dtype, name in [(torch.float32, "float32"), (torch.bfloat16, "bf16")]:
         q = torch.randn(4, 16, n // 2, 64, device="cuda", dtype=dtype)
         many[f"causal attention, {name}"] = lambda q=q: F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        one = q[:, :, :1].contiguous()
+        many[f"attention of one query, {name}"] = lambda q=q, one=one: F.scaled_dot_product_attention(one, q, q)
     for who, made in [("PyTorch eager", lambda f: f), ("torch.compile", torch.compile)]:
         for name, call in many.items():
             call = made(call)

@@ -353,13 +353,13 @@ fn stale(simulator: &Simulator) {
     write(&a, &x);
     assert_eq!(simulator.count("race"), 1, "{}", simulator.report());
     simulator.clear_report();
-    [&a, &b].iter().for_each(|stream| stream.synchronize().unwrap());
+    [&a, &b].into_iter().for_each(|stream| stream.synchronize().unwrap());
     write(&b, &y);
     graph.launch().unwrap();
     assert_eq!(simulator.count("race"), 1, "{}", simulator.report());
     simulator.clear_report();
     // An order that is right: a graph has addresses, whosever they are.
-    [&a, &b].iter().for_each(|stream| stream.synchronize().unwrap());
+    [&a, &b].into_iter().for_each(|stream| stream.synchronize().unwrap());
     graph.launch().unwrap();
     a.synchronize().unwrap();
     free(y, &b);
