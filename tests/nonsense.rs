@@ -575,6 +575,8 @@ fn errors_name_what_was_called_and_where(device: &Device) {
 
     // What is only known when it runs: on the CPU a loss is one op, on a GPU several.
     let weighted = || LossOptions::default().weight(device.ones([2]));
+    // Of no elements, which are picked for nothing.
+    let empty = device.ones([2, 0]);
     let start = line!();
     let wrong = [
         ("cross_entropy", x.cross_entropy(&bad, ())),
@@ -587,6 +589,8 @@ fn errors_name_what_was_called_and_where(device: &Device) {
         ("index_select", x.index_select(0, &bad)),
         ("gather", x.gather(0, bad.reshape([1, 2]))),
         ("embedding", x.embedding(&bad)),
+        ("index_select", empty.index_select(0, &bad)),
+        ("embedding", empty.embedding(&bad)),
     ];
     let end = line!();
     for (name, value) in wrong {

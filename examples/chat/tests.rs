@@ -395,10 +395,10 @@ fn openais_own_client_speaks_to_it() {
 fn the_page_chats_in_a_real_browser() {
     let browser = Browser::find().expect("ignored without one");
     let server = serve();
-    let page = browser.page(&server.url("/#q=Hello%20%3Cb%3E"));
+    let page = browser.page(&server.url("/#q=Hello%20%3Cb%3E"), "$('#state').textContent !== 'ready'");
     assert!(page.contains("<article class=\"user\">Hello &lt;b&gt;</article>"), "{page}");
     let answer = page.split("<article class=\"assistant\">").nth(1).expect("an answer");
-    assert!(!answer.starts_with("</article>"), "{page}");
+    assert!(!answer.starts_with("</article>") && page.contains(" tokens, "), "{page}");
     assert!(server.app.engine.stats().tokens > 0);
 }
 

@@ -270,6 +270,7 @@ fn the_real_model_finds_what_is_meant() {
 }
 
 fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
+    const SHOWN: &str = "$('state').textContent";
     let browser = Browser::find().expect("the trial is ignored without one");
     let passage = |(k, text): (usize, &&str)| Passage {
         place: format!("guide.md:{k}"),
@@ -280,7 +281,7 @@ fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
     // The nearest of a passage's own words is that passage, with what it says of itself, as text
     // and not as HTML.
     for (k, sentence) in SENTENCES.iter().enumerate() {
-        let page = browser.page(&format!("http://{address}/#q={}", sentence.replace(' ', "%20")));
+        let page = browser.page(&format!("http://{address}/#q={}", sentence.replace(' ', "%20")), SHOWN);
         let articles: Vec<&str> = page.split("<article>").skip(1).collect();
         assert_eq!(articles.len(), SENTENCES.len(), "{page}");
         let first = articles[0];
@@ -295,7 +296,7 @@ fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
     assert_eq!(app.batcher.stats().failed, 0);
     // Before there is an index the page says so.
     let (busy, _app, _other) = serve(Vec::new());
-    let page = browser.page(&format!("http://{busy}/#q=tensor"));
+    let page = browser.page(&format!("http://{busy}/#q=tensor"), SHOWN);
     assert!(page.contains("the documentation is still being read") && !page.contains("<article>"), "{page}");
 }
 

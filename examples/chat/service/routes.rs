@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use futures::StreamExt as _;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,13 +77,21 @@ async fn received(request: Request) -> Result<Bytes, Refusal> {
     if length.is_some_and(|length: u64| length > BODY_MAX as u64) {
         return Err(no(413, format!("a body has {BODY_MAX} bytes at most")));
     }
-    axum::body::to_bytes(request.into_body(), BODY_MAX).await.map_err(|error| {
-        // A body that does not say how long it is, and one that breaks off, are told apart by words.
-        match error.to_string().contains("limit") {
-            true => no(413, format!("a body has {BODY_MAX} bytes at most")),
-            false => no(400, format!("the body did not come: {error}")),
+    let (mut pieces, mut body, mut came) = (request.into_body().into_data_stream(), Vec::new(), 0);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| no(400, format!("the body did not come: {error}")))?;
+        came += piece.len();
+        if came <= BODY_MAX {
+            body.extend_from_slice(&piece);
+        } else if came > 8 * BODY_MAX {
+            break;
         }
-    })
+        // Whoever is still writing hears no answer: some of what is too much is taken off his hands.
+    }
+    match came <= BODY_MAX {
+        true => Ok(body.into()),
+        false => Err(no(413, format!("a body has {BODY_MAX} bytes at most"))),
+    }
 }
 
 async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response, Refusal> {
