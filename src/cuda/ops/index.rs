@@ -165,6 +165,10 @@ impl OnCuda for Gather {
         let rank = run.inputs()[0].shape().len();
         each(run, checked(self.dim, rank), true)
     }
+
+    fn looks(&self) -> bool {
+        true
+    }
 }
 
 impl OnCuda for IndexSelect {
@@ -172,11 +176,19 @@ impl OnCuda for IndexSelect {
         let rank = run.inputs()[0].shape().len();
         slices(run, checked(self.dim, rank))
     }
+
+    fn looks(&self) -> bool {
+        true
+    }
 }
 
 impl OnCuda for Embedding {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         embedding(run)
+    }
+
+    fn looks(&self) -> bool {
+        true
     }
 }
 
@@ -184,11 +196,19 @@ impl OnCuda for ScatterAdd {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         Scatter { dim: self.dim, mode: ScatterMode::Sum }.queue(run)
     }
+
+    fn looks(&self) -> bool {
+        true
+    }
 }
 
 impl OnCuda for OneHot {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         one_hot(run, self.classes)
+    }
+
+    fn looks(&self) -> bool {
+        true
     }
 }
 
@@ -196,6 +216,10 @@ impl OnCuda for Scatter {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let index = run.inputs()[1];
         scatter(run, checked(self.dim, index.shape.len()), self.mode, index, &contiguous_strides(index.shape))
+    }
+
+    fn looks(&self) -> bool {
+        true
     }
 }
 

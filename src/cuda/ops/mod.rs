@@ -31,6 +31,11 @@ use std::any::Any;
 trait OnCuda {
     /// Queues what computes it, and returns.
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal>;
+
+    /// A result without elements has indices to look at all the same.
+    fn looks(&self) -> bool {
+        false
+    }
 }
 
 /// The plan of an op, where it has one here.
@@ -90,6 +95,11 @@ pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Ref
 /// True for an op of the crate's that a GPU is told of.
 pub(crate) fn has_plan(op: &dyn Operation) -> bool {
     plan_of(op).is_some()
+}
+
+/// True for an op that is queued even where its result has no elements.
+pub(crate) fn looks(op: &dyn Operation) -> bool {
+    plan_of(op).is_some_and(OnCuda::looks)
 }
 
 /// A view as a kernel is planned for it.
