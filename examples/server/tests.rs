@@ -552,12 +552,13 @@ const ZERO: &str =
     "140,40;110,55;90,90;82,140;90,190;110,225;140,240;170,225;190,190;198,140;190,90;170,55;140,40";
 
 fn the_page_draws_asks_and_shows_in_a_real_browser() {
-    const SHOWN: &str =
-        "/ok, on cpu:[^]*routes.rs:/.test(document.body.textContent) && /\\d/.test($('digit').textContent)";
     let server = Server::start(cpu(), Config::default());
     let browser = Browser::find().expect("the trial is ignored without one");
     for (strokes, digit) in [(ZERO, "0"), (SEVEN, "7")] {
-        let page = browser.page(&server.url(&format!("/#draw={strokes}")), SHOWN);
+        // It asks after each stroke.
+        let drawn = format!("$('digit').textContent === '{digit}'");
+        let shown = format!("{drawn} && /ok, on cpu:[^]*routes.rs:/.test(document.body.textContent)");
+        let page = browser.page(&server.url(&format!("/#draw={strokes}")), &shown);
         assert!(page.contains(&format!("<div id=\"digit\">{digit}</div>")), "not {digit}:\n{page}");
         assert!(page.contains("ok, on cpu:") && page.contains("routes.rs:"), "no live figures:\n{page}");
         assert!(page.contains("<div id=\"note\"></div>"), "an error is shown:\n{page}");
