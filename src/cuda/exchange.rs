@@ -248,20 +248,17 @@ impl Exchange {
         self.ids.retain(|name, _| name.0 != group);
         let gone: Vec<(Name, Lane)> = self.lanes.extract_if(|name, _| name.0 == group).collect();
         for (_, mut lane) in gone {
-            let Some((comm, stream, _)) = lane.begun.take() else { continue };
+            let Some((comm, stream, _)) = lane.begun.clone() else { continue };
             let Some((_, open)) = self.open() else { continue };
             let (nccl, events, aborting) = (self.nccl, self.events.clone(), self.aborting.clone());
             aborting.fetch_add(1, SeqCst);
             let ends = move || {
                 open.context.make_current();
                 nccl.abort(comm);
-                match stream.sleep() {
-                    Ok(()) => {
-                        lane.flying.iter().filter_map(|f| f.event).for_each(|event| events.give_back(event));
-                        drop(lane);
-                    }
-                    Err(_) => std::mem::forget(lane),
+                if stream.sleep().is_ok() {
+                    lane.flying.drain(..).filter_map(|f| f.event).for_each(|event| events.give_back(event));
                 }
+                drop(lane);
                 aborting.fetch_sub(1, SeqCst);
             };
             // Without a thread all of it stays as it is.
@@ -345,10 +342,12 @@ impl Engine for Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for Lane {
     /// What is under way reads and writes memory of its own still, which stays: nobody waits for it.
     fn drop(&mut self) {
-        self.lanes.drain().filter(|(_, lane)| !lane.flying.is_empty()).for_each(std::mem::forget);
+        if !self.flying.is_empty() {
+            std::mem::forget((std::mem::take(&mut self.flying), self.begun.take()));
+        }
     }
 }
 
