@@ -12,7 +12,7 @@ pub fn device(name: Option<&str>) -> Result<Device, String> {
         Some("cpu") => Ok(Device::cpu()),
         Some(name) => {
             let number = name.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-            let number = number.ok_or_else(|| format!("no device is called {name}"))?;
+            let number = number.ok_or_else(|| format!("no device is called {name}: it is cpu or cuda:N"))?;
             Device::cuda(number).map_err(|error| error.to_string())
         }
     }

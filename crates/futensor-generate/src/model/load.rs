@@ -178,7 +178,7 @@ impl Llama {
             files.flatten().map(|f| f.path()).filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
         {
             let loaded = safetensors::load(&file, device).all().await;
-            let loaded = loaded.map_err(|e| Error::model(format!("{}: {}", file.display(), e.message())))?;
+            let loaded = loaded.map_err(|e| Error::model(e.message().to_owned()))?;
             tensors.extend(loaded.into_iter().map(|(name, tensor)| (name, Weight::Dense(tensor))));
         }
         if config_json["tie_word_embeddings"] == true {
@@ -196,7 +196,8 @@ impl Llama {
     /// each other.
     pub async fn from_gguf(device: &Device, path: impl AsRef<Path>) -> Result<Llama> {
         let path = path.as_ref();
-        let wrong = |e: futensor::Error| Error::model(format!("{}: {}", path.display(), e.message()));
+        // It names the file.
+        let wrong = |e: futensor::Error| Error::model(e.message().to_owned());
         let file = gguf::open(path).await.map_err(wrong)?;
         let mut config = Config::from_gguf(file.metadata())?;
         let tokenizer = Vocabulary::from_gguf(file.metadata())?.tokenizer()?;
