@@ -6,6 +6,7 @@
 
 #define FUTENSOR_SIM 1
 #include <math.h>
+#include <setjmp.h>
 #include <string.h>
 #include <ucontext.h>
 
@@ -21,14 +22,16 @@ static uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 enum Wait { RUNS, BLOCK, WARP, DONE };
 struct Thread {
-    ucontext_t context;
+    ucontext_t context;  // where it begins
+    jmp_buf place;       // where it goes on: a jump is no system call, as a change of contexts is
+    bool begun;
     uint3 index;
     Wait wait;
     unsigned long long value;
 };
 static std::vector<Thread> threads;
 static std::vector<char> stacks;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static unsigned current;
 static bool together;  // threads of this kernel wait for each other
 static void (*body)(void**);
@@ -37,7 +40,7 @@ static void** arguments;
 static void give_way(Wait wait) {
     Thread& t = threads[current];
     t.wait = wait;
-    swapcontext(&t.context, &scheduler);
+    if (!_setjmp(t.place)) _longjmp(scheduler, 1);
 }
 static inline void __syncthreads() { give_way(BLOCK); }
 static inline void __threadfence() {}
@@ -82,8 +85,33 @@ template <class T> static T atomicExch(T* p, T x) {
 
 static void run_thread() {
     body(arguments);
-    threads[current].wait = DONE;
-    // uc_link returns to the scheduler.
+    give_way(DONE);
+}
+
+// Lets a thread run until it gives way.
+static void enter(unsigned i) {
+    Thread& t = threads[current = i];
+    threadIdx = t.index;
+    if (_setjmp(scheduler)) return;
+    if (t.begun) _longjmp(t.place, 1);
+    t.begun = true;
+    setcontext(&t.context);
+}
+
+// Lets a warp run until each of its threads is done or waits for the block's, and says how many those are.
+static unsigned run_warp(unsigned from, unsigned to) {
+    for (;;) {
+        unsigned waiting = 0, still = 0;
+        for (unsigned i = from; i < to; ++i) {
+            if (threads[i].wait == RUNS) enter(i);
+            waiting += threads[i].wait == WARP;
+            still += threads[i].wait != DONE && threads[i].wait != WARP;
+        }
+        if (!waiting) return still;
+        if (still) __builtin_trap();  // some wait at one barrier, some at another
+        for (unsigned i = from; i < to; ++i)
+            if (threads[i].wait == WARP) threads[i].wait = RUNS;
+    }
 }
 
 static void run_block() {
@@ -104,38 +132,16 @@ static void run_block() {
         getcontext(&t.context);
         t.context.uc_stack.ss_sp = &stacks[(size_t)i * STACK];
         t.context.uc_stack.ss_size = STACK;
-        t.context.uc_link = &scheduler;
+        t.begun = false;
         makecontext(&t.context, run_thread, 0);
     }
     if (!together) return;
     for (;;) {
-        bool ran = false;
-        for (current = 0; current < n; ++current) {
-            if (threads[current].wait != RUNS) continue;
-            ran = true;
-            threadIdx = threads[current].index;
-            swapcontext(&scheduler, &threads[current].context);
-        }
-        unsigned done = 0, block = 0;
-        for (unsigned w = 0; w < n; w += 32) {
-            unsigned in_warp = 0, live = 0;
-            for (unsigned i = w; i < n && i < w + 32; ++i) {
-                done += threads[i].wait == DONE;
-                block += threads[i].wait == BLOCK;
-                in_warp += threads[i].wait == WARP;
-                live += threads[i].wait != DONE;
-            }
-            if (in_warp > 0 && in_warp == live)
-                for (unsigned i = w; i < n && i < w + 32; ++i)
-                    if (threads[i].wait == WARP) threads[i].wait = RUNS, ran = true;
-        }
-        if (done == n) return;
-        if (block > 0 && block + done == n) {
-            for (unsigned i = 0; i < n; ++i)
-                if (threads[i].wait == BLOCK) threads[i].wait = RUNS;
-        } else if (!ran) {
-            __builtin_trap();  // some wait at one barrier, some at another
-        }
+        unsigned waiting = 0;
+        for (unsigned w = 0; w < n; w += 32) waiting += run_warp(w, w + 32 < n ? w + 32 : n);
+        if (!waiting) return;
+        for (unsigned i = 0; i < n; ++i)
+            if (threads[i].wait == BLOCK) threads[i].wait = RUNS;
     }
 }
 

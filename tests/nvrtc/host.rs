@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, OnceLock};
 
 const FLAGS: [&str; 8] =
     ["-std=gnu++17", "-O0", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"];
@@ -29,8 +29,8 @@ struct Built {
     entries: Vec<String>,
 }
 
-/// Libraries by text; the lock is held while one is built, so each is built once.
-static LIBRARIES: LazyLock<Mutex<HashMap<String, &'static Built>>> = LazyLock::new(Default::default);
+/// Libraries by text. Each is built once, beside others.
+static LIBRARIES: LazyLock<Mutex<HashMap<String, &'static OnceLock<Built>>>> = LazyLock::new(Default::default);
 
 /// Kernels that were built together with others.
 static HOMES: LazyLock<Mutex<HashMap<String, &'static Built>>> = LazyLock::new(Default::default);
@@ -57,14 +57,14 @@ pub fn build(kernels: &[Kernel]) {
     for entry in &entries {
         text += &format!("LAUNCHER({entry}, {barriers})\n");
     }
-    let mut libraries = lock(&LIBRARIES);
-    let built = *libraries.entry(text).or_insert_with_key(|text| {
+    let once = *lock(&LIBRARIES).entry(text.clone()).or_insert_with(|| Box::leak(Box::default()));
+    let built = once.get_or_init(|| {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         std::fs::create_dir_all(&folder).expect("a folder for libraries");
         let stem = folder.join(format!("kernels-{:016x}", fnv(&format!("{FLAGS:?}{text}"))));
         let (cpp, so) = (stem.with_extension("cpp"), stem.with_extension("so"));
         if !so.exists() {
-            std::fs::write(&cpp, text).expect("writing the source");
+            std::fs::write(&cpp, &text).expect("writing the source");
             let part = stem.with_extension(format!("part{}", std::process::id()));
             let out =
                 Command::new(compiler()).args(FLAGS).arg(&cpp).arg("-o").arg(&part).output().expect("g++");
@@ -73,7 +73,7 @@ pub fn build(kernels: &[Kernel]) {
         }
         // SAFETY: the library was just built from our own kernels; it has no initialisers of note.
         let library = unsafe { Library::new(&so) }.expect("opening the library");
-        Box::leak(Box::new(Built { library: Mutex::new(library), entries: entries.clone() }))
+        Built { library: Mutex::new(library), entries: entries.clone() }
     });
     let mut homes = lock(&HOMES);
     for entry in &built.entries {
