@@ -33,17 +33,16 @@ struct Row {
 }
 
 impl Ahead {
-    /// Adds an input: where position 0 is, and bytes of an element.
-    pub fn add(&mut self, ptr: *const u8, size: usize) {
-        self.rows.push(Row { ptr, size, next: ptr, share: 0 });
+    /// Adds an input: where position 0 is, bytes of an element, and how many of them a tile's `steps` ask for.
+    pub fn add(&mut self, ptr: *const u8, size: usize, n: usize, steps: usize) {
+        self.rows.push(Row { ptr, size, next: ptr, share: (n * size / LINE).div_ceil(steps) });
     }
 
-    /// Begins a tile: what is asked for in its `steps` are the `n` elements from `position` on.
+    /// Begins a tile: what is asked for in its steps are the elements from `position` on.
     #[inline]
-    pub fn begin(&mut self, position: usize, n: usize, steps: usize) {
+    pub fn begin(&mut self, position: usize) {
         for row in &mut self.rows {
             row.next = row.ptr.wrapping_add(position * row.size);
-            row.share = (n * row.size / LINE).div_ceil(steps);
         }
     }
 
