@@ -17,9 +17,13 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// By NCCL's stand-in, which needs no launcher.
+    /// By NCCL's stand-in, which needs no launcher of its own.
     pub fn is_on_gpus(&self) -> bool {
         self.name.starts_with("gpus::")
+    }
+
+    pub fn is_by_mpi(&self) -> bool {
+        !self.is_on_gpus() || self.name.ends_with("mpi")
     }
 
     /// One that all ranks end well.
