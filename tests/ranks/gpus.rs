@@ -183,6 +183,7 @@ fn in_place(stage: Stage) {
         for _ in 0..5 {
             let x = device.full([1], 1.5).expand([N]) * 2.0;
             block_on(&x).expect("it is there");
+            block_on(group.barrier()).expect("it is everywhere");
             // The first has to wait, and what made its operand is done with meanwhile.
             std::thread::sleep(Duration::from_millis(20 * group.rank() as u64));
             let (sum, more) = (x.all_reduce(&group, Sum), reads.then(|| &x * 3.0));
