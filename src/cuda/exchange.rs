@@ -213,7 +213,12 @@ impl Exchange {
         }
         let to = call.to.as_ref().and_then(|to| device(&**to)).map_or(0, DeviceBuffer::ptr);
         let mut elements = Elements { dtype, reads, writes, from: 0, to };
-        let Some(value) = call.from.as_deref().filter(|_| reads > 0) else { return Ok((None, elements)) };
+        let Some(value) = call.from.as_deref().filter(|_| reads > 0) else {
+            if let What::AllReduce(_) = call.what {
+                elements.from = to;
+            }
+            return Ok((None, elements));
+        };
         let first = |value: &Value| value.placed.as_ref().map_or(0, |placed| placed.offset) * dtype.size();
         if let Some(span) = here(value) {
             elements.from = span.ptr() + first(value) as u64;
@@ -270,6 +275,11 @@ impl Exchange {
 impl Engine for Exchange {
     fn combines(&self, _: DType) -> bool {
         true
+    }
+
+    /// Steps that have been queued may be reading it still, though its value is let go.
+    fn writes_over(&self, operand: &dyn Buffer) -> bool {
+        device(operand).is_some_and(DeviceBuffer::is_unread)
     }
 
     fn room(&mut self, _: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>> {
@@ -374,4 +384,52 @@ impl Lane {
 fn stage(value: &Value, dtype: DType, to: &DeviceBuffer, stream: Raw) -> Result<(), String> {
     // SAFETY: a value in host memory, row-major, of as many bytes as there is room for.
     unsafe { stream.upload(to.span(), value.first(dtype)) }.map_err(|trouble| format!("{trouble:?}"))
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::any::Any;
+
+    #[derive(Debug)]
+    struct Room;
+
+    impl Buffer for Room {
+        fn host(&self) -> Option<*mut u8> {
+            None
+        }
+        fn bytes(&self) -> usize {
+            0
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    /// A lane with one call, under way or not, and where that writes to.
+    fn lane(under_way: bool) -> (Lane, Arc<Room>) {
+        let room = Arc::new(Room);
+        let (ticket, group, to) = (Key(0, 0), Key(0, 1), Some(room.clone() as Arc<dyn Buffer>));
+        let call =
+            Call { ticket, group, what: What::Recv(0), dtype: DType::F32, reads: 0, writes: 1, from: None, to };
+        let (mut waiting, mut flying) = (VecDeque::new(), VecDeque::new());
+        match under_way {
+            true => flying.push_back(Flying { call, _copy: None, event: None }),
+            false => waiting.push_back(call),
+        }
+        (Lane { size: 2, rank: 1, id: None, begun: None, settles: false, waiting, flying, broken: None }, room)
+    }
+
+    #[test]
+    fn what_a_lane_has_under_way_at_its_end_stays_and_the_rest_goes() {
+        for under_way in [false, true] {
+            let (mut failed, of_failed) = lane(under_way);
+            let (ends, of_ends) = lane(under_way);
+            drop(failed.fail("it broke".into()));
+            drop((failed, ends));
+            for room in [of_failed, of_ends] {
+                assert_eq!(Arc::strong_count(&room), 1 + usize::from(under_way));
+            }
+        }
+    }
 }

@@ -90,6 +90,9 @@ pub(crate) trait Engine: Send {
     /// Types that it adds up.
     fn combines(&self, dtype: DType) -> bool;
 
+    /// Whether a result may be written over an operand that nobody else has.
+    fn writes_over(&self, operand: &dyn Buffer) -> bool;
+
     /// Memory for a result, of a device with this account. `None` where there is none left.
     fn room(&mut self, memory: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>>;
 

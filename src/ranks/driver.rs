@@ -85,11 +85,10 @@ impl Job {
 }
 
 /// The memory of an operand that nobody else has, for what it is reduced to.
-fn in_place(what: &What, from: &mut Option<Box<Value>>) -> Option<Arc<dyn Buffer>> {
+fn in_place(engine: &dyn Engine, what: &What, from: &mut Option<Box<Value>>) -> Option<Arc<dyn Buffer>> {
     let is_own = |value: &Value| match &value.storage {
-        // On a GPU steps that have been queued may be reading it still.
         Storage::Shared(buffer) => {
-            value.placed.is_none() && buffer.host().is_some() && buffer.is_reusable() && owners(buffer) == 1
+            value.placed.is_none() && owners(buffer) == 1 && engine.writes_over(&**buffer)
         }
         Storage::Inline(_) => false,
     };
@@ -431,7 +430,8 @@ impl Living {
         if let Some((n, port)) = job.result {
             let bytes = n * job.dtype.size();
             writes = n;
-            to = in_place(&job.what, &mut from).or_else(|| self.engine.room(&port.memory, bytes));
+            to =
+                in_place(&*self.engine, &job.what, &mut from).or_else(|| self.engine.room(&port.memory, bytes));
             if to.is_none() {
                 let text = format!("out of memory: {bytes} bytes on {}", port.name);
                 let error = Error::new(ErrorKind::OutOfMemory, job.op, text, job.at);

@@ -460,6 +460,8 @@ pub(crate) struct Arrival {
     at: At,
     /// Its elements are to lie in row-major order.
     plain: bool,
+    /// Where they do not, the device can put them so.
+    packs: bool,
     /// The copy to host memory, where that is on the way.
     reading: Option<read::Reading<Value>>,
 }
@@ -468,14 +470,21 @@ impl Arrival {
     /// From elsewhere to the host the copy is queued now, behind what makes the value.
     pub fn new(x: &TensorFuture, to: &'static Port, plain: bool, at: At) -> Arrival {
         let reading = (!x.port().in_memory && to.in_memory).then(|| read::to_memory(x, to, at));
-        Arrival { from: x.stop_gradient(), bell: None, to, at, plain, reading }
+        let packs = plain && !to.in_memory && std::ptr::eq(x.port(), to);
+        Arrival { from: x.stop_gradient(), bell: None, to, at, plain, packs, reading }
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(bell) = self.bell.take() {
+            self.from.node.completion.deregister(bell);
+        }
     }
 }
 
 impl Future for Arrival {
     type Output = Result<Value, Error>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let Arrival { from, bell, to, at, plain, reading } = &mut *self;
+        let Arrival { from, bell, to, at, plain, packs, reading } = &mut *self;
         let (shape, dtype) = (from.shape(), from.dtype());
         let received = |value| to.runner.receive(value, shape, dtype);
         if let Some(reading) = reading {
@@ -503,6 +512,12 @@ impl Future for Arrival {
         {
             return Poll::Ready(Ok(received(value)));
         }
+        if std::mem::take(packs) && value.buffer().is_some() {
+            let copy = build::apply(Op::Cast, &[from], || Ok(Meta { shape: shape.clone(), dtype }), *at);
+            self.hang_up();
+            self.from = copy;
+            return self.poll(cx);
+        }
         let mut read = read::to_memory(from, to, at);
         let polled = read.poll_arrival(cx).map(|read| read.map(received));
         *reading = Some(read);
@@ -512,9 +527,7 @@ impl Future for Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        if let Some(bell) = self.bell.take() {
-            self.from.node.completion.deregister(bell);
-        }
+        self.hang_up();
     }
 }
 

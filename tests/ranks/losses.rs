@@ -3,6 +3,7 @@
 use super::stage::{Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, settle, signal, told};
 use futensor::ranks::Combine::Sum;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 pub fn scenes() -> Vec<Scene> {
@@ -25,7 +26,12 @@ pub fn scenes() -> Vec<Scene> {
             name: "losses::a_stopped_rank_is_lost_once_it_was_silent_for_too_long",
             ranks: 3,
             play: stopped,
-            direct: with_one_stopped,
+            direct: |launcher, scene| {
+                let folder = Folder::new(scene);
+                let mut ranks = command(launcher, scene, &folder);
+                let ranks = ranks.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+                with_one_stopped(scene, &folder, vec![ranks.expect("mpirun runs")]);
+            },
         },
         Scene::of("losses::a_rank_that_leaves_first_is_no_loss_to_what_it_took_part_in", 2, leaves),
         Scene::of("losses::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it", 2, absent),
@@ -47,11 +53,8 @@ pub fn others_ended_well(scene: &Scene, folder: &Folder, told: &str) {
     nothing_is_left(scene);
 }
 
-fn with_one_stopped(launcher: &Path, scene: &Scene) {
-    let folder = Folder::new(scene);
-    let mut ranks = command(launcher, scene, &folder);
-    let child = ranks.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
-    let child = child.expect("mpirun runs");
+/// All but rank 2 end well, which is stopped until they have.
+pub fn with_one_stopped(scene: &Scene, folder: &Folder, ranks: Vec<Child>) {
     let since = Instant::now();
     let well = || (0..scene.ranks).filter(|r| folder.read(&format!("well-{r}")).is_some()).count();
     while well() < scene.ranks - 1 && since.elapsed() < Duration::from_secs(30) {
@@ -59,8 +62,10 @@ fn with_one_stopped(launcher: &Path, scene: &Scene) {
     }
     let stopped = folder.read("stopped-2").expect("it has stopped").parse().expect("a process");
     signal(stopped, libc::SIGKILL);
-    let output = child.wait_with_output().expect("mpirun ends");
-    assert_eq!(well(), scene.ranks - 1, "{}", told(&output));
+    let outputs = ranks.into_iter().map(|rank| told(&rank.wait_with_output().expect("it ends")));
+    let said: String = outputs.collect();
+    assert_eq!(well(), scene.ranks - 1, "{said}");
+    assert!(!said.contains("simulated driver:"), "{said}");
     nothing_is_left(scene);
 }
 
@@ -119,7 +124,7 @@ pub fn first(stage: Stage) {
     survives(&stage, &group, 0);
 }
 
-fn shrinking(stage: Stage) {
+pub fn shrinking(stage: Stage) {
     let group = stage.join();
     if group.rank() == 2 {
         stage.dies(2);
@@ -198,7 +203,7 @@ fn apart(stage: Stage) {
     stage.note(&format!("well-{}", group.rank()), "");
 }
 
-fn stopped(stage: Stage) {
+pub fn stopped(stage: Stage) {
     let group = stage.join();
     block_on(group.barrier()).expect("all are here");
     settle();

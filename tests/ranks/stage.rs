@@ -17,9 +17,13 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// By NCCL's stand-in, which needs no launcher.
+    /// By NCCL's stand-in, which needs no launcher of its own.
     pub fn is_on_gpus(&self) -> bool {
         self.name.starts_with("gpus::")
+    }
+
+    pub fn is_by_mpi(&self) -> bool {
+        !self.is_on_gpus() || self.name.ends_with("mpi")
     }
 
     /// One that all ranks end well.
@@ -151,10 +155,14 @@ impl Drop for Folder {
     }
 }
 
-/// Starts a scene's ranks under `mpirun`, told to go on without those that end.
+/// Starts a scene's ranks under `mpirun`, told to go on without those that end (MPICH's does not).
 pub fn command(launcher: &Path, scene: &Scene, folder: &Folder) -> Command {
     let mut command = Command::new(launcher);
-    command.args(["--with-ft", "ulfm", "--oversubscribe", "-n", &scene.ranks.to_string()]);
+    match launcher.with_file_name("mpichversion").exists() {
+        true => command.arg("-disable-auto-cleanup").env("FUTENSOR_JOB", folder.0.file_name().expect("a name")),
+        false => command.args(["--with-ft", "ulfm", "--oversubscribe"]),
+    };
+    command.args(["-n", &scene.ranks.to_string()]);
     command.arg(std::env::current_exe().expect("this program"));
     command.arg("--scene").arg(scene.name).arg(&folder.0);
     // A container has one user, who is root.

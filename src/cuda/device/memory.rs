@@ -258,6 +258,12 @@ impl DeviceBuffer {
         uses.written
     }
 
+    /// No lane has read it.
+    #[cfg(all(feature = "ranks", unix))]
+    pub fn is_unread(&self) -> bool {
+        lock(&self.uses).read.is_empty()
+    }
+
     /// The lane's next flight writes over it: what that has to come after.
     pub fn overwritten_by(&self, mark: Mark) -> SmallVec<[Mark; 4]> {
         let mut uses = lock(&self.uses);

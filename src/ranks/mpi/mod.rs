@@ -162,6 +162,10 @@ impl Engine for Mpi {
         !matches!(dtype, DType::F16 | DType::BF16)
     }
 
+    fn writes_over(&self, operand: &dyn Buffer) -> bool {
+        operand.host().is_some() && operand.is_reusable()
+    }
+
     fn room(&mut self, memory: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>> {
         memory.alloc(bytes).map(|block| block as Arc<dyn Buffer>)
     }

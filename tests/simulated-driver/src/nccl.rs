@@ -7,7 +7,8 @@
 //! twice how it is; who asks for anything else meanwhile is reported (kind `nccl`), as is a blocking communicator.
 //! Calls that do not meet are an error here, where the real one hangs or mixes up what it carries.
 //!
-//! `FUTENSOR_SIM_NCCL`: `hang` (no communicator is ever open), `error` (each fails after its third call).
+//! `FUTENSOR_SIM_NCCL`: `hang` (no communicator is ever open), `error` (each fails after its third call), `mute`
+//! (calls that do not meet stand still).
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::memory::Touch;
@@ -250,7 +251,10 @@ fn hold(asked: Vec<Asked>) -> Result {
     {
         let mut comms = comms();
         let Some(comm) = comms.get_mut(&first.comm) else { return INVALID_ARGUMENT };
-        if comm.state != SUCCESS || comm.held.is_some() {
+        if comm.state != SUCCESS && comm.state != IN_PROGRESS {
+            return comm.state;
+        }
+        if comm.state == IN_PROGRESS || comm.held.is_some() {
             drop(comms);
             lock().report("nccl", format!("{name} while its communicator is at something else"));
             return INVALID_USAGE;
