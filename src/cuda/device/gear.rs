@@ -184,7 +184,8 @@ pub(super) enum Place {
 }
 
 impl Gear {
-    /// Opens the device on this thread: `streams` for steps, and one for copies to the device.
+    /// Opens the device on this thread: a stream for each number of `reached`, the last but one for what
+    /// is urgent, and the last for copies to the device.
     pub fn open(
         heap: Arc<Heap>,
         pinned: Arc<Pinned>,
