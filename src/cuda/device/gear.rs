@@ -200,7 +200,7 @@ impl Gear {
         let background = Background::new(context.gpu.context, bell);
         // Nothing runs yet.
         let _ = pinned.reserve();
-        let pool = Pool::new(context.pool, kept_max);
+        let pool = Pool::new(context.pool, kept_max, heap.account.clone());
         let open = Open {
             ordinal: heap.ordinal,
             context: context.gpu.context,

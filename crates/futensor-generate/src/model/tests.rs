@@ -330,6 +330,31 @@ fn a_folder_of_hugging_faces_is_the_same_model() {
 }
 
 #[test]
+fn a_running_decode_allocates_nothing() {
+    let device = Device::cpu_with(CpuOptions::default());
+    let weights = tensors(&device, Some(Format::Q8_0));
+    let model = testing::llama(&device, config(), weights, vocabulary().tokenizer().unwrap()).unwrap();
+    let options = Options { page: 8, slots: 16, context: 256, buffer: 256, ..Options::default() };
+    let engine = Engine::start(model, options).unwrap();
+    let streams: Vec<_> = requests()
+        .into_iter()
+        .map(|mut request| {
+            request.prompt.truncate(3);
+            request.sampling = Sampling::default();
+            request.constraint = None;
+            engine.generate(request.tokens_max(100)).unwrap()
+        })
+        .collect();
+    until(|| engine.stats().tokens >= 16 * 30);
+    let before = device.stats();
+    until(|| engine.stats().tokens >= 16 * 80);
+    let after = device.stats();
+    assert!(before.allocations > 0 && engine.stats().running == 16);
+    assert_eq!((after.allocations, after.copied_bytes), (before.allocations, before.copied_bytes));
+    streams.into_iter().for_each(|stream| assert_eq!(all(stream).len(), 100));
+}
+
+#[test]
 fn a_model_whose_parts_do_not_fit_is_refused() {
     let device = Device::cpu();
     let wrong = |change: &dyn Fn(&mut BTreeMap<String, Weight>)| {
