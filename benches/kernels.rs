@@ -322,7 +322,7 @@ fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
 fn quantised(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
     const SIZES: [usize; 2] = [16384, 1152];
     let dense = device.randn(SIZES);
-    for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0] {
+    for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0, Format::F16, Format::BF16] {
         let weight = Quantized::from_tensor(&dense, format)?;
         for rows in [1, 8, 512] {
             let x: TensorFuture = futensor::block_on(device.randn([rows, SIZES[1]]))?.into();

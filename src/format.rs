@@ -1,5 +1,5 @@
-//! Formats of quantised weights: how a block of them lies in a GGUF file, and how [`ROWS`] rows of
-//! blocks lie in memory.
+//! Formats of weights: how a block of them lies in a GGUF file, and how [`ROWS`] rows of blocks lie
+//! in memory.
 //!
 //! Ground for the ops, for every device's kernels and for files. A block is half floats and words
 //! of four bytes. In memory sixteen rows stand side by side: of the same block of each row, first
@@ -8,17 +8,19 @@
 //! many as in the file (but that rows are filled up to a multiple of sixteen, with zeros). One
 //! layout serves every device.
 
-use half::f16;
+use crate::dtype::DType;
+use half::{bf16, f16};
 use std::fmt;
 
 /// Rows that lie side by side in memory.
 pub(crate) const ROWS: usize = 16;
 
-/// How a weight is quantised: the blocks that a GGUF file has, by ggml's names.
+/// How a weight is kept: the blocks that a GGUF file has, by ggml's names.
 ///
 /// ```
-/// use futensor::quant::Format;
+/// use futensor::{DType, quant::Format};
 /// assert_eq!((Format::Q4_1.block(), Format::Q4_1.block_bytes()), (32, 20));
+/// assert_eq!((Format::Q4_1.dtype(), Format::F16.dtype()), (None, Some(DType::F16)));
 /// assert_eq!(Format::Q6_K.to_string(), "Q6_K");
 /// ```
 #[allow(non_camel_case_types)]
@@ -34,11 +36,16 @@ pub enum Format {
     Q4_K,
     /// 256 weights of 6 bits, in sixteen parts with a scale of 8 bits each.
     Q6_K,
+    /// 32 half floats. Activations beside them stay float32.
+    F16,
+    /// 32 bfloat16, as F16.
+    BF16,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 5] = [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4_K, Format::Q6_K];
+    pub const ALL: [Format; 7] =
+        [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4_K, Format::Q6_K, Format::F16, Format::BF16];
 
     /// ggml's name.
     pub const fn name(self) -> &'static str {
@@ -48,14 +55,16 @@ impl Format {
             Format::Q4_1 => "Q4_1",
             Format::Q4_K => "Q4_K",
             Format::Q6_K => "Q6_K",
+            Format::F16 => "F16",
+            Format::BF16 => "BF16",
         }
     }
 
     /// Weights of a block: a row has a multiple of it.
     pub const fn block(self) -> usize {
         match self {
-            Format::Q8_0 | Format::Q4_0 | Format::Q4_1 => 32,
             Format::Q4_K | Format::Q6_K => 256,
+            _ => 32,
         }
     }
 
@@ -69,6 +78,7 @@ impl Format {
         match self {
             Format::Q8_0 | Format::Q4_0 | Format::Q6_K => 1,
             Format::Q4_1 | Format::Q4_K => 2,
+            Format::F16 | Format::BF16 => 32,
         }
     }
 
@@ -79,12 +89,22 @@ impl Format {
             Format::Q4_0 | Format::Q4_1 => 4,
             Format::Q4_K => 3 + 32,
             Format::Q6_K => 32 + 16 + 4,
+            Format::F16 | Format::BF16 => 0,
         }
     }
 
     /// True where gguf-py quantises to it, and so does this crate.
     pub const fn can_quantize(self) -> bool {
-        matches!(self, Format::Q8_0 | Format::Q4_0 | Format::Q4_1)
+        !matches!(self, Format::Q4_K | Format::Q6_K)
+    }
+
+    /// The type of the weights, where they are none but halves.
+    pub const fn dtype(self) -> Option<DType> {
+        match self {
+            Format::F16 => Some(DType::F16),
+            Format::BF16 => Some(DType::BF16),
+            _ => None,
+        }
     }
 
     /// Where a block's field lies in the file's block, and its length: half floats first, which in
@@ -104,7 +124,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// A matrix of quantised weights in memory: its format and sizes, and where its parts lie.
+/// A matrix of weights in memory: its format and sizes, and where its parts lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Packing {
     pub format: Format,
@@ -226,6 +246,11 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
             let q = |i| nibble(&block[4..20], i) as f32;
             to.iter_mut().enumerate().for_each(|(i, o)| *o = d * q(i) + m);
         }
+        Format::F16 => to.iter_mut().enumerate().for_each(|(i, o)| *o = half_at(block, 2 * i)),
+        Format::BF16 => {
+            let all = to.iter_mut().zip(block.as_chunks().0);
+            all.for_each(|(o, &x)| *o = bf16::from_le_bytes(x).to_f32());
+        }
         Format::Q4_K => {
             let (d, least) = (half_at(block, 0), half_at(block, 2));
             for (part, to) in to.chunks_exact_mut(32).enumerate() {
@@ -250,7 +275,8 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Quantises a block, to the byte as gguf-py does; only of formats that [`Format::can_quantize`].
+/// Quantises a block, to the byte as gguf-py does; only of formats that [`Format::can_quantize`] and
+/// are no halves.
 pub(crate) fn quantize_block(format: Format, x: &[f32], block: &mut [u8]) {
     let inverse = |d: f32| if d == 0.0 { 0.0 } else { 1.0 / d };
     let write = |to: &mut [u8], x: f32| to.copy_from_slice(&f16::from_f32(x).to_le_bytes());

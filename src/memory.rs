@@ -33,6 +33,8 @@ pub(crate) struct Memory {
     limit: usize,
     /// Bytes of values that an op was to change in place and had to copy.
     copied: AtomicU64,
+    /// Times that memory for values was asked of the system, or of a driver.
+    asked: AtomicU64,
     /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
     refuse_in: AtomicUsize,
     free: Mutex<Vec<Vec<usize>>>,
@@ -47,6 +49,7 @@ pub(crate) struct Bytes {
     pub peak: usize,
     pub cached: usize,
     pub copied: u64,
+    pub asked: u64,
 }
 
 /// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
@@ -92,6 +95,7 @@ impl Memory {
             peak: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
             copied: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             limit,
             refuse_in: AtomicUsize::new(0),
             free: Mutex::new(vec![Vec::new(); CLASSES]),
@@ -105,12 +109,18 @@ impl Memory {
             peak: self.peak.load(Relaxed),
             cached: self.cached.load(Relaxed),
             copied: self.copied.load(Relaxed),
+            asked: self.asked.load(Relaxed),
         }
     }
 
     /// An op copied a value that it was to change in place, since somebody else may still read it.
     pub fn copied(&self, bytes: usize) {
         self.copied.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Nothing that is kept fits: the system, or a driver, is asked.
+    pub fn asked(&self) {
+        self.asked.fetch_add(1, Relaxed);
     }
 
     /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond
@@ -181,6 +191,9 @@ impl Memory {
                 address as *mut u8
             }
             None => {
+                if index < usize::MAX {
+                    self.asked();
+                }
                 let fresh = layout(size).and_then(|l| {
                     // SAFETY: the layout has a size above zero.
                     let ptr = unsafe { alloc(l) };

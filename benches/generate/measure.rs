@@ -100,12 +100,14 @@ fn main() {
         let (prefill, ..) = follow(engine.generate(request(long(2), 1)).expect("a stream")).await;
         let short = tokenizer.encode("The old lighthouse keeper", true).expect("tokens");
         let (first, ..) = follow(engine.generate(request(short, 1)).expect("a stream")).await;
-        let (steps, host) = (engine.stats().steps, host_us());
+        let (before_one, host) = (engine.stats(), host_us());
         let one = decode(&engine, &prompts, 1).await;
-        let host = (host_us() - host) / (engine.stats().steps - steps) as f64;
+        let steps = (engine.stats().steps - before_one.steps) as f64;
+        let host = (host_us() - host) / steps;
+        let queueing = (engine.stats().queueing - before_one.queueing).as_secs_f64() * 1e6 / steps;
         let eight = decode(&engine, &prompts, 8).await;
         let speed = json!({ "decode 1": one, "decode 8": eight, "prefill 512": 512.0 / prefill,
-            "host us a step": host, "first token ms": first * 1e3, "resident MiB": resident() - before });
+            "host us a step": host, "queueing us a step": queueing, "first token ms": first * 1e3, "resident MiB": resident() - before });
         println!("{speed}");
     });
 }

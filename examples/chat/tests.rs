@@ -100,10 +100,13 @@ struct Server {
 }
 
 fn serve_with(config: Config) -> Server {
+    serve_on(Device::cpu_with(CpuOptions::default()), config)
+}
+
+fn serve_on(device: Device, config: Config) -> Server {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let path = model();
     let (address, app, end, served) = runtime.block_on(async {
-        let device = Device::cpu_with(CpuOptions::default());
         let app = chat::start(&device, path, config).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -350,6 +353,32 @@ fn whoever_runs_it_sees_what_it_does() {
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["data"][0]["id"], "tiny");
 }
 
+fn a_lost_device_ends_its_streams_and_says_so() {
+    let options = CpuOptions::default().threads(1).watchdog(Some(Duration::from_secs(2)));
+    let device = Device::cpu_with(options);
+    let server = serve_on(device.clone(), Config::default());
+    assert_eq!(server.get("/healthz").0, 200);
+    // It takes longer than anything may.
+    let stuck = futensor::custom::custom_fn(
+        "stuck",
+        &[&device.ones([1])],
+        |m| Ok(m[0].clone()),
+        |_| {
+            std::thread::sleep(Duration::from_secs(6));
+            Ok(())
+        },
+    );
+    stuck.detach();
+    let (mut stream, mut rest) = (server.begin(5), String::new());
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"error\"") && rest.contains("watchdog"), "{rest}");
+    let (status, text) = server.get("/healthz");
+    assert!(status == 503 && text.contains("\"lost\"") && text.contains("watchdog"), "{text}");
+    let (status, answer) = server.ask("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    assert!(status == 503 && answer.to_string().contains("watchdog"), "{status} {answer}");
+    server.until(|s| s.running == 0 && s.pages_used == 0);
+}
+
 /// A Python that has OpenAI's client.
 fn python() -> Option<PathBuf> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -421,6 +450,7 @@ fn main() {
         a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits
         the_end_waits_for_answers_under_way
         whoever_runs_it_sees_what_it_does
+        a_lost_device_ends_its_streams_and_says_so
     );
     let in_python = trials!(openais_own_client_speaks_to_it);
     trials.extend(in_python.into_iter().map(|t| t.with_ignored_flag(python().is_none())));

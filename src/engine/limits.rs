@@ -19,3 +19,10 @@ pub(crate) struct Limits {
     /// same step.
     pub epilogues: bool,
 }
+
+impl Limits {
+    /// The streams, and where steps are submitted ahead the last one, for what is urgent.
+    pub fn all_streams(&self) -> u16 {
+        self.streams + self.ahead as u16
+    }
+}

@@ -192,7 +192,7 @@ impl Machine {
             entries: Vec::new(),
             vacant: Vec::new(),
             generation: 0,
-            streams: (0..limits.streams).map(|_| Stream::default()).collect(),
+            streams: (0..limits.all_streams()).map(|_| Stream::default()).collect(),
             queue: VecDeque::new(),
             urgent: VecDeque::new(),
             held: Vec::new(),

@@ -65,7 +65,9 @@ impl Kind {
 
     /// ggml's number; `None` for a type that files have not.
     pub(super) fn code(self) -> Option<u32> {
-        CODES.iter().find(|(_, kind)| *kind == self).map(|(code, _)| *code)
+        let own = |format: Format| format.dtype().map(Kind::Dense);
+        let kind = if let Kind::Quantized(format) = self { own(format).unwrap_or(self) } else { self };
+        CODES.iter().find(|(_, k)| *k == kind).map(|(code, _)| *code)
     }
 
     /// Bytes of so many elements in a row; `None` where they are no whole blocks, or too many.

@@ -97,9 +97,9 @@ impl SimRunner {
         let world = slot.get_or_insert_with(|| World {
             desk: Desk::new(port),
             port,
-            streams: (0..port.limits.streams).map(|_| VecDeque::new()).collect(),
-            reached: vec![0; port.limits.streams as usize],
-            stuck: (0..port.limits.streams).map(|_| None).collect(),
+            streams: (0..port.limits.all_streams()).map(|_| VecDeque::new()).collect(),
+            reached: vec![0; port.limits.all_streams() as usize],
+            stuck: (0..port.limits.all_streams()).map(|_| None).collect(),
             clock: 0,
             random: self.script.seed,
             begun: 0,

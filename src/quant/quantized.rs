@@ -12,7 +12,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A matrix of quantised weights on a device, `[outputs, inputs]` as a layer's or a table's.
+/// A matrix of quantised weights, or of halves, on a device, `[outputs, inputs]` as a layer's or a table's.
 ///
 /// It is packed for the kernels when it is made, once and for all: sixteen rows side by side, in
 /// [`bytes`](Self::bytes) of the device's memory and nowhere else. A clone is another handle on it.
@@ -34,7 +34,8 @@ fn refused(op: &str, text: String, at: At) -> Error {
 }
 
 impl Quantized {
-    /// Quantises a matrix of float32, to the byte as gguf-py does. Nothing waits.
+    /// Quantises a matrix of float32, to the byte as gguf-py does; one of halves may be of its format's
+    /// own type. Nothing waits.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -49,23 +50,22 @@ impl Quantized {
     /// ```
     ///
     /// # Errors
-    /// A value that is no matrix of float32, rows that are no whole blocks, and the formats to
+    /// A value that is no such matrix, rows that are no whole blocks, and the formats to
     /// which gguf-py does not quantise (Q4_K, Q6_K).
     #[track_caller]
     pub fn from_tensor(x: &TensorFuture, format: Format) -> Result<Quantized> {
         let at = Location::caller();
-        let (DType::F32, &[rows, columns]) = (x.dtype(), x.dims()) else {
-            return Err(refused(
-                "quantize",
-                format!("{} of {}: not a matrix of float32", x.shape(), x.dtype()),
-                at,
-            ));
+        let (own, given) = (format.dtype().unwrap_or(DType::F32), x.dtype());
+        let (true, &[rows, columns]) = (given == own || given == DType::F32, x.dims()) else {
+            let text = format!("{} of {given}: not a matrix of float32 for {format}", x.shape());
+            return Err(refused("quantize", text, at));
         };
         let packing = Packing::new(format, rows, columns).map_err(|text| refused("quantize", text, at))?;
         if !format.can_quantize() {
             return Err(refused("quantize", format!("{format} is read, not made"), at));
         }
-        Ok(Quantized { packed: build::custom(Arc::new(Quantize(packing)), &[x], at), packing })
+        let packed = build::custom(Arc::new(Quantize(packing)), &[&x.to_dtype(own)], at);
+        Ok(Quantized { packed, packing })
     }
 
     /// A matrix from the blocks that a GGUF file has, row by row. They are packed by the caller's

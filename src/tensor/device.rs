@@ -81,6 +81,10 @@ pub struct Stats {
     /// [`slice_assign`](crate::TensorFuture::slice_assign)), because somebody else may still read
     /// it. Where it stays what it was, everything was done in place.
     pub copied_bytes: u64,
+    /// Times that the system, or a GPU's driver, was asked for memory for a value (on a CPU, of 4 KiB
+    /// or more), because nothing that is kept fitted. Where it stays what it was, steps run in memory
+    /// that is there.
+    pub allocations: u64,
     /// Awaits that have ended: values, reads, `waitall`.
     pub barriers: u64,
     /// Time that those which had to wait have waited, added up.
@@ -166,6 +170,7 @@ impl Device {
             bytes_peak: bytes.peak,
             bytes_cached: bytes.cached,
             copied_bytes: bytes.copied,
+            allocations: bytes.asked,
             barriers: self.port.awaits.barriers.load(Relaxed),
             barrier_time: Duration::from_nanos(self.port.awaits.barrier_ns.load(Relaxed)),
         }

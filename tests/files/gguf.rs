@@ -54,7 +54,7 @@ async fn metadata_and_values_are_those_of_gguf_py() {
     assert_eq!((all["f16"].dense().dtype(), all["bf16"].dense().dtype()), (DType::F16, DType::BF16));
     assert!(bits(&all["f16"].dense()).await == bits(&w.to_dtype(DType::F16)).await);
     assert!(bits(&all["bf16"].dense()).await == bits(&all["bf16.values"].dense()).await);
-    for format in Format::ALL {
+    for format in Format::ALL.into_iter().filter(|f| f.dtype().is_none()) {
         let Weight::Quantized(q) = &all[format.name()] else { panic!("{format}") };
         assert_eq!((q.format(), q.dims()), (format, [3, 512]));
         let values = bits(&all[&format!("{format}.values")].dense()).await;

@@ -315,7 +315,7 @@ fn quantised() -> Vec<Kernel> {
         [Few(f, 1), Few(f, 8), Many(f), Dequantize(f), Embedding(f, I64), Embedding(f, I32), Embedding(f, U8)]
     };
     let all = crate::format::Format::ALL.into_iter().flat_map(each);
-    all.chain([Activations]).map(Kernel::Quantized).collect()
+    all.chain([Activations, Pack]).map(Kernel::Quantized).collect()
 }
 
 fn products() -> Vec<Kernel> {

@@ -6,6 +6,8 @@ use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
 use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::{ILLEGAL_ADDRESS, LAUNCH_OUT_OF_RESOURCES, Simulator};
+use futures::FutureExt;
+use std::time::Duration;
 
 pub fn all() -> Vec<Entry> {
     let mut list = entries![1, false;
@@ -26,6 +28,8 @@ pub fn all() -> Vec<Entry> {
     list.extend(entries![12, false;
         any_region_gives_what_its_ops_give
         calls_of_one_region_that_overlap_do_not_meet
+        an_urgent_call_overtakes_what_is_queued
+        steps_that_run_again_ask_for_no_memory
         memory_that_is_short_once_fails_no_replay
         a_graph_that_is_refused_is_launched_in_parts
         two_devices_replay_beside_each_other]);
@@ -425,6 +429,78 @@ fn any_region_gives_what_its_ops_give(_: &Simulator, seed: u64) {
         }
     }
     assert!(device.stats().graphs > before);
+}
+
+/// As a decode: a cache that changes in place, inputs from the host, and a result that is read while
+/// the next step is queued.
+fn steps_that_run_again_ask_for_no_memory(simulator: &Simulator, seed: u64) {
+    let device = device(0);
+    let step = device.region(|(cache, x): (TensorFuture, TensorFuture)| {
+        let x = (x.tanh() + 1.0).cumsum(0);
+        let cache = cache.slice_assign(3..4, x.reshape([1, 64]));
+        let sums = cache.sum([1]);
+        (cache, sums)
+    });
+    let mut cache = device.zeros([64, 64]) + 0.5;
+    let mut reads = std::collections::VecDeque::new();
+    let mut once = |k: u64| {
+        let x = device.from_vec((0..64u64).map(|i| (i * k + seed) as f32).collect(), [64]);
+        let (next, sums) = step.call((std::mem::replace(&mut cache, device.zeros([1])), x));
+        cache = next;
+        reads.push_back(sums.to_vec::<f32>());
+        if reads.len() > 1 {
+            block_on(reads.pop_front().expect("two")).unwrap();
+        }
+    };
+    // As many pieces as there may ever be under way at a time, and then no more.
+    let (mut k, mut last) = (0, 0);
+    let mut before = (simulator.stats().allocations, device.stats());
+    while k < last + 100 {
+        once(k);
+        k += 1;
+        let now = (simulator.stats().allocations, device.stats());
+        if (now.0, now.1.allocations) != (before.0, before.1.allocations) {
+            (before, last) = (now, k);
+        }
+        assert!(k < 1000, "{before:?}");
+    }
+    let after = device.stats();
+    assert!(before.1.allocations > 0 && after.graphs > before.1.graphs + 80);
+    assert_eq!(after.copied_bytes, before.1.copied_bytes);
+}
+
+fn an_urgent_call_overtakes_what_is_queued(simulator: &Simulator, _: u64) {
+    for graphs in [false, true] {
+        let options = CudaOptions::default().streams(1).depth(1000).in_flight_ops(1000).graphs(graphs);
+        let device = Device::cuda_with(0, options).unwrap();
+        let x = ramp(&device, 16, 0.01) + 0.0;
+        // No fused kernels, which come when they come.
+        let more = |x: TensorFuture| x.softmax(0).cumsum(0);
+        let region = device.region(|x: TensorFuture| x.cumsum(0).softmax(0).cumsum(1)).urgent(true);
+        drop(values(&more(x.clone())));
+        let wanted = values(&region.call(x.clone()));
+        if graphs {
+            warm(&device, || drop(values(&region.call(x.clone()))));
+        }
+        simulator.pause();
+        let long = (0..100).fold(x.clone(), |x, _| more(x));
+        until(|| device.stats().in_flight >= 200);
+        let queued = simulator.pending();
+        // What comes next is queued behind it, and taken up before.
+        let mut urgent = region.call(x.clone()).to_vec::<f32>();
+        until(|| simulator.pending() > queued);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(simulator.runnable(), 1, "the stream of the greatest priority alone");
+        until(|| {
+            // Slowly, so that what is to overtake is there.
+            std::thread::sleep(Duration::from_millis(2));
+            simulator.step(1);
+            (&mut urgent).now_or_never().inspect(|found| assert!(found.as_ref().unwrap() == &wanted)).is_some()
+        });
+        assert!(!long.is_ready(), "graphs {graphs}");
+        simulator.resume();
+        block_on(device.waitall()).unwrap();
+    }
 }
 
 fn calls_of_one_region_that_overlap_do_not_meet(_: &Simulator, seed: u64) {

@@ -1,11 +1,13 @@
 //! What a text has to be like: a regular expression or a JSON schema. At each place the grammar says
 //! which tokens may follow, and the device chooses among those.
 
+use crate::engine::lock;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 /// What the text of an answer has to be like.
@@ -14,7 +16,9 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 pub enum Constraint {
     /// A regular expression that matches the whole text.
     Regex(String),
-    /// A JSON schema that the text, as JSON, is valid against.
+    /// A JSON schema that the text, as JSON, is valid against. Properties come in the schema's order,
+    /// which `serde_json` keeps in every program that has this package: `llguidance` turns its feature
+    /// `preserve_order` on.
     JsonSchema(serde_json::Value),
 }
 
@@ -70,6 +74,49 @@ impl Guide {
     }
 }
 
+/// A guide and what it allows next, which a helper finds out. A clone is another handle on it.
+#[derive(Clone)]
+pub(crate) struct Guided(Arc<(Mutex<Guide>, Mutex<Option<Result<Vec<u32>>>>)>);
+
+impl Guided {
+    pub fn new(guide: Guide) -> Guided {
+        Guided(Arc::new((Mutex::new(guide), Mutex::default())))
+    }
+
+    /// What is allowed next is not known from now on: whoever has this is to [find](Self::find) it.
+    pub fn ask(&self) -> Guided {
+        *lock(&self.0.1) = None;
+        self.clone()
+    }
+
+    /// Sees what is allowed next. That may take long, and its panic is an error.
+    pub fn find(&self) {
+        let found = catch_unwind(AssertUnwindSafe(|| lock(&self.0.0).mask()));
+        *lock(&self.0.1) = Some(found.unwrap_or_else(|_| Err(Error::request("the constraint: a panic"))));
+    }
+
+    /// True where what is allowed next is not known yet.
+    pub fn waits(&self) -> bool {
+        lock(&self.0.1).is_none()
+    }
+
+    /// What is allowed next.
+    pub fn mask(&self) -> Result<Vec<u32>> {
+        lock(&self.0.1).clone().unwrap_or_else(|| lock(&self.0.0).mask())
+    }
+
+    /// As the guide's.
+    pub fn accept(&self, token: u32) -> Result<bool> {
+        lock(&self.0.0).accept(token)
+    }
+
+    /// As long as this is there, nobody finds anything.
+    #[cfg(test)]
+    pub fn hold(&self) -> std::sync::MutexGuard<'_, impl Sized> {
+        lock(&self.0.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +157,11 @@ mod tests {
         let text = follow(Constraint::JsonSchema(schema), last);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert!(value["a"] == 1 || value["a"] == 2, "{text}");
+        // In the schema's order, not the alphabet's.
+        let schema = json!({ "type": "object", "properties": { "b": { "enum": [1] }, "a": { "enum": [1] } },
+            "required": ["a", "b"], "additionalProperties": false });
+        let text = follow(Constraint::JsonSchema(schema), last);
+        assert!(text.find("\"b\"").unwrap() < text.find("\"a\"").unwrap(), "{text}");
     }
 
     #[test]

@@ -27,6 +27,8 @@ impl From<futensor_generate::Error> for Refusal {
             () if error.is_request() => (400, "invalid_request_error"),
             () if error.is_busy() || error.is_ended() => (503, "server_busy"),
             () if error.is_deadline() => (504, "timeout"),
+            // Not for this request alone: others of its kind had better go elsewhere.
+            () if error.device().is_some_and(futensor::Error::is_device_lost) => (503, "server_lost"),
             () => (500, "server_error"),
         };
         Refusal { status, kind, text: error.to_string(), param: None }

@@ -22,7 +22,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Retains the GPU's primary context, makes it current on this thread, and makes streams.
+    /// Retains the GPU's primary context, makes it current on this thread, and makes streams, of which
+    /// the last but one goes before the others.
     pub fn open(ordinal: usize, streams: usize) -> Result<Context, String> {
         let device = device(ordinal)?;
         let said = |call: &str, status: sys::CUresult| match status {
@@ -51,7 +52,8 @@ impl Context {
             other => format!("{other:?}"),
         };
         let pool = Pool::new(device).map_err(named)?;
-        let streams: Result<Vec<Raw>, Trouble> = (0..streams).map(|_| Raw::new()).collect();
+        let made = |i: usize| if i + 2 == streams { Raw::urgent() } else { Raw::new() };
+        let streams: Result<Vec<Raw>, Trouble> = (0..streams).map(made).collect();
         Ok(Context { gpu, device, pool, streams: streams.map_err(named)? })
     }
 

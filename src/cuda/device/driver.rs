@@ -15,6 +15,7 @@ pub(super) type Version = (i32, i32);
 /// there is a panic inside cudarc. (`elapsed` asks for what came later.)
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",
+    "cuCtxGetStreamPriorityRange",
     "cuCtxSetCurrent",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
@@ -60,7 +61,7 @@ const CALLS: &[&str] = &[
     "cuModuleLoadData",
     "cuModuleUnload",
     "cuStreamBeginCapture_v2",
-    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamQuery",

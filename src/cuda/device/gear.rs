@@ -184,7 +184,8 @@ pub(super) enum Place {
 }
 
 impl Gear {
-    /// Opens the device on this thread: `streams` for steps, and one for copies to the device.
+    /// Opens the device on this thread: a stream for each number of `reached`, the last but one for what
+    /// is urgent, and the last for copies to the device.
     pub fn open(
         heap: Arc<Heap>,
         pinned: Arc<Pinned>,
@@ -199,7 +200,7 @@ impl Gear {
         let background = Background::new(context.gpu.context, bell);
         // Nothing runs yet.
         let _ = pinned.reserve();
-        let pool = Pool::new(context.pool, kept_max);
+        let pool = Pool::new(context.pool, kept_max, heap.account.clone());
         let open = Open {
             ordinal: heap.ordinal,
             context: context.gpu.context,

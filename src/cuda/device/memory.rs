@@ -56,7 +56,7 @@ pub(crate) struct Returned {
 pub(crate) struct Heap {
     pub ordinal: usize,
     /// Counts bytes, and refuses those beyond the limit.
-    account: Arc<Memory>,
+    pub account: Arc<Memory>,
     returned: Mutex<Vec<Returned>>,
     /// Graphs, and what was made of them to be launched, that nobody will launch any more.
     ended: Mutex<Vec<Replay>>,

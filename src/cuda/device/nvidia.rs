@@ -306,9 +306,23 @@ impl Raw {
 
     /// A stream of the current context.
     pub fn new() -> Result<Raw, Trouble> {
+        Raw::of(0)
+    }
+
+    /// One whose work goes before what has not begun in others.
+    pub fn urgent() -> Result<Raw, Trouble> {
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: the places can be written, here and below.
+        let status = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        Trouble::of("cuCtxGetStreamPriorityRange", status)?;
+        Raw::of(greatest)
+    }
+
+    fn of(priority: i32) -> Result<Raw, Trouble> {
         let mut stream = null_mut();
-        // SAFETY: the place can be written.
-        Trouble::of("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, STREAM_FLAGS) })?;
+        // SAFETY: as above.
+        let status = unsafe { sys::cuStreamCreateWithPriority(&mut stream, STREAM_FLAGS, priority) };
+        Trouble::of("cuStreamCreateWithPriority", status)?;
         Ok(Raw(stream))
     }
 

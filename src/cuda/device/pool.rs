@@ -10,6 +10,7 @@
 use super::lanes::Lanes;
 use super::nvidia::{self, Allocation};
 use super::{Stream, Trouble};
+use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,12 +41,14 @@ pub(crate) struct Pool {
     raw: nvidia::Pool,
     kept: Mutex<Kept>,
     kept_max: usize,
+    account: Arc<Memory>,
 }
 
 impl Pool {
-    /// Of a context's pool; so many bytes are kept at most.
-    pub fn new(raw: nvidia::Pool, kept_max: usize) -> Arc<Pool> {
-        Arc::new(Pool { raw, kept: Mutex::default(), kept_max })
+    /// Of a context's pool; so many bytes are kept at most, and the account has how often the driver
+    /// is asked.
+    pub fn new(raw: nvidia::Pool, kept_max: usize, account: Arc<Memory>) -> Arc<Pool> {
+        Arc::new(Pool { raw, kept: Mutex::default(), kept_max, account })
     }
 
     /// Memory for what is queued on a lane from now on.
@@ -54,6 +57,7 @@ impl Pool {
             return Ok(Allocation::NOWHERE);
         }
         if bytes > KEPT_SIZE_MAX || self.kept_max == 0 {
+            self.account.asked();
             return lane.raw.allocate(self.raw, bytes, bytes);
         }
         let size = class(bytes);
@@ -63,6 +67,7 @@ impl Pool {
             return Ok(memory.of(bytes));
         }
         drop(kept);
+        self.account.asked();
         match lane.raw.allocate(self.raw, bytes, size) {
             // There may be just enough for what is asked.
             Err(Trouble::OutOfMemory { .. }) => lane.raw.allocate(self.raw, bytes, bytes),

@@ -18,6 +18,7 @@ use crate::dtype::{DType, Element, with_dtype};
 use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::host::kernels::copy;
+use crate::memory::Memory;
 use crate::shape::{Shape, contiguous_strides};
 use crate::view::{Serial, View, ViewMut};
 use std::cell::{Cell, RefCell};
@@ -50,7 +51,7 @@ impl Rig {
         let stream = Stream { raw: context.streams[0], number: 0 };
         Rig {
             gpu: context.gpu,
-            pool: Pool::new(context.pool, 0),
+            pool: Pool::new(context.pool, 0, Memory::new(usize::MAX)),
             drivers: context.pool,
             context: Some(context),
             stream,

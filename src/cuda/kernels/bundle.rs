@@ -120,7 +120,8 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         }
         // What a model of this format calls: one row, a few, many.
         Kernel::Quantized(Key::Few(f, _) | Key::Many(f)) => {
-            [Key::Activations, Key::Few(*f, 1), Key::Few(*f, 8), Key::Many(*f)].map(Kernel::Quantized).to_vec()
+            let first = if f.dtype().is_some() { Key::Pack } else { Key::Activations };
+            [first, Key::Few(*f, 1), Key::Few(*f, 8), Key::Many(*f)].map(Kernel::Quantized).to_vec()
         }
         Kernel::Paged(paged::Key::Spans { dtype, .. }) => {
             vec![Kernel::Paged(paged::Key::Meet { dtype: *dtype })]

@@ -1,7 +1,8 @@
-//! Products with quantised weights, and their rows in float32.
+//! Products with quantised weights and with halves, and their rows in float32.
 //!
 //! Activations are quantised to 8 bits in scratch memory; then few rows are multiplied by `dp4a`,
-//! many in tensor cores. Both add in the order of the CPU, so the bits are the same.
+//! many in tensor cores. Beside halves they stay as they are. All add in the order of the CPU, so
+//! the bits are the same.
 
 use super::generate::storage;
 use super::source::{KernelSource, Part};
@@ -19,6 +20,8 @@ const FEW: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
     Activations,
+    /// Halves row by row into panels.
+    Pack,
     /// So many rows at a time: 1 or 8.
     Few(Format, u8),
     Many(Format),
@@ -54,22 +57,37 @@ pub(crate) fn linear(packing: Packing, rows: usize) -> Option<Plan> {
     if rows.div_ceil(high) > GRID_YZ_MAX {
         return None;
     }
-    plan.scratch = (rows * blocks * ACTIVATIONS).max(1);
-    if blocks > 0 {
+    let halves = packing.format.dtype().is_some();
+    if !halves {
+        plan.scratch = (rows * blocks * ACTIVATIONS).max(1);
+    }
+    if blocks > 0 && !halves {
         let args = smallvec![input(0), Arg::Scratch(0), Arg::U64((rows * blocks) as u64)];
         plan.launches.push(launch(Key::Activations, [(rows * blocks).div_ceil(8), 1], args));
     }
     let args = smallvec![
         input(1),
-        Arg::Scratch(0),
+        if halves { input(0) } else { Arg::Scratch(0) },
         OUT,
         Arg::U64(rows as u64),
         Arg::U64(packing.rows as u64),
         Arg::U32(blocks as u32),
         Arg::U64(packing.panel_bytes() as u64),
     ];
-    plan.launches.push(launch(key, [panels, rows.div_ceil(high)], args));
+    let wide = if halves && high == 64 { panels.div_ceil(4) } else { panels };
+    plan.launches.push(launch(key, [wide, rows.div_ceil(high)], args));
     Some(plan)
+}
+
+/// The launch of halves, row by row without gaps, into panels.
+pub(crate) fn pack(packing: Packing) -> Plan {
+    let (mut plan, count) = (Plan::default(), packing.bytes() / 2);
+    if count > 0 {
+        let sizes = [packing.rows, packing.columns, count].map(|n| Arg::U64(n as u64));
+        let args = [input(0), OUT].into_iter().chain(sizes).collect();
+        plan.launches.push(launch(Key::Pack, [count.div_ceil(256), 1], args));
+    }
+    plan
 }
 
 /// The launch of a whole weight in float32.
@@ -115,24 +133,31 @@ impl Key {
     /// The kernel as CUDA C.
     pub fn source(&self) -> KernelSource {
         const PARTS: &[Part] = &[Part::Base, Part::Copy, Part::Index, Part::Quantized];
-        let packed =
-            "const u8* w, const ft::Activations* x, float* out, u64 rows, u64 n, u32 blocks, u64 bytes";
+        let packed = |format: Format| {
+            let x = if format.dtype().is_some() { "ft::Floats" } else { "ft::Activations" };
+            format!("const u8* w, const {x}* x, float* out, u64 rows, u64 n, u32 blocks, u64 bytes")
+        };
         let (prefix, params, code) = match *self {
             Key::Activations => (
                 "quantize_activations",
                 "const float* x, ft::Activations* out, u64 blocks".to_string(),
                 "    ft::quantize_activations(x, out, blocks);\n".to_string(),
             ),
+            Key::Pack => (
+                "pack_halves",
+                "const u16* x, u16* out, u64 rows, u64 columns, u64 count".to_string(),
+                "    ft::pack_halves(x, out, rows, columns, count);\n".to_string(),
+            ),
             Key::Few(format, rows) => (
                 "quantized_few",
-                packed.into(),
+                packed(format),
                 format!("    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, bytes);\n"),
             ),
-            Key::Many(format) => (
-                "quantized_many",
-                packed.into(),
-                format!("    ft::product_of_many<ft::{format}>(w, x, out, rows, n, blocks, bytes);\n"),
-            ),
+            Key::Many(format) => {
+                let name = if format.dtype().is_some() { "halves_by_many" } else { "product_of_many" };
+                let code = format!("    ft::{name}<ft::{format}>(w, x, out, rows, n, blocks, bytes);\n");
+                ("quantized_many", packed(format), code)
+            }
             Key::Dequantize(format) => (
                 "dequantize",
                 "const u8* w, float* out, u64 rows, u32 blocks, u64 bytes".into(),

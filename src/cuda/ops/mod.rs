@@ -68,6 +68,7 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
         paged_attention::PagedAttention,
         pool::Pool,
         quantized::Dequantize,
+        quantized::Quantize,
         quantized::QuantizedEmbedding,
         quantized::QuantizedLinear,
         roll::Roll,

@@ -1,12 +1,12 @@
-//! Quantised weights on CUDA. Quantising to one of the formats is left to a CPU: weights come
-//! quantised.
+//! Quantised weights on CUDA. Quantising is left to a CPU, since weights come quantised; halves are
+//! packed.
 
 use super::{OnCuda, contiguous, run};
 use crate::cuda::kernels::quantized;
 use crate::dtype::DType;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
-use crate::ops::quantized::{Dequantize, QuantizedEmbedding, QuantizedLinear};
+use crate::ops::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
 use crate::shape::Strides;
 
 /// The bytes of a weight as they lie: a view of them has no gaps, but may start anywhere.
@@ -33,6 +33,18 @@ impl OnCuda for QuantizedLinear {
         let plan = quantized::linear(self.0, out.numel() / self.0.rows);
         let refused = || Refusal::kernel(format!("linear of shape {:?} has no CUDA kernel", x.shape));
         run(cuda, plan.ok_or_else(refused)?, &[x, w], &[out])
+    }
+}
+
+impl OnCuda for Quantize {
+    fn queue(&self, cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let (x, out) = (cuda.inputs()[0], cuda.output());
+        if self.0.format.dtype().is_none() {
+            return Err(Refusal::kernel("weights are quantised on a CPU, not by CUDA"));
+        }
+        let mut lent = Strides::new();
+        let x = contiguous(cuda, x, &mut lent)?;
+        run(cuda, quantized::pack(self.0), &[x], &[out])
     }
 }
 

@@ -143,7 +143,7 @@ impl CudaRunner {
 
 impl Shared {
     fn new(driver: &CudaRunner, port: &'static Port) -> Arc<Shared> {
-        let lanes = port.limits.streams as usize + 1;
+        let lanes = port.limits.all_streams() as usize + 1;
         let heap = Heap::new(driver.manner.ordinal, driver.memory.clone());
         heap.on_return(move || port.attend());
         Arc::new(Shared {

@@ -45,15 +45,17 @@ impl Machine {
     fn make_ready(&mut self, e: u32) {
         self.entry(e).stage = Stage::Ready;
         let x = self.look_up(e);
-        let (generation, mut chain) = (x.generation, x.chain);
-        if is_urgent(&x.node.op) {
-            self.urgent.push_back((e, generation));
-            return;
-        }
+        let (generation, mut chain, mut urgent) = (x.generation, x.chain, is_urgent(&x.node.op));
         for input in x.inputs() {
             if let Some(i) = input.entry()
                 && let Stage::Submitted(at) = self.look_up(i).stage
             {
+                if at.stream >= self.limits.streams {
+                    // The stream for what is urgent is for what hands it out, and for nothing else
+                    // that follows.
+                    urgent |= matches!(x.node.op, Op::Part(_) | Op::Sink(_));
+                    continue;
+                }
                 let tail = self.streams[at.stream as usize].submitted == at.point;
                 if tail || chain.is_none() {
                     chain = Some(at.stream);
@@ -64,6 +66,7 @@ impl Machine {
             }
         }
         match chain {
+            _ if urgent => self.urgent.push_back((e, generation)),
             Some(stream) => self.streams[stream as usize].queue.push_back((e, generation)),
             None => self.queue.push_back((e, generation)),
         }
@@ -89,7 +92,7 @@ impl Machine {
             let (bytes, generation) = (x.node.bytes(), x.generation);
             if self.in_flight > 0 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max {
                 // It stays first in line; a step larger than the limit runs alone.
-                match is_urgent(&self.look_up(e).node.op) {
+                match stream >= self.limits.streams || is_urgent(&self.look_up(e).node.op) {
                     true => self.urgent.push_front((e, generation)),
                     false => self.streams[stream as usize].queue.push_front((e, generation)),
                 }
@@ -104,17 +107,23 @@ impl Machine {
     /// The stream with the least to do, unless all are full.
     fn least_busy(&self) -> Option<usize> {
         let depth = |s: &Stream| (s.stuck, s.depth() + s.queue.len() as u64);
-        let s = (0..self.streams.len()).min_by_key(|&s| depth(&self.streams[s]))?;
+        let s = (0..self.limits.streams as usize).min_by_key(|&s| depth(&self.streams[s]))?;
         (self.streams[s].depth() < self.limits.depth_max).then_some(s)
     }
 
-    /// Chooses a ready entry and the stream for it: what is urgent comes first, chains continue where they are, whatever begins
-    /// goes to the least busy stream, so that independent work overlaps in whatever order it came.
+    /// Chooses a ready entry and the stream for it: what is urgent comes first, in a stream of its own
+    /// where there is one; chains continue where they are; whatever begins goes to the least busy
+    /// stream, so that independent work overlaps in whatever order it came.
     fn pick(&mut self) -> Option<(u32, u16)> {
-        let count = self.streams.len();
+        let count = self.limits.streams as usize;
         while let Some(&(e, generation)) = self.urgent.front() {
             let ready = self.is_live(e, generation) && self.entry(e).stage == Stage::Ready;
-            let s = if ready { self.least_busy()? } else { 0 };
+            let s = match self.streams.get(count) {
+                _ if !ready => 0,
+                Some(own) if own.depth() < self.limits.depth_max => count,
+                Some(_) => return None,
+                None => self.least_busy()?,
+            };
             self.urgent.pop_front();
             if ready {
                 return Some((e, s as u16));

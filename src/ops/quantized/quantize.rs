@@ -1,4 +1,4 @@
-//! A matrix of float32 as a quantised weight.
+//! A matrix as a weight of some format: of float32, or of the halves that it is to be.
 
 use crate::dtype::DType;
 use crate::format::Packing;
@@ -13,8 +13,11 @@ impl Operation for Quantize {
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let Packing { format, rows, columns } = self.0;
+        let from = format.dtype().unwrap_or(DType::F32);
         match (inputs[0].dtype, &inputs[0].shape[..]) {
-            (DType::F32, &[r, c]) if (r, c) == (rows, columns) => Ok(Meta::new([self.0.bytes()], DType::U8)),
+            (dtype, &[r, c]) if (dtype, r, c) == (from, rows, columns) => {
+                Ok(Meta::new([self.0.bytes()], DType::U8))
+            }
             (dtype, _) => Err(Refusal::dtype(format!("{dtype} cannot be quantised to {format}"))),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Sim {
-    /// Streams whose first item could run now.
+    /// Streams whose first item could run now, of the greatest priority there is among them.
     pub fn runnable(&self) -> Vec<u64> {
         let ready = |work: &Work| !work.unmet() && (self.faults.hangs_released || !work.hangs());
         let streams = self.streams.iter().filter(|(_, stream)| {
@@ -23,7 +23,9 @@ impl Sim {
                     item.needs.iter().all(|&point| self.has_run(point)) && ready(&item.work)
                 })
         });
-        streams.map(|(&id, _)| id).collect()
+        let ready: Vec<(u64, i32)> = streams.map(|(&id, stream)| (id, stream.priority)).collect();
+        let first = ready.iter().map(|&(_, priority)| priority).min();
+        ready.into_iter().filter(|&(_, priority)| Some(priority) == first).map(|(id, _)| id).collect()
     }
 
     /// True where what is queued does not run until somebody says so.

@@ -220,7 +220,7 @@ pub extern "C" fn cuStreamCreate(stream: Out<Handle>, flags: u32) -> Status {
     create(stream, flags, 0)
 }
 
-/// `cuStreamCreateWithPriority`. The priority is kept, and does not move the stream forward.
+/// `cuStreamCreateWithPriority`: of what could run, that of the greatest priority does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, priority: i32) -> Status {
     create(stream, flags, priority)

@@ -1,9 +1,10 @@
 //! What the thread does: takes commands, has the scheduler plan, queues steps ahead, hands out what
 //! they chose. A step that fails fails the requests that run, and no others.
 
+use super::helpers::{Helpers, STUCK};
 use super::stream::Channel;
 use super::{Command, Shared, lock};
-use crate::constraint::Guide;
+use crate::constraint::Guided;
 use crate::error::{Error, Result};
 use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Logprobs, Token};
@@ -15,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Steps that are queued at a time: one that runs, and one that follows it.
 const AHEAD: usize = 2;
@@ -26,7 +27,7 @@ pub struct Client {
     pub channel: Arc<Channel>,
     pub tokenizer: Arc<Tokenizer>,
     pub text: Text,
-    pub guide: Option<Guide>,
+    pub guide: Option<Guided>,
     pub sampling: Sampling,
     pub logprobs: Option<usize>,
     pub ignore_end: bool,
@@ -39,6 +40,7 @@ pub struct Driver<R: Runner> {
     runner: R,
     flights: VecDeque<(Step, R::Flight)>,
     clients: HashMap<Id, Client>,
+    helpers: Helpers,
     buffer: usize,
 }
 
@@ -50,6 +52,7 @@ impl<R: Runner> Driver<R> {
             runner,
             flights: VecDeque::new(),
             clients: HashMap::new(),
+            helpers: Helpers::default(),
             buffer: buffer.max(1),
         }
     }
@@ -58,7 +61,8 @@ impl<R: Runner> Driver<R> {
         &self.shared
     }
 
-    /// Does all there is to do. The next deadline, if any; `None` where the engine is closed.
+    /// Does all there is to do. When to look again at the latest, if ever; `None` where the engine is
+    /// closed.
     pub fn poll(&mut self, cx: &mut Context<'_>, now: Duration) -> Option<Option<Duration>> {
         loop {
             if self.shared.closed.load(Acquire) {
@@ -70,13 +74,17 @@ impl<R: Runner> Driver<R> {
             for event in self.scheduler.expire(now) {
                 self.tell(event, &[]);
             }
+            if self.flights.len() < AHEAD {
+                self.wait_for_grammars();
+            }
             while self.flights.len() < AHEAD && self.queue() {}
             self.count();
             let Some((_, flight)) = self.flights.front_mut() else { break };
             let Poll::Ready(choices) = Pin::new(flight).poll(cx) else { break };
             self.land(choices);
         }
-        Some(self.scheduler.deadline())
+        let soon = self.helpers.look(now).then(|| now + STUCK);
+        Some(self.scheduler.deadline().into_iter().chain(soon).min())
     }
 
     fn obey(&mut self, command: Command) {
@@ -84,6 +92,7 @@ impl<R: Runner> Driver<R> {
             Command::New(client, job) => {
                 lock(&self.shared.stats).requests += 1;
                 let id = client.id;
+                client.ask(&self.helpers, &self.shared);
                 self.clients.insert(id, *client);
                 self.scheduler.submit(id, Job { room: self.buffer, ..job });
             }
@@ -97,11 +106,24 @@ impl<R: Runner> Driver<R> {
         }
     }
 
+    /// Gives grammars a moment, in which a step is under way: a request whose mask takes longer is left
+    /// out of the next one.
+    fn wait_for_grammars(&self) {
+        let begin = Instant::now();
+        while begin.elapsed() < STUCK && self.clients.values().any(Client::waits) {
+            std::thread::sleep(STUCK / 20);
+        }
+    }
+
     /// Queues the next step, where there is one.
     fn queue(&mut self) -> bool {
         for (id, client) in &self.clients {
             let pending = self.scheduler.pending(*id);
-            self.scheduler.room(*id, client.channel.room(self.buffer, pending));
+            let room = client.channel.room(self.buffer, pending);
+            match &client.guide {
+                None => self.scheduler.room(*id, room),
+                Some(guide) => self.scheduler.room_to_begin(*id, if guide.waits() { 0 } else { room }),
+            }
         }
         let Some(step) = self.scheduler.plan() else { return false };
         let mut wishes = Vec::new();
@@ -114,7 +136,9 @@ impl<R: Runner> Driver<R> {
                 Wish::default()
             }));
         }
+        let begin = Instant::now();
         let flight = self.runner.queue(&step, &wishes);
+        lock(&self.shared.stats).queueing += begin.elapsed();
         self.flights.push_back((step, flight));
         for (id, error) in lost {
             self.fail(id, error);
@@ -138,7 +162,7 @@ impl<R: Runner> Driver<R> {
             draw: if sampling.temperature > 0.0 { sampling.draw(position) } else { 0.0 },
             sampling: sampling.clone(),
             recent,
-            mask: client.guide.as_mut().map(Guide::mask).transpose()?,
+            mask: client.guide.as_ref().map(Guided::mask).transpose()?,
             logprobs: client.logprobs,
         })
     }
@@ -184,7 +208,12 @@ impl<R: Runner> Driver<R> {
             Event::Token { id, choice, last } => {
                 let token = self.clients.get_mut(&id).zip(choices.get(choice)).map(|(c, t)| c.token(t, last));
                 match token {
-                    Some(Ok(token)) => self.deliver(id, token),
+                    Some(Ok(token)) => {
+                        self.deliver(id, token);
+                        if let Some(client) = self.clients.get(&id) {
+                            client.ask(&self.helpers, &self.shared);
+                        }
+                    }
                     Some(Err(error)) => {
                         self.scheduler.end(id);
                         self.fail(id, error);
@@ -203,10 +232,10 @@ impl<R: Runner> Driver<R> {
             self.scheduler.end(id);
             if let Some(client) = self.clients.remove(&id) {
                 self.shared.open.fetch_sub(1, AcqRel);
-                client.channel.send(Ok(token), true);
+                client.channel.send(Ok(token), true, &self.helpers);
             }
         } else if let Some(client) = self.clients.get(&id) {
-            client.channel.send(Ok(token), false);
+            client.channel.send(Ok(token), false, &self.helpers);
         }
     }
 
@@ -215,7 +244,7 @@ impl<R: Runner> Driver<R> {
         if let Some(client) = self.clients.remove(&id) {
             lock(&self.shared.stats).failed += 1;
             self.shared.open.fetch_sub(1, AcqRel);
-            client.channel.send(Err(error), true);
+            client.channel.send(Err(error), true, &self.helpers);
         }
     }
 
@@ -246,7 +275,7 @@ impl<R: Runner> Drop for Driver<R> {
             Command::HangUp(_) => None,
         });
         for client in self.clients.drain().map(|(_, client)| client).chain(late) {
-            client.channel.send(Err(Error::ended()), true);
+            client.channel.send(Err(Error::ended()), true, &self.helpers);
         }
         // What the last answers held goes with the driver, which may end before it counts again.
         let stats = &mut *lock(&self.shared.stats);
@@ -255,6 +284,22 @@ impl<R: Runner> Drop for Driver<R> {
 }
 
 impl Client {
+    /// Has a helper see what the grammar allows next, and ring then.
+    fn ask(&self, helpers: &Helpers, shared: &Arc<Shared>) {
+        if let Some(guide) = &self.guide {
+            let (guide, shared) = (guide.ask(), shared.clone());
+            helpers.push(move || {
+                guide.find();
+                shared.bell.ring();
+            });
+        }
+    }
+
+    /// True where that is not known yet.
+    fn waits(&self) -> bool {
+        self.guide.as_ref().is_some_and(Guided::waits)
+    }
+
     /// What the reader is given for a choice.
     fn token(&mut self, choice: &Choice, last: bool) -> Result<Token> {
         let id = choice.token;
@@ -263,7 +308,7 @@ impl Client {
             true => (String::new(), true),
             false => self.text.push(self.tokenizer.bytes(id)),
         };
-        if let Some(guide) = &mut self.guide {
+        if let Some(guide) = &self.guide {
             stopped |= guide.accept(id)?;
         }
         let end = if stopped { Some(End::Stop) } else { last.then_some(End::Length) };

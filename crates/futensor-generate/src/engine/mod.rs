@@ -2,14 +2,16 @@
 //! device, reads what they chose, and hands it out.
 //!
 //! The thread sleeps while there is nothing to do. It waits for the device as any task does, by a
-//! waker; no thread of an executor ever runs any of this.
+//! waker; no thread of an executor ever runs any of this. Readers' wakers and grammars, which may
+//! take long, are the helpers'.
 
 mod driver;
+mod helpers;
 mod stream;
 #[cfg(test)]
 mod tests;
 
-use crate::constraint::Grammars;
+use crate::constraint::{Grammars, Guided};
 use crate::error::{Error, Result};
 use crate::model::{Llama, Runner, Steps};
 use crate::request::Request;
@@ -83,6 +85,8 @@ pub struct Stats {
     pub steps: u64,
     /// Rows of all steps.
     pub rows: u64,
+    /// Time that queueing them took, added up: the host's part of a step.
+    pub queueing: Duration,
     /// Tokens that were handed out.
     pub tokens: u64,
     /// Tokens of prompts that nobody had to compute again.
@@ -276,7 +280,9 @@ impl Engine {
             Some(constraint) => {
                 let model = &self.0.model;
                 let made = || Grammars::new(model.tokenizer(), model.vocabulary());
-                Some(self.0.grammars.get_or_init(made).as_ref().map_err(Error::clone)?.guide(constraint)?)
+                let guide =
+                    self.0.grammars.get_or_init(made).as_ref().map_err(Error::clone)?.guide(constraint)?;
+                Some(Guided::new(guide))
             }
         };
         let id = shared.next.fetch_add(1, Relaxed);

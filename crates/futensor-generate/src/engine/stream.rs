@@ -1,11 +1,11 @@
 //! The way of tokens from the thread to whoever reads them.
 
+use super::helpers::Helpers;
 use super::{Command, Shared, lock};
 use crate::error::Result;
 use crate::request::Token;
 use futures_core::Stream;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -25,8 +25,9 @@ struct State {
 pub struct Channel(Mutex<State>);
 
 impl Channel {
-    /// Hands a token out; with `end` it is the last.
-    pub fn send(&self, token: Result<Token>, end: bool) {
+    /// Hands a token out; with `end` it is the last. Whom to wake is a helper's to do: that is the
+    /// reader's code.
+    pub fn send(&self, token: Result<Token>, end: bool, helpers: &Helpers) {
         let waker = {
             let state = &mut *lock(&self.0);
             state.unread.push_back(token);
@@ -34,8 +35,7 @@ impl Channel {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            // A waker is the reader's code: its panic is not the other requests'.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            helpers.push(move || waker.wake());
         }
     }
 
@@ -142,7 +142,9 @@ mod tests {
             let waker = Waker::from(Arc::new(Hostile(channel.clone())));
             assert!(Pin::new(&mut tokens).poll_next(&mut Context::from_waker(&waker)).is_pending());
         }
-        channel.send(Err(crate::Error::ended()), true);
+        let helpers = Helpers::default();
+        channel.send(Err(crate::Error::ended()), true, &helpers);
+        drop(helpers);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(matches!(Pin::new(&mut tokens).poll_next(&mut cx), Poll::Ready(Some(Err(_)))));
         assert!(matches!(Pin::new(&mut tokens).poll_next(&mut cx), Poll::Ready(None)));

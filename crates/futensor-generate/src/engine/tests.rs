@@ -5,6 +5,7 @@
 use super::driver::{Client, Driver};
 use super::stream::{Channel, Tokens};
 use super::{Command, Shared, Stats, lock};
+use crate::constraint::{Constraint, Grammars, Guided};
 use crate::error::{Error, Result};
 use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Token};
@@ -15,10 +16,10 @@ use crate::tokenizer::{Text, Tokenizer};
 use futures_core::Stream;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering::*;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 /// SplitMix64.
 struct Random(u64);
@@ -169,6 +170,17 @@ impl Run {
     }
 
     fn ask(&mut self, prompt: Vec<u32>, most: usize, deadline: Option<Duration>, one_by_one: bool) -> Asker {
+        self.ask_with(prompt, most, deadline, one_by_one, None)
+    }
+
+    fn ask_with(
+        &mut self,
+        prompt: Vec<u32>,
+        most: usize,
+        deadline: Option<Duration>,
+        one_by_one: bool,
+        guide: Option<Guided>,
+    ) -> Asker {
         let id = self.next;
         self.next += 1;
         let channel = Arc::new(Channel::default());
@@ -177,7 +189,7 @@ impl Run {
             channel: channel.clone(),
             tokenizer: self.tokenizer.clone(),
             text: Text::new(&[]),
-            guide: None,
+            guide,
             sampling: Sampling::default(),
             logprobs: None,
             ignore_end: false,
@@ -286,5 +298,75 @@ fn what_is_open_when_the_thread_ends_ends_with_an_error() {
         let Poll::Ready(Some(Err(error))) = Pin::new(&mut asker.tokens).poll_next(cx) else { panic!("no end") };
         assert!(error.is_ended());
         assert!(matches!(Pin::new(&mut asker.tokens).poll_next(cx), Poll::Ready(None)));
+    }
+}
+
+/// Wakes by a flag, once it may.
+struct Rings {
+    woken: AtomicBool,
+    blocked: Mutex<bool>,
+    free: Condvar,
+}
+
+impl Rings {
+    fn new(blocked: bool) -> Arc<Rings> {
+        Arc::new(Rings { woken: false.into(), blocked: blocked.into(), free: Condvar::new() })
+    }
+}
+
+impl Wake for Rings {
+    fn wake(self: Arc<Self>) {
+        let blocked = lock(&self.blocked);
+        drop(self.free.wait_while(blocked, |blocked| *blocked).unwrap());
+        self.woken.store(true, Release);
+    }
+}
+
+/// A reader whose waker blocks, and one whose grammar takes long: a neighbour goes on, and is woken
+/// for each of his tokens, before they do.
+#[test]
+fn a_waker_or_a_grammar_that_takes_long_holds_nobody_up() {
+    for grammar in [false, true] {
+        let tokenizer = Arc::new(vocabulary().tokenizer().unwrap());
+        let limits = Limits { slots: 2, rows: 4, rows_beside: 1, pages: 40, page: 2, context: 32 };
+        let mut run = Run::new(limits, 4, tokenizer.clone());
+        let guide = grammar.then(|| {
+            let grammars = Grammars::new(&tokenizer, tokenizer.len()).unwrap();
+            Guided::new(grammars.guide(&Constraint::Regex("(.|\n)*".into())).unwrap())
+        });
+        let held = guide.as_ref().map(Guided::hold);
+        let mut slow = run.ask_with(vec![2], 20, None, grammar, guide.clone());
+        let mut quick = run.ask(vec![3], 20, None, false);
+        let rings = [Rings::new(!grammar), Rings::new(false)];
+        let wakers = rings.clone().map(Waker::from);
+        let poll = |asker: &mut Asker, k: usize| {
+            Pin::new(&mut asker.tokens).poll_next(&mut Context::from_waker(&wakers[k]))
+        };
+        assert!(poll(&mut slow, 0).is_pending() && poll(&mut quick, 1).is_pending());
+        let (begin, mut read, cx) = (Instant::now(), 0, &mut Context::from_waker(Waker::noop()));
+        while read < 12 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "held up, {grammar}");
+            {
+                let world = &mut *lock(&run.world);
+                world.through = (world.through + 1).min(world.queued);
+            }
+            run.driver.poll(cx, begin.elapsed()).expect("it is open");
+            if rings[1].woken.swap(false, AcqRel) {
+                while let Poll::Ready(token) = poll(&mut quick, 1) {
+                    assert!(token.expect("more").is_ok());
+                    read += 1;
+                }
+            }
+        }
+        assert!(!rings[0].woken.load(Acquire));
+        drop(held);
+        *lock(&rings[0].blocked) = false;
+        rings[0].free.notify_all();
+        while !rings[0].woken.load(Acquire) {
+            assert!(begin.elapsed() < Duration::from_secs(40), "never woken, {grammar}");
+            lock(&run.world).through = u64::MAX;
+            run.driver.poll(cx, begin.elapsed()).expect("it is open");
+        }
+        assert!(poll(&mut slow, 0).is_ready());
     }
 }

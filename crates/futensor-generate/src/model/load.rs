@@ -5,7 +5,7 @@ use super::{Config, Llama, Scaling};
 use crate::error::{Error, Result};
 use crate::template::Template;
 use crate::tokenizer::{Tokenizer, Vocabulary};
-use futensor::quant::Weight;
+use futensor::quant::{Format, Quantized, Weight};
 use futensor::{DType, Device, TensorFuture, gguf, safetensors};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -83,13 +83,18 @@ impl Parts {
         }
     }
 
-    /// A matrix. What is not quantised is used as float32.
+    /// A matrix. Halves stay halves; what else is dense is used as float32.
     fn find(&mut self, part: Part) -> Result<Option<Weight>> {
         Ok(match self.tensors.remove(&(self.name)(part)) {
             Some(weight) if weight.dims().len() != 2 => {
                 return Err(Error::model(format!("{} is {:?}, no matrix", (self.name)(part), weight.dims())));
             }
-            Some(Weight::Dense(x)) => Some(Weight::Dense(x.to_dtype(DType::F32))),
+            Some(Weight::Dense(x)) => {
+                let halves = [Format::F16, Format::BF16].into_iter().find(|f| f.dtype() == Some(x.dtype()));
+                // Rows that are no whole blocks are none that a format has.
+                let packed = halves.and_then(|format| Quantized::from_tensor(&x, format).ok());
+                Some(packed.map_or_else(|| x.to_dtype(DType::F32).into(), Weight::from))
+            }
             weight => weight,
         })
     }

@@ -97,6 +97,12 @@ impl Llama {
         &self.config
     }
 
+    /// Bytes of the device's memory that its weights take: as many as in its file, but that halves and
+    /// quantised weights have rows filled up to a multiple of sixteen.
+    pub fn bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
     /// Tokens that it tells apart.
     pub fn vocabulary(&self) -> usize {
         self.weights.vocabulary()

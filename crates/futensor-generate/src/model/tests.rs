@@ -8,7 +8,7 @@ use crate::request::{Request, Token};
 use crate::tokenizer::testing::vocabulary;
 use crate::{Constraint, End};
 use futensor::quant::{Format, Quantized, Weight};
-use futensor::{CpuOptions, Generator, TensorFuture, block_on};
+use futensor::{CpuOptions, DType, Generator, TensorFuture, block_on};
 use futures::StreamExt;
 use std::collections::BTreeMap;
 
@@ -155,7 +155,9 @@ impl Plain {
 fn the_arithmetic_is_that_of_plain_loops() {
     // Keys and values are kept as float16; and products with quantised weights round what they
     // multiply to 8 bits, half a percent each.
-    for (format, bound) in [(None, 0.02), (Some(Format::Q8_0), 0.4), (Some(Format::Q4_1), 0.4)] {
+    let formats =
+        [(None, 0.02), (Some(Format::F16), 0.02), (Some(Format::Q8_0), 0.4), (Some(Format::Q4_1), 0.4)];
+    for (format, bound) in formats {
         let device = Device::cpu_with(CpuOptions::default());
         let plain = Plain::new(&tensors(&device, format));
         let engine = engine(format, Options { chunk: 5, slots: 1, chunk_beside: 4, ..Options::default() });
@@ -205,7 +207,7 @@ fn requests() -> Vec<Request> {
 #[test]
 fn tokens_are_the_same_whoever_else_is_there() {
     let options = |chunk, slots| Options { chunk, slots, chunk_beside: chunk, ..Options::default() };
-    for format in [Some(Format::Q4_1), Some(Format::Q8_0)] {
+    for format in [Some(Format::Q4_1), Some(Format::BF16)] {
         let requests = requests();
         let alone: Vec<Vec<Token>> = requests
             .iter()
@@ -296,27 +298,60 @@ fn a_folder_of_hugging_faces_is_the_same_model() {
         serde_json::json!({ "eos_token": { "content": "<|end|>" }, "chat_template": "a" }),
     );
     std::fs::write(folder.join("tokenizer.json"), vocabulary().tokenizer().unwrap().to_json()).unwrap();
-    let ours = tensors(&device, None);
-    let saved = testing::names(c.layers).into_iter().map(|(gguf, name)| {
-        let x = ours[&gguf].dense();
-        // Pairs that are turned are neighbours there, and half a head apart here.
-        let turned = gguf.contains("attn_q") || gguf.contains("attn_k.");
-        let halves = |x: TensorFuture| x.reshape([-1, 8, 2, 64]).permute([0, 2, 1, 3]).reshape([-1, 64]);
-        (name, if turned { halves(x) } else { x })
-    });
-    block_on(futensor::safetensors::save(folder.join("model.safetensors"), saved)).unwrap();
-    let theirs = block_on(Llama::from_folder(&device, &folder)).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-    assert!(theirs.template().is_some() && theirs.tokenizer().ends() == [1]);
-    let options = Options { page: 8, ..Options::default() };
-    let mut request = Request::new(vec![7, 8, 9, 10, 11]).tokens_max(10).logprobs(3);
-    request.ignore_end = true;
-    let a = all(Engine::start(theirs, options).unwrap().generate(request.clone()).unwrap());
-    let b = all(engine(None, Options::default()).generate(request).unwrap());
-    for (a, b) in a.iter().zip(&b) {
-        let off = a.logprobs.as_ref().unwrap().chosen - b.logprobs.as_ref().unwrap().chosen;
-        assert!(a.id == b.id && off.abs() < 1e-2, "{a:?} {b:?}");
+    let (ours, kinds) = (tensors(&device, None), [DType::F32, DType::F16, DType::BF16]);
+    for (dtype, format) in kinds.into_iter().zip([None, Some(Format::F16), Some(Format::BF16)]) {
+        let saved = testing::names(c.layers).into_iter().map(|(gguf, name)| {
+            let x = ours[&gguf].dense();
+            // Pairs that are turned are neighbours there, and half a head apart here.
+            let turned = gguf.contains("attn_q") || gguf.contains("attn_k.");
+            let apart = |x: TensorFuture| x.reshape([-1, 8, 2, 64]).permute([0, 2, 1, 3]).reshape([-1, 64]);
+            let x = if turned { apart(x) } else { x };
+            (name, if x.rank() == 2 { x.to_dtype(dtype) } else { x })
+        });
+        block_on(futensor::safetensors::save(folder.join("model.safetensors"), saved)).unwrap();
+        let theirs = block_on(Llama::from_folder(&device, &folder)).unwrap();
+        assert!(theirs.template().is_some() && theirs.tokenizer().ends() == [1]);
+        // Halves stay halves; the vocabulary is filled up to a multiple of sixteen rows.
+        let matrices = c.layers * (c.width * (2 * c.width + 2 * 32 + 3 * c.feed_forward));
+        let rows = if format.is_some() { VOCABULARY.next_multiple_of(16) } else { VOCABULARY };
+        let norms = (2 * c.layers + 1) * c.width * 4;
+        assert_eq!(theirs.bytes(), (matrices + rows * c.width) * dtype.size() + norms, "{dtype}");
+        let options = Options { page: 8, ..Options::default() };
+        let mut request = Request::new(vec![7, 8, 9, 10, 11]).tokens_max(10).logprobs(3);
+        request.ignore_end = true;
+        let a = all(Engine::start(theirs, options).unwrap().generate(request.clone()).unwrap());
+        let b = all(engine(format, Options::default()).generate(request).unwrap());
+        for (a, b) in a.iter().zip(&b) {
+            let off = a.logprobs.as_ref().unwrap().chosen - b.logprobs.as_ref().unwrap().chosen;
+            assert!(a.id == b.id && off.abs() < 1e-2, "{dtype}: {a:?} {b:?}");
+        }
     }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_running_decode_allocates_nothing() {
+    let device = Device::cpu_with(CpuOptions::default());
+    let weights = tensors(&device, Some(Format::Q8_0));
+    let model = testing::llama(&device, config(), weights, vocabulary().tokenizer().unwrap()).unwrap();
+    let options = Options { page: 8, slots: 16, context: 256, buffer: 256, ..Options::default() };
+    let engine = Engine::start(model, options).unwrap();
+    let streams: Vec<_> = requests()
+        .into_iter()
+        .map(|mut request| {
+            request.prompt.truncate(3);
+            request.sampling = Sampling::default();
+            request.constraint = None;
+            engine.generate(request.tokens_max(100)).unwrap()
+        })
+        .collect();
+    until(|| engine.stats().tokens >= 16 * 30);
+    let before = device.stats();
+    until(|| engine.stats().tokens >= 16 * 80);
+    let after = device.stats();
+    assert!(before.allocations > 0 && engine.stats().running == 16);
+    assert_eq!((after.allocations, after.copied_bytes), (before.allocations, before.copied_bytes));
+    streams.into_iter().for_each(|stream| assert_eq!(all(stream).len(), 100));
 }
 
 #[test]

@@ -34,6 +34,14 @@ impl Several {
     }
 }
 
+impl Layer {
+    fn bytes(&self) -> usize {
+        let several = [&self.query_key_value, &self.gate_up].into_iter().flat_map(|s| &s.weights);
+        let norms = [&self.attention_norm, &self.feed_forward_norm].map(|x| Weight::from(x).bytes());
+        several.chain([&self.output, &self.down]).map(Weight::bytes).chain(norms).sum()
+    }
+}
+
 fn dense(weight: &Weight) -> Option<&TensorFuture> {
     if let Weight::Dense(x) = weight { Some(x) } else { None }
 }
@@ -62,6 +70,13 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// Bytes of the device's memory.
+    pub fn bytes(&self) -> usize {
+        let rest = [Some(&self.embedding), Some(&Weight::from(&self.norm)), self.head.as_ref()];
+        let rest: usize = rest.into_iter().flatten().map(Weight::bytes).sum();
+        rest + self.layers.iter().map(Layer::bytes).sum::<usize>()
+    }
+
     pub fn vocabulary(&self) -> usize {
         self.embedding.dims()[0]
     }

@@ -174,6 +174,14 @@ impl Scheduler {
         }
     }
 
+    /// The same, of one that may be waiting yet.
+    pub fn room_to_begin(&mut self, id: Id, room: usize) {
+        match self.waiting.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, job)) => job.room = room,
+            None => self.room(id, room),
+        }
+    }
+
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Duration> {
         let running = self.running.values().filter(|s| !s.ended).filter_map(|s| s.deadline);

@@ -1,10 +1,12 @@
 // Products with quantised weights, to the bit those of a CPU: products of bytes are summed up in integers, which is
 // exact, and what a block of 32 columns gives is added block after block. A weight lies in panels of 16 rows; the same
 // block of each, a tile, has its half floats first, 16 of each, then words of four bytes, 16 of each (src/format.rs).
+// Weights that are halves meet floats: a block's products are added by fused multiply-adds, k in order. (Tensor cores
+// would round the activations to 11 bits or 8, and add in an order of their own.)
 
 namespace ft {
 
-enum { Q8_0, Q4_0, Q4_1, Q4_K, Q6_K };
+enum { Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16 };
 
 template <int F> struct Packed { enum { PARTS = 1, HALVES = F == Q4_1 ? 2 : 1, WORDS = F == Q8_0 ? 8 : 4 }; };
 template <> struct Packed<Q4_K> { enum { PARTS = 8, HALVES = 2, WORDS = 35 }; };
@@ -50,11 +52,24 @@ FN void quantize_activations(const float* x, Activations* out, u64 blocks) {
     }
 }
 
+// Activations beside halves.
+struct Floats { float x[32]; };
+
 // 32 columns of one row of a tile: eight words of bytes, a scale, and a minimum or the scale of the second half.
 template <int F> struct Columns {
+    typedef Activations X;
     i32 w[8];
     float d, m;
 };
+
+template <class H> struct HalfColumns {
+    typedef Floats X;
+    typedef H Half;
+    float w[32];
+};
+template <int F> struct ColumnsOf { typedef Columns<F> C; };
+template <> struct ColumnsOf<F16> { typedef HalfColumns<f16> C; };
+template <> struct ColumnsOf<BF16> { typedef HalfColumns<bf16> C; };
 
 template <int F> FN float tile_half(const u8* tile, u32 i, u32 row) {
     return widen(((const f16*)tile)[16 * i + row]);
@@ -63,10 +78,15 @@ template <int F> FN u32 tile_word(const u8* tile, u32 i, u32 row) {
     return ((const u32*)(tile + 32 * Packed<F>::HALVES))[16 * i + row];
 }
 
-template <int F> FN Columns<F> columns_of(const u8* panel, u32 block, u32 row) {
+template <class H> FN void read_columns(const u8* panel, u32 block, u32 row, HalfColumns<H>& c) {
+    const H* tile = (const H*)panel + (u64)block * 512;
+#pragma unroll
+    for (u32 i = 0; i < 32; ++i) c.w[i] = widen(tile[16 * i + row]);
+}
+
+template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Columns<F>& c) {
     const u8* tile = panel + (u64)(block / Packed<F>::PARTS) * (32 * Packed<F>::HALVES + 64 * Packed<F>::WORDS);
     const u32 part = block % Packed<F>::PARTS;
-    Columns<F> c;
     c.d = tile_half<F>(tile, 0, row);
     c.m = 0.0f;
     if (F == Q8_0) {
@@ -104,7 +124,6 @@ template <int F> FN Columns<F> columns_of(const u8* panel, u32 block, u32 row) {
         c.d = d * (float)((i32)(scales << 24) >> 24);
         c.m = d * (float)((i32)(scales << 16) >> 24);
     }
-    return c;
 }
 
 // What a block of columns adds to a result; `low` and `high` are the products of its halves.
@@ -117,10 +136,27 @@ template <int F> FN float term(i32 low, i32 high, float d, float m, const Activa
     return y * x.d;
 }
 
+template <int F> FN float product_of(const Columns<F>& c, const Activations& a) {
+    i32 low = 0, high = 0;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        low = __dp4a(c.w[i], a.q[i], low);
+        high = __dp4a(c.w[i + 4], a.q[i + 4], high);
+    }
+    return term<F>(low, high, c.d, c.m, a);
+}
+template <class H> FN float product_of(const HalfColumns<H>& c, const Floats& a) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < 32; ++i) sum = fma(c.w[i], a.x[i], sum);
+    return sum;
+}
+
 // Few rows: a block of 256 threads computes a panel of R rows. Thread (row of the panel, slot) multiplies every 16th
 // block of columns, and what the slots found is added in the order of the columns.
 template <int F, int R>
-FN void product_of_few(const u8* w, const Activations* x, float* out, u64 rows, u64 n, u32 blocks, u64 panel_bytes) {
+FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float* out, u64 rows, u64 n, u32 blocks,
+                       u64 panel_bytes) {
     __shared__ float terms[R][16][16];
     const u32 lane = threadIdx.x & 15, slot = threadIdx.x >> 4;
     const u64 first = (u64)blockIdx.y * R, column = (u64)blockIdx.x * 16 + lane;
@@ -129,19 +165,11 @@ FN void product_of_few(const u8* w, const Activations* x, float* out, u64 rows, 
     for (u32 from = 0; from < blocks; from += 16) {
         const u32 block = from + slot;
         if (block < blocks) {
-            const Columns<F> c = columns_of<F>(panel, block, lane);
+            typename ColumnsOf<F>::C c;
+            read_columns(panel, block, lane, c);
 #pragma unroll
             for (u32 r = 0; r < R; ++r)
-                if (first + r < rows) {
-                    const Activations& a = x[(first + r) * blocks + block];
-                    i32 low = 0, high = 0;
-#pragma unroll
-                    for (u32 i = 0; i < 4; ++i) {
-                        low = __dp4a(c.w[i], a.q[i], low);
-                        high = __dp4a(c.w[i + 4], a.q[i + 4], high);
-                    }
-                    terms[r][slot][lane] = term<F>(low, high, c.d, c.m, a);
-                }
+                if (first + r < rows) terms[r][slot][lane] = product_of(c, x[(first + r) * blocks + block]);
         }
         __syncthreads();
         if (slot < R && first + slot < rows)
@@ -186,7 +214,9 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     for (u32 block = 0; block < blocks; ++block) {
         // Of the words of two rows each lane of four needs two: all four read them, from one line.
-        const Columns<F> rows_of[2] = {columns_of<F>(panel, block, g), columns_of<F>(panel, block, g + 8)};
+        Columns<F> rows_of[2];
+        read_columns(panel, block, g, rows_of[0]);
+        read_columns(panel, block, g + 8, rows_of[1]);
         i32 a[4] = {0, 0, 0, 0};
 #pragma unroll
         for (u32 i = 0; i < 4; ++i)
@@ -218,19 +248,66 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
     }
 }
 
+// Many rows by a weight of halves: 64 rows by four panels a block of 256 threads, 4 x 4 a thread.
+template <int F>
+FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n, u32 blocks, u64 panel_bytes) {
+    typedef typename ColumnsOf<F>::C::Half Half;
+    __shared__ float ws[32][65];
+    __shared__ float xs[32][65];
+    const u32 column = threadIdx.x % 16, row = threadIdx.x / 16;
+    const u64 panels = (n + 15) / 16, first = (u64)blockIdx.y * 64, panel = (u64)blockIdx.x * 4;
+    float sums[4][4];
+#pragma unroll
+    for (u32 e = 0; e < 16; ++e) sums[e / 4][e % 4] = 0.0f;
+    for (u32 block = 0; block < blocks; ++block) {
+        for (u32 e = threadIdx.x; e < 2048; e += 256) {
+            const u64 p = panel + e / 512, r = first + e / 32;
+            const Half* tile = (const Half*)(w + p * panel_bytes) + (u64)block * 512;
+            ws[e % 512 / 16][e / 512 * 16 + e % 16] = p < panels ? widen(tile[e % 512]) : 0.0f;
+            xs[e % 32][e / 32] = r < rows ? x[r * blocks + block].x[e % 32] : 0.0f;
+        }
+        __syncthreads();
+        float own[4][4];
+#pragma unroll
+        for (u32 e = 0; e < 16; ++e) own[e / 4][e % 4] = 0.0f;
+#pragma unroll 4
+        for (u32 k = 0; k < 32; ++k)
+#pragma unroll
+            for (u32 e = 0; e < 16; ++e)
+                own[e / 4][e % 4] = fma(ws[k][column + e % 4 * 16], xs[k][row + e / 4 * 16], own[e / 4][e % 4]);
+#pragma unroll
+        for (u32 e = 0; e < 16; ++e) sums[e / 4][e % 4] = sums[e / 4][e % 4] + own[e / 4][e % 4];
+        __syncthreads();
+    }
+#pragma unroll
+    for (u32 e = 0; e < 16; ++e) {
+        const u64 r = first + row + e / 4 * 16, c = (panel + e % 4) * 16 + column;
+        if (r < rows && c < n) out[r * n + c] = sums[e / 4][e % 4];
+    }
+}
+
+// Halves row by row into panels: a thread for each.
+FN void pack_halves(const u16* x, u16* out, u64 rows, u64 columns, u64 count) {
+    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x, row = i / (16 * columns) * 16 + i % 16;
+    if (i < count) out[i] = row < rows ? x[row * columns + i / 16 % columns] : (u16)0;
+}
+
+template <int F> FN float weight_of(const Columns<F>& c, u32 i) {
+    const i32 q = c.w[i / 4] >> 8 * (i % 4) & 0xff;
+    if (F == Q8_0) return (float)((q ^ 128) - 128) * c.d;
+    if (F == Q4_0) return c.d * ((float)q - 8.0f);
+    if (F == Q6_K) return (i < 16 ? c.d : c.m) * ((float)q - 32.0f);
+    return c.d * (float)q + c.m;
+}
+template <class H> FN float weight_of(const HalfColumns<H>& c, u32 i) { return c.w[i]; }
+
 // Rows of a weight in float, by index, or all of them: a thread for each 32 columns.
 template <int F>
 FN void unpack_row(const u8* w, float* out, u64 row, u32 block, u64 panel_bytes) {
-    const Columns<F> c = columns_of<F>(w + row / 16 * panel_bytes, block, (u32)(row % 16));
-    for (u32 i = 0; i < 32; ++i) {
-        const i32 q = c.w[i / 4] >> 8 * (i % 4) & 0xff;
-        float y;
-        if (F == Q8_0) y = (float)((q ^ 128) - 128) * c.d;
-        else if (F == Q4_0) y = c.d * ((float)q - 8.0f);
-        else if (F == Q6_K) y = (i < 16 ? c.d : c.m) * ((float)q - 32.0f);
-        else y = c.d * (float)q + c.m;
-        out[i] = y;
-    }
+    typename ColumnsOf<F>::C c;
+    read_columns(w + row / 16 * panel_bytes, block, (u32)(row % 16), c);
+#pragma unroll
+    for (u32 i = 0; i < 32; ++i) out[i] = weight_of(c, i);
 }
 
 template <int F> FN void dequantize(const u8* w, float* out, u64 rows, u32 blocks, u64 panel_bytes) {

@@ -1,8 +1,8 @@
 //! Sixteen lanes, one a row of a quantised weight: the registers of its product.
 //!
 //! Products of bytes are summed up in integers, which is exact; floats are multiplied and then
-//! added, never in one rounding. So every instruction set gives the same bits. Knows nothing of
-//! formats.
+//! added, or in one rounding where that is asked for. So every instruction set gives the same bits.
+//! Knows nothing of formats.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -40,10 +40,14 @@ pub(super) trait Lanes {
     unsafe fn floats(a: Self::Int) -> Self::Float;
     /// Sixteen half floats.
     unsafe fn halves(from: *const u8) -> Self::Float;
+    /// Sixteen bfloat16.
+    unsafe fn bhalves(from: *const u8) -> Self::Float;
     unsafe fn splat_float(x: f32) -> Self::Float;
     unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
     unsafe fn add(a: Self::Float, b: Self::Float) -> Self::Float;
     unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// `a * b + c` in one rounding.
+    unsafe fn fma(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
     unsafe fn store(to: *mut f32, x: Self::Float);
     /// Asks for a line of memory, which need not be there.
     #[inline(always)]
@@ -99,10 +103,17 @@ impl Lanes for Plain {
             let bits = from.cast::<[u16; 16]>().read_unaligned();
             bits.map(|bits| super::super::math::widen_f16(u16::from_le(bits)))
         }
+        fn bhalves(from: *const u8) -> [f32; 16] {
+            let bits = from.cast::<[u16; 16]>().read_unaligned();
+            bits.map(|bits| super::super::math::widen_bf16(u16::from_le(bits)))
+        }
         fn splat_float(x: f32) -> [f32; 16] { [x; 16] }
         fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] { std::array::from_fn(|i| a[i] * b[i]) }
         fn add(a: [f32; 16], b: [f32; 16]) -> [f32; 16] { std::array::from_fn(|i| a[i] + b[i]) }
         fn sub(a: [f32; 16], b: [f32; 16]) -> [f32; 16] { std::array::from_fn(|i| a[i] - b[i]) }
+        fn fma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+            std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        }
         fn store(to: *mut f32, x: [f32; 16]) -> () { to.cast::<[f32; 16]>().write_unaligned(x) }
     }
 }
@@ -165,10 +176,17 @@ impl Lanes for Avx2 {
                 _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast())),
             ]
         }
+        fn bhalves(from: *const u8) -> Self::Float {
+            let wide = [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast())];
+            both!(|wide| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(wide))))
+        }
         fn splat_float(x: f32) -> Self::Float { [_mm256_set1_ps(x); 2] }
         fn mul(a: Self::Float, b: Self::Float) -> Self::Float { both!(|a, b| _mm256_mul_ps(a, b)) }
         fn add(a: Self::Float, b: Self::Float) -> Self::Float { both!(|a, b| _mm256_add_ps(a, b)) }
         fn sub(a: Self::Float, b: Self::Float) -> Self::Float { both!(|a, b| _mm256_sub_ps(a, b)) }
+        fn fma(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float {
+            both!(|a, b, c| _mm256_fmadd_ps(a, b, c))
+        }
         fn store(to: *mut f32, x: Self::Float) -> () {
             _mm256_storeu_ps(to, x[0]);
             _mm256_storeu_ps(to.add(8), x[1]);
@@ -207,10 +225,15 @@ impl Lanes for Vnni {
         fn dot_signed(sum: __m512i, w: __m512i, x: *const i8) -> __m512i { Self::dot(sum, w, x) }
         fn floats(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         fn halves(from: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+        fn bhalves(from: *const u8) -> __m512 {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
         fn splat_float(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
+        fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn store(to: *mut f32, x: __m512) -> () { _mm512_storeu_ps(to, x) }
     }
     #[inline(always)]

@@ -1,8 +1,8 @@
-//! Products with quantised weights, their rows, and quantising.
+//! Products with quantised weights and with halves, their rows, and quantising.
 //!
 //! Called by the ops of `ops/quantized`, which have checked shapes and types. A weight lies in
 //! panels of sixteen rows ([`format`](crate::format)); activations are quantised to 8 bits a block
-//! of 32, each row by itself. Few rows take the time in which the weight comes from memory: it is
+//! of 32, each row by itself; beside halves they stay as they are. Few rows take the time in which the weight comes from memory: it is
 //! read once for all of them. Of many, a few rows at a time meet a panel, which stays in cache.
 //!
 //! **Results.** The bits of a row depend on that row alone: not on how many others there are, nor
@@ -14,15 +14,17 @@ mod panel;
 mod tests;
 
 use self::lanes::{Lanes, Plain};
-use self::panel::{Activations, Kind, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
+use self::panel::{Activations, Halves, Kind, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
 use super::index::OutOfRange;
 use super::isa::{Levelled, at_level};
 use super::nest::{Shared, in_parts};
 use super::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
+use crate::dtype::Element;
 use crate::format::{Format, Packing, ROWS, dequantize_block, quantize_block};
 use crate::view::{Parallel, View, ViewMut};
+use half::{bf16, f16};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -91,6 +93,16 @@ pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &View
         }
     };
     let rows = out.numel() / packing.rows;
+    let multiply = |activations: Shared<u8>| {
+        let (panels, out) = (Shared::new(weight.ptr.cast_mut()), Shared::new(out.ptr));
+        let product = Product { packing, panels, activations, rows, out };
+        let panel = packing.panel_bytes() + rows * packing.columns * ROWS / PRODUCTS_A_BYTE;
+        let least = (PART / panel.max(1)).max(1);
+        in_parts(packing.rows.div_ceil(ROWS), least, par, &|panels| product.run(panels));
+    };
+    if packing.format.dtype().is_some() {
+        return multiply(Shared::new(x.as_ptr().cast_mut()));
+    }
     let blocks = packing.columns / BLOCK;
     let mut lent = QUANTIZED.take();
     let nothing = Activations { q: [0; BLOCK], d: 0.0, sum: 0.0, low: 0.0, high: 0.0 };
@@ -106,16 +118,7 @@ pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &View
         };
         at_level(QuantizeRow { x: &x[at(part.start)..at(part.end)], to });
     });
-    let product = Product {
-        packing,
-        panels: Shared::new(weight.ptr.cast_mut()),
-        activations: to,
-        rows,
-        out: Shared::new(out.ptr),
-    };
-    let panel = packing.panel_bytes() + rows * packing.columns * ROWS / PRODUCTS_A_BYTE;
-    let least = (PART / panel.max(1)).max(1);
-    in_parts(packing.rows.div_ceil(ROWS), least, par, &|panels| product.run(panels));
+    multiply(Shared::new(lent.as_mut_ptr()));
     QUANTIZED.set(lent);
 }
 
@@ -123,7 +126,8 @@ pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &View
 struct Product {
     packing: Packing,
     panels: Shared<u8>,
-    activations: Shared<Activations>,
+    /// As the format has them.
+    activations: Shared<u8>,
     rows: usize,
     out: Shared<f32>,
 }
@@ -136,6 +140,8 @@ impl Product {
             Format::Q4_1 => self.of::<Q4_1>(panels),
             Format::Q4_K => self.of::<Q4K>(panels),
             Format::Q6_K => self.of::<Q6K>(panels),
+            Format::F16 => self.of::<Halves<false>>(panels),
+            Format::BF16 => self.of::<Halves<true>>(panels),
         }
     }
 
@@ -188,9 +194,9 @@ impl Product {
         let (n, a_row, tile) =
             (self.packing.rows, self.packing.columns / BLOCK, ROWS * K::FORMAT.block_bytes());
         let mut weights: *const u8 = self.panels.at((panel * self.packing.panel_bytes()) as isize);
-        let mut rows = [std::ptr::null::<Activations>(); R];
+        let mut rows = [std::ptr::null::<K::X>(); R];
         for r in 0..R {
-            rows[r] = self.activations.at(((first + r) * a_row) as isize);
+            rows[r] = self.activations.at(0).cast::<K::X>().wrapping_add((first + r) * a_row);
         }
         // SAFETY: by the caller's promise; the weight has all its panels and activations all rows.
         // The results of this panel are this part's own.
@@ -296,10 +302,27 @@ fn rows(
     });
 }
 
-/// A matrix of float32 as a packed weight.
+/// A matrix as a packed weight: of float32, or of the halves that it is to be.
 pub(crate) fn quantize(x: View<'_>, packing: Packing, out: &ViewMut<'_>, par: &dyn Parallel) {
+    fn copy<T: Copy>(bytes: fn(T) -> [u8; 2]) -> impl Fn(&[T], &mut [u8]) {
+        move |x, to| to.as_chunks_mut().0.iter_mut().zip(x).for_each(|(to, &x)| *to = bytes(x))
+    }
+    match packing.format {
+        Format::F16 => pack(x, packing, out, par, copy(f16::to_le_bytes)),
+        Format::BF16 => pack(x, packing, out, par, copy(bf16::to_le_bytes)),
+        format => pack(x, packing, out, par, |x, to| quantize_block(format, x, to)),
+    }
+}
+
+fn pack<T: Element>(
+    x: View<'_>,
+    packing: Packing,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+    write: impl Fn(&[T], &mut [u8]) + Sync,
+) {
     let (block, size) = (packing.format.block(), packing.format.block_bytes());
-    let x = x.to_vec::<f32>().expect("float32, as the op has checked");
+    let x = x.to_vec::<T>().expect("of this type, as the op has checked");
     let to = Shared::<u8>::new(out.ptr);
     in_parts(packing.rows.div_ceil(ROWS), (16 << 10) / (ROWS * packing.columns.max(1)), par, &|part| {
         for panel in part {
@@ -307,7 +330,7 @@ pub(crate) fn quantize(x: View<'_>, packing: Packing, out: &ViewMut<'_>, par: &d
             let mut blocks = vec![0u8; some.len() * packing.row_bytes()];
             let x = &x[some.start * packing.columns..some.end * packing.columns];
             for (x, to) in x.chunks_exact(block).zip(blocks.chunks_exact_mut(size)) {
-                quantize_block(packing.format, x, to);
+                write(x, to);
             }
             let mut packed = Vec::with_capacity(packing.panel_bytes());
             packing.pack(&blocks, &mut packed);

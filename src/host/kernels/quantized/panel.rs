@@ -1,7 +1,7 @@
-//! Sixteen rows of a quantised weight by some rows of activations, once for each format.
+//! Sixteen rows of a weight by some rows of activations, once for each format.
 //!
 //! Each result is the sum, block of 32 after block of 32 along the row, of what the block gives:
-//! the product of the bytes in integers, scaled. So its bits depend on its own row alone, whatever
+//! the product of the bytes in integers, scaled; of halves, a chain of fused multiply-adds. So its bits depend on its own row alone, whatever
 //! stands beside it and however many there are.
 
 use super::lanes::Lanes;
@@ -22,13 +22,15 @@ pub(super) struct Activations {
 /// How a format's part of 32 columns meets activations.
 pub(super) trait Kind {
     const FORMAT: Format;
+    /// What 32 activations are.
+    type X;
     /// Adds a tile (sixteen rows' block) by some rows of activations to their sums.
     ///
     /// # Safety
     /// As [`Lanes`] says; the tile is whole, and each row has a block's activations.
     unsafe fn tile<L: Lanes, const R: usize>(
         tile: *const u8,
-        rows: [*const Activations; R],
+        rows: [*const Self::X; R],
         sums: &mut [L::Float; R],
     );
 }
@@ -94,6 +96,7 @@ pub(super) struct Q8_0;
 
 impl Kind for Q8_0 {
     const FORMAT: Format = Format::Q8_0;
+    type X = Activations;
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize>(
         tile: *const u8,
@@ -128,6 +131,7 @@ pub(super) struct Q4_0;
 
 impl Kind for Q4_0 {
     const FORMAT: Format = Format::Q4_0;
+    type X = Activations;
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize>(
         tile: *const u8,
@@ -171,6 +175,7 @@ pub(super) struct Q4_1;
 
 impl Kind for Q4_1 {
     const FORMAT: Format = Format::Q4_1;
+    type X = Activations;
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize>(
         tile: *const u8,
@@ -189,6 +194,7 @@ pub(super) struct Q4K;
 
 impl Kind for Q4K {
     const FORMAT: Format = Format::Q4_K;
+    type X = Activations;
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize>(
         tile: *const u8,
@@ -230,6 +236,7 @@ pub(super) struct Q6K;
 
 impl Kind for Q6K {
     const FORMAT: Format = Format::Q6_K;
+    type X = Activations;
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize>(
         tile: *const u8,
@@ -276,6 +283,35 @@ impl Kind for Q6K {
                         sums[r] = scaled::<L>(sums[r], L::add(L::mul(a, low), L::mul(b, high)), x.d);
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Half floats; `BF`: bfloat16.
+pub(super) struct Halves<const BF: bool>;
+
+impl<const BF: bool> Kind for Halves<BF> {
+    const FORMAT: Format = if BF { Format::BF16 } else { Format::F16 };
+    type X = [f32; 32];
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const [f32; 32]; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise. Blocks start anew: that of one runs beside the next.
+        unsafe {
+            let mut own = [L::splat_float(0.0); R];
+            for i in 0..32 {
+                let from = tile.add(32 * i);
+                let w = if BF { L::bhalves(from) } else { L::halves(from) };
+                for r in 0..R {
+                    own[r] = L::fma(w, L::splat_float((*rows[r])[i]), own[r]);
+                }
+            }
+            for r in 0..R {
+                sums[r] = L::add(sums[r], own[r]);
             }
         }
     }

@@ -4,7 +4,15 @@ use super::super::testing::*;
 use super::*;
 use crate::dtype::DType;
 use crate::view::Serial;
-use half::f16;
+use half::{bf16, f16};
+
+/// A half of either kind, by its format.
+fn half(format: Format, x: f64) -> [u8; 2] {
+    match format {
+        Format::BF16 => bf16::from_f64(x).to_le_bytes(),
+        _ => f16::from_f64(x).to_le_bytes(),
+    }
+}
 
 /// A weight of random blocks whose scales are of moderate size, and the same in float32.
 fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
@@ -12,12 +20,12 @@ fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
     let mut blocks: Vec<u8> = (0..packing.file_bytes()).map(|_| rng.word() as u8).collect();
     for block in blocks.chunks_exact_mut(size) {
         let mut scale = |at: usize| {
-            let x = f16::from_f64(rng.unit() / 16.0);
-            block[at..at + 2].copy_from_slice(&x.to_le_bytes());
+            block[at..at + 2].copy_from_slice(&half(format, rng.unit() / 16.0));
         };
         match format {
             Format::Q6_K => scale(208),
             Format::Q8_0 | Format::Q4_0 => scale(0),
+            Format::F16 | Format::BF16 => (0..32).for_each(|i| scale(2 * i)),
             _ => [0, 2].into_iter().for_each(&mut scale),
         }
     }
@@ -54,8 +62,9 @@ fn a_product_is_near_that_of_the_dense_weight() {
                 for (w, &got) in dense.chunks(packing.columns).zip(got) {
                     let terms = || x.iter().zip(w).map(|(&x, &w)| x as f64 * w as f64);
                     // Half a unit of 8 bits of the largest activation, at each weight.
+                    let halves = format.dtype().map(|_| terms().map(|x| x.abs() * 4e-6).sum());
                     let loose: f64 = w.iter().map(|w| w.abs() as f64).sum::<f64>() / 254.0 * 1.01 + 1e-4;
-                    let wanted: f64 = terms().sum();
+                    let (wanted, loose): (f64, f64) = (terms().sum(), halves.unwrap_or(loose));
                     assert!((wanted - got as f64).abs() <= loose, "{format}: {got}, not {wanted} +- {loose}");
                 }
             }
@@ -75,6 +84,9 @@ fn whole_numbers_are_multiplied_exactly() {
             match format {
                 Format::Q6_K => block[208..].copy_from_slice(&one),
                 Format::Q8_0 | Format::Q4_0 => block[..2].copy_from_slice(&one),
+                Format::F16 | Format::BF16 => {
+                    block.as_chunks_mut().0.iter_mut().for_each(|x| *x = half(format, x[0] as i8 as f64));
+                }
                 _ => (0..2).for_each(|i| block[2 * i..2 * i + 2].copy_from_slice(&one)),
             }
         }
