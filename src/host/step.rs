@@ -244,6 +244,18 @@ fn run_reduction_of(
     }
 }
 
+/// Writes an element `n` times.
+///
+/// # Safety
+/// `from` may be read, and `n` such elements written at `to`.
+unsafe fn repeat<T: Copy>(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = from.cast::<T>().read_unaligned();
+        (0..n).for_each(|k| to.cast::<T>().add(k).write_unaligned(x));
+    }
+}
+
 /// Runs one elementwise op with a result of a few bytes, straight from its operands' memory to
 /// where the value is read, and leaves it to be published; false where it is not as simple as that.
 /// This is what most small eager ops are, and half of their cost would be the views and the program
@@ -269,10 +281,15 @@ fn run_tiny(claim: &mut Claim<'_>) -> bool {
         let constant = value.placed.as_ref().is_some_and(|p| p.strides.iter().all(|&s| s == 0));
         if constant && n * on.size() <= INLINE_BYTES {
             let from = value.first(on);
-            for k in 0..n {
-                // SAFETY: the value has its element, and there is room for n of them.
-                unsafe { std::ptr::copy_nonoverlapping(from, cell.add(k * on.size()), on.size()) };
-            }
+            // By size, or each copy would be a call.
+            let repeat = match on.size() {
+                8 => repeat::<u64>,
+                4 => repeat::<u32>,
+                2 => repeat::<u16>,
+                _ => repeat::<u8>,
+            };
+            // SAFETY: the value has its element, and there is room for n of them.
+            unsafe { repeat(from, cell, n) };
             return Lone::each(cell);
         }
         let plain = value.placed.is_none() && input.shape == node.shape;
