@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::backend::{self, Backend, End, Fused, OpRun, Operand, Read, guarded};
+use crate::backend::{self, Backend, End, Fused, Immediate, OpRun, Operand, Read, guarded};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -20,7 +20,7 @@ use crate::host::kernels::stream::{self, Fenced};
 use crate::host::kernels::{copy, elementwise, reduce};
 use crate::memory::{Block, Memory};
 use crate::shape::Shape;
-use crate::view::{Parallel, View, ViewMut};
+use crate::view::{Parallel, Serial, View, ViewMut};
 use smallvec::SmallVec;
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -196,6 +196,12 @@ impl Backend for Host<'_> {
 
     fn kept(kept: &Result<Value, Error>) -> Operand<'_> {
         kept.as_ref()
+    }
+}
+
+impl Immediate for Host<'_> {
+    fn side_by_side(self, n: usize, each: &(dyn Fn(usize, Self) + Sync)) {
+        self.parallel.run(n, &|i| each(i, Host { parallel: &Serial, ..self }));
     }
 }
 
