@@ -181,7 +181,7 @@ pub(crate) fn plan(
         let ends = SmallVec::new();
         steps.push(PlanStep { work, reads, inputs: links, makes, ends, serves: 0, draws, company: 0 });
     }
-    let mut steps = beside::bring_together(steps);
+    let mut steps = PlanStep::bring_together(steps);
 
     let outputs: Vec<Slot> = outputs.iter().map(|o| slot_of[&o.address()]).collect();
     let mut serves = vec![0u64; slots];
