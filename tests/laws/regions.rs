@@ -493,8 +493,8 @@ fn what_one_step_reads_none_writes_over_that_runs_beside_it(kind: Kind) {
     let device = kind.device();
     let (n, gate) = (128, Gate::new());
     let region = device.region(|(x, w): (TensorFuture, TensorFuture)| {
-        let twice = &x * 2.0;
-        (gate.op(&twice), x.matmul(&w) + &twice)
+        let twice = x.matmul(&w * 2.0);
+        (gate.op(&twice), &twice + x.matmul(&w))
     });
     let (kept, sum) = region.call((device.ones([n, n]), device.eye(n)));
     gate.wait_entered(1);
