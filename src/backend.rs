@@ -90,9 +90,10 @@ pub(crate) trait Backend: Sized {
 
 /// A device whose kernels have run when a call returns: nothing is tried again, and nothing is in
 /// doubt.
-pub(crate) trait Immediate: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy {}
-
-impl<B: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy> Immediate for B {}
+pub(crate) trait Immediate: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy {
+    /// Does so many things side by side, each on a thread.
+    fn side_by_side(self, n: usize, each: &(dyn Fn(usize, Self) + Sync));
+}
 
 /// An operand's elements as a kernel reads them.
 pub(crate) struct Read<'a, At> {

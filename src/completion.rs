@@ -131,6 +131,14 @@ impl<T> Completion<T> {
         State(self.state.fetch_and(!flags, Ordering::AcqRel))
     }
 
+    /// Clears flags at the cost of a plain store.
+    ///
+    /// # Safety
+    /// Nobody else can reach the value.
+    pub unsafe fn unmark(&self, flags: u32) {
+        self.state.store(self.state.load(Ordering::Relaxed) & !flags, Ordering::Relaxed);
+    }
+
     /// Clears one flag, which is set, and sets another, which is not; returns the state before.
     pub fn exchange(&self, clear: u32, set: u32) -> State {
         let before = State(self.state.fetch_xor(clear | set, Ordering::AcqRel));

@@ -137,7 +137,12 @@ impl<T: Observed> Clone for Handle<T> {
 impl<T: Observed> Drop for Handle<T> {
     fn drop(&mut self) {
         let counts = &self.inner().counts;
-        let mut now = counts.load(Ordering::Relaxed);
+        let mut now = counts.load(Ordering::Acquire);
+        if now == 1 {
+            // The only owner stays the only one: no locked access, of which an op has a dozen.
+            counts.store(LINK, Ordering::Relaxed);
+            return T::unobserved(Link(self.0, PhantomData));
+        }
         loop {
             let last = now & HANDLES == 1;
             let next = if last { now - 1 + LINK } else { now - 1 };
@@ -161,6 +166,16 @@ impl<T> Link<T> {
     /// True where this link is the only owner: nobody else can look at the value or come to.
     pub fn is_only_owner(&self) -> bool {
         self.counts() == Counts { handles: 0, links: 1 }
+    }
+
+    /// Drops a link of the same value, without a locked access.
+    ///
+    /// # Safety
+    /// The caller has every owner of the value, of which `owners` are left, and lends none of them.
+    pub unsafe fn drop_alone(self, owners: Counts) {
+        let counts = owners.links as u64 * LINK + owners.handles as u64;
+        self.inner().counts.store(counts, Ordering::Relaxed);
+        std::mem::forget(self);
     }
 
     /// Forgets this link, to be dropped with another one: see [`Link::drop_deferred`].
@@ -210,9 +225,13 @@ impl<T> Clone for Link<T> {
 
 impl<T> Drop for Link<T> {
     fn drop(&mut self) {
-        if self.inner().counts.fetch_sub(LINK, Ordering::Release) == LINK {
-            // What every other owner did comes before the value goes.
-            fence(Ordering::Acquire);
+        // As above. Else what every other owner did comes before the value goes.
+        let last = self.is_only_owner() || {
+            let last = self.inner().counts.fetch_sub(LINK, Ordering::Release) == LINK;
+            last.then(|| fence(Ordering::Acquire));
+            last
+        };
+        if last {
             // SAFETY: no owner is left.
             unsafe { Inner::free(self.0) };
         }

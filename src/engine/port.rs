@@ -16,7 +16,7 @@ use super::record::Recordings;
 use super::sources::Sources;
 use super::step::Step;
 use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
-use crate::counted::{Counts, Inner};
+use crate::counted::Inner;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -46,7 +46,7 @@ pub(crate) trait Runner: Send + Sync {
     fn abandon(&self);
     /// Runs a small op on the thread of the poll that awaits it, if it can be run now; true where
     /// it is complete then. Only asked where the port says [`inline`](Port::inline).
-    fn run_inline(&self, _port: &'static Port, _node: &NodeHandle, _limit_ns: u32) -> bool {
+    fn run_inline(&self, _port: &'static Port, _node: &mut NodeHandle, _limit_ns: u32) -> bool {
         false
     }
     /// Whoever drives the device runs what is put to its [`Sources`]; else threads do.
@@ -102,6 +102,7 @@ pub(crate) struct Awaits {
 /// Counters of whoever runs ops. All are read by `Device::stats`.
 #[derive(Default)]
 pub(crate) struct Counters {
+    /// Steps of the engine's, and of polls.
     pub started: AtomicU64,
     pub inline: AtomicU64,
     pub fused: AtomicU64,
@@ -330,23 +331,6 @@ impl Port {
         !self.intake.is_empty() || self.has_awaited.load(SeqCst)
     }
 
-    /// Takes a complete node back that the engine was asked to look at and has not come to. For the
-    /// one who has the only handle on it, and has seen it complete.
-    ///
-    /// An awaited loop then never leaves its core: without this the engine fetches every node from
-    /// it, only to find it done, and the caller fetches the memory back.
-    pub fn take_back(&'static self, node: &NodeHandle) {
-        let mine = Counts { handles: 1, links: 1 };
-        if node.completion.state().has(QUEUED) && node.counts() == mine {
-            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
-            // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
-            // link.)
-            if let Some(link) = unsafe { self.intake.take_back(node.address()) } {
-                link.completion.clear(QUEUED);
-            }
-        }
-    }
-
     /// Has the engine look at a node.
     #[inline]
     pub fn push(&'static self, queued: Queued) {
@@ -405,11 +389,12 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Publishes a small step of so many ops. It is counted as started before, so that who has
+    /// Publishes a small step of so many ops, of the engine's or of a poll. It is counted as started before, so that who has
     /// awaited it finds it in the counters; and off the queue after, so that where nothing is
     /// queued every value is there and every error noted.
     pub fn publish_small(&self, ops: usize, weight: usize, by_engine: bool, publish: impl FnOnce()) {
-        self.counters.started.fetch_add(1, Relaxed);
+        let started = if by_engine { &self.counters.started } else { &self.counters.inline };
+        started.fetch_add(1, Relaxed);
         if ops > 1 {
             self.counters.fused.fetch_add(ops as u64 - 1, Relaxed);
         }
@@ -443,10 +428,11 @@ impl Port {
         let Op::Source(source) = &node.op else { return };
         let Poll::Ready(result) = source.poll(&mut Context::from_waker(waker)) else { return };
         if node.completion.claim(Phase::Writing, 0) {
-            let weight = Pressure::weight(node.bytes());
+            self.counters.started.fetch_add(1, Relaxed);
             self.counters.closing.fetch_add(1, Relaxed);
             // SAFETY: claimed by us.
-            self.publish_small(1, weight, false, || unsafe { self.finish(&node, result) });
+            unsafe { self.finish(&node, result) };
+            self.pressure.finished(1, node.bytes());
             self.counters.closing.fetch_sub(1, Relaxed);
         }
         self.look(node);

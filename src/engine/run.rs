@@ -19,8 +19,8 @@ use crate::graph::work::Work;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Runs work. Its operands are those of the group, then those of the head or of the one node,
@@ -139,7 +139,8 @@ where
     // What a head reads and its group as well is read once more when the head has run.
     let spare = |k: usize| {
         let slot = step.reads[k];
-        let last = step.ends.contains(&slot) && step.reads.iter().filter(|&&other| other == slot).count() == 1;
+        let once = || step.reads.iter().filter(|&&other| other == slot).count() == 1;
+        let last = step.company == 0 && step.ends.contains(&slot) && once();
         let inside = |made: &'v B::Kept| owners_inside(B::kept(made).ok()?, call, step, &given, &spare);
         last.then(|| progress.value(slot, call).map_or_else(&spare, inside)).flatten()
     };
@@ -208,7 +209,8 @@ pub(crate) fn run_group<N: Deref<Target = Node> + Clone>(
 }
 
 /// Runs a call: the value of its one output, or word that its parts can take theirs. Its steps run
-/// one after the other, with nothing planned on the way; each has all threads to itself.
+/// one after the other, with nothing planned on the way, and each has all threads to itself; but
+/// for those that are planned side by side.
 fn run_call(
     node: &Node,
     call: &Call,
@@ -217,10 +219,28 @@ fn run_call(
 ) -> Result<Value, Error> {
     let mut progress: Progress<Result<Value, Error>> = Progress::new(call);
     let spare = |k: usize| is_read_by(&inputs[k], 1).then_some(1);
-    while let Some(step) = progress.step(call) {
-        let given = |k: usize| operand_of(&inputs[k]);
-        let Ok(results) = step_of_call(call, step, &progress, given, spare, &mut backend);
-        progress.stepped(call, step, results);
+    loop {
+        let steps = progress.company(call);
+        let run = |step: &PlanStep, backend: &mut _| {
+            let Ok(results) = step_of_call(call, step, &progress, |k| operand_of(&inputs[k]), spare, backend);
+            results
+        };
+        match steps[..] {
+            [] => break,
+            [step] => {
+                let results = run(step, &mut backend);
+                progress.stepped(call, step, results);
+            }
+            _ => {
+                let made: SmallVec<[OnceLock<Results>; 8]> = steps.iter().map(|_| OnceLock::new()).collect();
+                backend.side_by_side(steps.len(), &|i, mut backend| {
+                    made[i].get_or_init(|| run(steps[i], &mut backend));
+                });
+                for (step, made) in steps.iter().zip(made) {
+                    progress.stepped(call, step, made.into_inner().into_iter().flatten());
+                }
+            }
+        }
     }
     let keep = |result: Result<Value, Error>| Kept { result, doubts: None };
     call.settle(node, progress.outputs(call).into_iter().map(|made| made.map(keep)).collect()).result

@@ -13,6 +13,7 @@ use super::pressure::Pressure;
 use super::run::{run_group, run_node};
 use crate::backend::Immediate;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
+use crate::counted::Counts;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
@@ -41,7 +42,6 @@ pub(crate) struct Bench<B> {
     /// each release touches a count that the caller is just counting up. Few lie in here: a poll
     /// lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
     freed: SmallVec<[NodeLink; 4]>,
-    pub started: u64,
     /// How many more may be run for the sake of the one that was asked for.
     left: u32,
 }
@@ -64,6 +64,18 @@ impl<'a> Held<'a> {
         match self {
             Held::Handle(handle) => handle.link(),
             Held::Link(link) => link.clone(),
+        }
+    }
+    fn counts(self) -> Counts {
+        match self {
+            Held::Handle(handle) => handle.counts(),
+            Held::Link(link) => link.counts(),
+        }
+    }
+    fn address(self) -> usize {
+        match self {
+            Held::Handle(handle) => handle.address(),
+            Held::Link(link) => link.address(),
         }
     }
 }
@@ -101,7 +113,7 @@ impl<B: Immediate> OnTheSpot for Bench<B> {
 impl<B: Immediate> Bench<B> {
     /// For the engine.
     pub fn new(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
-        Bench { port, backend, limit_ns, look_again: false, freed: SmallVec::new(), started: 0, left: 0 }
+        Bench { port, backend, limit_ns, look_again: false, freed: SmallVec::new(), left: 0 }
     }
 
     /// For a poll.
@@ -113,6 +125,37 @@ impl<B: Immediate> Bench<B> {
     pub fn run_held(&mut self, node: Held<'_>) -> bool {
         self.left = ANCESTORS;
         self.run_at(node, DEPTH)
+    }
+
+    /// Takes complete nodes back that the engine was asked to look at and has not come to: this one,
+    /// which was pushed last, and what was run for its sake and pushed before it, as far as nobody
+    /// else can reach them.
+    ///
+    /// An awaited loop then never leaves its core: without this the engine fetches every node from
+    /// it, only to find it done, and the caller fetches the memory back.
+    pub fn take_back(&mut self, node: &mut NodeHandle) {
+        let mut mine = Counts { handles: 1, links: 0 };
+        let mut held = Held::Handle(node);
+        loop {
+            let (node, all) = (held.node(), Counts { links: mine.links + 1, ..mine });
+            if !node.completion.state().has(QUEUED) || held.counts() != all {
+                return;
+            }
+            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
+            // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
+            // link.)
+            let Some(link) = (unsafe { self.port.intake.take_back(held.address()) }) else { return };
+            // SAFETY: so now all of its owners are here, and lent exclusively.
+            unsafe {
+                node.completion.unmark(QUEUED);
+                link.drop_alone(mine);
+            }
+            let newest = self.port.intake.newest();
+            let is_newest = |link: &&NodeLink| link.address() == newest;
+            let Some(next) = self.freed.iter().rfind(is_newest) else { return };
+            mine = Counts { handles: 0, links: self.freed.iter().filter(is_newest).count() as u32 };
+            held = Held::Link(next);
+        }
     }
 
     fn run_at(&mut self, held: Held<'_>, depth: u32) -> bool {
@@ -146,7 +189,6 @@ impl<B: Immediate> Bench<B> {
                 super::events::small(&self.port.name, node, 0, self.look_again);
                 self.freed.extend(claim.let_go());
                 self.port.publish_small(1, 0, !self.look_again, || claim.publish());
-                self.started += 1;
                 return true;
             }
         }
@@ -302,7 +344,6 @@ impl<B: Immediate> Bench<B> {
         }
         freed.extend(claim.let_go());
         self.port.publish_small(ended, weight, !self.look_again, || self.port.end_claimed(claim, result));
-        self.started += 1;
         freed
     }
 }

@@ -10,6 +10,7 @@ use super::program::{Code, Program};
 use super::value::Value;
 use crate::error::{Error, ErrorKind};
 use crate::sync::{Mutex, lock};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -41,11 +42,31 @@ impl<K> Progress<K> {
     /// The next step that is needed; `None` at the end. What only serves outputs that nobody can
     /// look at is left out.
     pub fn step<'a>(&mut self, call: &'a Call) -> Option<&'a PlanStep> {
-        let steps = &call.plan.steps;
-        while steps.get(self.next).is_some_and(|step| step.serves & self.wanted == 0) {
-            self.next += 1;
+        self.next = self.needed(call, self.next)?;
+        call.plan.steps.get(self.next)
+    }
+
+    /// The first step from this one on that is needed.
+    fn needed(&self, call: &Call, from: usize) -> Option<usize> {
+        let steps = call.plan.steps[from..].iter();
+        steps.map(|step| step.serves & self.wanted != 0).position(|is| is).map(|k| from + k)
+    }
+
+    /// The next steps that are needed, which may run side by side.
+    pub fn company<'a>(&mut self, call: &'a Call) -> SmallVec<[&'a PlanStep; 8]> {
+        let mut steps: SmallVec<[&PlanStep; 8]> = self.step(call).into_iter().collect();
+        if steps.is_empty() {
+            return steps;
         }
-        steps.get(self.next)
+        let mut at = self.next;
+        while let Some(next) = self.needed(call, at + 1).map(|k| (k, &call.plan.steps[k]))
+            && next.1.company != 0
+            && next.1.company == steps[0].company
+        {
+            at = next.0;
+            steps.push(next.1);
+        }
+        steps
     }
 
     /// What a step has made; `Err` with its number where the value comes from outside.
@@ -67,7 +88,7 @@ impl<K> Progress<K> {
         for &slot in step.ends.iter().filter(|&&slot| slot as usize >= from) {
             self.made[slot as usize - from] = None;
         }
-        self.next += 1;
+        self.next = self.needed(call, self.next).unwrap_or(self.next) + 1;
     }
 
     /// The outputs, as far as they were wanted.

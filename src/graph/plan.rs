@@ -6,6 +6,8 @@
 //! and the last reader of each value is the last reader there is. A plan knows neither values nor
 //! devices, and can be run any number of times.
 
+mod beside;
+
 use super::claim::Traced;
 use super::fuse::Group;
 use super::node::{Inputs, NodeLink, Op};
@@ -37,6 +39,9 @@ pub(crate) struct PlanStep {
     pub serves: u64,
     /// Instructions that draw random numbers, and which draw of the region each is.
     pub draws: SmallVec<[(u8, u32); 1]>,
+    /// Neighbours of one number, if it is not 0, may run side by side. They write over nothing
+    /// that they read.
+    pub company: u32,
 }
 
 pub(crate) struct Plan {
@@ -173,8 +178,10 @@ pub(crate) fn plan(
             Work::Group { group, .. } => drawn(group, draws),
             Work::Node(_) => SmallVec::new(),
         };
-        steps.push(PlanStep { work, reads, inputs: links, makes, ends: SmallVec::new(), serves: 0, draws });
+        let ends = SmallVec::new();
+        steps.push(PlanStep { work, reads, inputs: links, makes, ends, serves: 0, draws, company: 0 });
     }
+    let mut steps = PlanStep::bring_together(steps);
 
     let outputs: Vec<Slot> = outputs.iter().map(|o| slot_of[&o.address()]).collect();
     let mut serves = vec![0u64; slots];

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::backend::{self, Backend, End, Fused, OpRun, Operand, Read, guarded};
+use crate::backend::{self, Backend, End, Fused, Immediate, OpRun, Operand, Read, guarded};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -20,7 +20,7 @@ use crate::host::kernels::stream::{self, Fenced};
 use crate::host::kernels::{copy, elementwise, reduce};
 use crate::memory::{Block, Memory};
 use crate::shape::Shape;
-use crate::view::{Parallel, View, ViewMut};
+use crate::view::{Parallel, Serial, View, ViewMut};
 use smallvec::SmallVec;
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -199,6 +199,12 @@ impl Backend for Host<'_> {
     }
 }
 
+impl Immediate for Host<'_> {
+    fn side_by_side(self, n: usize, each: &(dyn Fn(usize, Self) + Sync)) {
+        self.parallel.run(n, &|i| each(i, Host { parallel: &Serial, ..self }));
+    }
+}
+
 /// A register of a program that is written, and where to.
 struct Output<'a> {
     reg: Reg,
@@ -244,6 +250,18 @@ fn run_reduction_of(
     }
 }
 
+/// Writes an element `n` times.
+///
+/// # Safety
+/// `from` may be read, and `n` such elements written at `to`.
+unsafe fn repeat<T: Copy>(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = from.cast::<T>().read_unaligned();
+        (0..n).for_each(|k| to.cast::<T>().add(k).write_unaligned(x));
+    }
+}
+
 /// Runs one elementwise op with a result of a few bytes, straight from its operands' memory to
 /// where the value is read, and leaves it to be published; false where it is not as simple as that.
 /// This is what most small eager ops are, and half of their cost would be the views and the program
@@ -269,10 +287,15 @@ fn run_tiny(claim: &mut Claim<'_>) -> bool {
         let constant = value.placed.as_ref().is_some_and(|p| p.strides.iter().all(|&s| s == 0));
         if constant && n * on.size() <= INLINE_BYTES {
             let from = value.first(on);
-            for k in 0..n {
-                // SAFETY: the value has its element, and there is room for n of them.
-                unsafe { std::ptr::copy_nonoverlapping(from, cell.add(k * on.size()), on.size()) };
-            }
+            // By size, or each copy would be a call.
+            let repeat = match on.size() {
+                8 => repeat::<u64>,
+                4 => repeat::<u32>,
+                2 => repeat::<u16>,
+                _ => repeat::<u8>,
+            };
+            // SAFETY: the value has its element, and there is room for n of them.
+            unsafe { repeat(from, cell, n) };
             return Lone::each(cell);
         }
         let plain = value.placed.is_none() && input.shape == node.shape;

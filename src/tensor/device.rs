@@ -153,12 +153,11 @@ impl Device {
         let c = &self.port.counters;
         let bytes = self.port.memory.bytes();
         let queued = self.port.pressure.queued().0;
-        let (started, fused, skipped) =
-            (c.started.load(Relaxed), c.fused.load(Relaxed), c.skipped.load(Relaxed));
+        let (inline, fused, skipped) = (c.inline.load(Relaxed), c.fused.load(Relaxed), c.skipped.load(Relaxed));
         Stats {
             enqueued: self.port.pressure.came() as u64,
-            started,
-            inline: c.inline.load(Relaxed),
+            started: c.started.load(Relaxed) + inline,
+            inline,
             fused,
             skipped,
             failed: c.failed.load(Relaxed),

@@ -211,8 +211,7 @@ impl TensorFuture {
 
     /// Waits for the value; counted as a barrier where a user waits.
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>, counted: bool) -> Poll<()> {
-        let node = &self.node;
-        if node.completion.state().is_complete() || self.run_inline() {
+        if self.node.completion.state().is_complete() || self.run_inline() {
             if !budget::spend(self.node.cost_ns) {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -229,6 +228,7 @@ impl TensorFuture {
             return Poll::Ready(());
         }
         budget::rest();
+        let node = &self.node;
         let waiting = self
             .waiting
             .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
@@ -248,8 +248,8 @@ impl TensorFuture {
 
     /// Runs a small step on this thread, where the device allows it; true where it is complete
     /// then.
-    fn run_inline(&self) -> bool {
-        let node = &self.node;
+    fn run_inline(&mut self) -> bool {
+        let node = &mut self.node;
         let port = port_of(node);
         if !port.inline || node.cost_ns > budget::INLINE_NS {
             return false;
@@ -258,7 +258,6 @@ impl TensorFuture {
             return false;
         }
         if port.runner.run_inline(port, node, budget::INLINE_NS) {
-            port.take_back(node);
             return true;
         }
         // The engine may be writing it at this very moment: that takes less than a hand-over.

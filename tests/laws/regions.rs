@@ -34,8 +34,13 @@ pub fn add(laws: &mut Laws) {
         gradients_flow_through_a_region_and_inside_one
         a_weight_updated_by_a_region_is_what_it_is_op_by_op
         a_region_keeps_two_groups_apart_that_meet_again_behind_a_sum);
-    promises!(laws, 9, PARALLEL; calls_of_a_region_overlap);
-    promises!(laws, 5, PARALLEL; a_region_writes_over_an_input_that_nobody_else_holds);
+    promises!(laws, 9, PARALLEL;
+        calls_of_a_region_overlap
+        products_side_by_side_are_what_they_are_op_by_op
+        steps_of_a_region_that_need_nothing_of_each_other_run_side_by_side);
+    promises!(laws, 5, PARALLEL;
+        a_region_writes_over_an_input_that_nobody_else_holds
+        what_one_step_reads_none_writes_over_that_runs_beside_it);
 }
 
 fn values(x: &TensorFuture) -> Vec<f32> {
@@ -428,6 +433,25 @@ fn a_weight_updated_by_a_region_is_what_it_is_op_by_op(kind: Kind) {
     assert_eq!(region.traces(), 1);
 }
 
+/// Each value is read last by one of several that run at once.
+fn products_side_by_side_are_what_they_are_op_by_op(kind: Kind) {
+    let device = kind.device();
+    let n = 48;
+    let w = device.rand([n, n]) * (1.0 / n as f32);
+    let step = |x: &TensorFuture| {
+        let [a, b, c] = [x.matmul(&w), x.matmul(w.transpose(0, 1)), x.softmax(1)];
+        let [d, e, f] = [(a.matmul(&b) + &a).relu(), b.matmul(&c), c.matmul(&a) + &c];
+        let cut = |x: &TensorFuture| x.narrow(0, 0, n / 2);
+        (futensor::cat(&[cut(&d), cut(&e)], 0).matmul(&f), d.sum(0), e)
+    };
+    let region = device.region(|x: TensorFuture| step(&x));
+    for _ in 0..10 {
+        let x = device.rand([n, n]);
+        let (want, got) = (step(&x), region.call(x));
+        assert_eq!([&want.0, &want.1, &want.2].map(values), [&got.0, &got.1, &got.2].map(values));
+    }
+}
+
 /// The sum that ends one group is an operand of the other: as one they would wait for themselves.
 fn a_region_keeps_two_groups_apart_that_meet_again_behind_a_sum(kind: Kind) {
     let device = kind.device();
@@ -451,6 +475,32 @@ fn calls_of_a_region_overlap(kind: Kind) {
     gate.wait_entered(2);
     gate.open();
     assert_eq!((values(&a), values(&b)), (vec![4.0; 4], vec![6.0; 4]));
+}
+
+fn steps_of_a_region_that_need_nothing_of_each_other_run_side_by_side(kind: Kind) {
+    let device = kind.device();
+    let gate = Gate::new();
+    let region = device.region(|x: TensorFuture| gate.op(&x) + gate.op(&x));
+    let y = region.call(device.ones([4]));
+    gate.wait_entered(2);
+    gate.open();
+    assert_eq!(values(&y), [2.0; 4]);
+}
+
+/// The sum is the last to read `twice` in the order of the plan, and could be written over it; the
+/// other reader has begun, and has not read.
+fn what_one_step_reads_none_writes_over_that_runs_beside_it(kind: Kind) {
+    let device = kind.device();
+    let (n, gate) = (128, Gate::new());
+    let region = device.region(|(x, w): (TensorFuture, TensorFuture)| {
+        let twice = x.matmul(&w * 2.0);
+        (gate.op(&twice), &twice + x.matmul(&w))
+    });
+    let (kept, sum) = region.call((device.ones([n, n]), device.eye(n)));
+    gate.wait_entered(1);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    gate.open();
+    assert_eq!((values(&kept), values(&sum)), (vec![2.0; n * n], vec![3.0; n * n]));
 }
 
 fn a_region_writes_over_an_input_that_nobody_else_holds(kind: Kind) {
