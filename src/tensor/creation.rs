@@ -513,7 +513,7 @@ impl Future for Arrival {
             return Poll::Ready(Ok(received(value)));
         }
         if std::mem::take(packs) && value.buffer().is_some() {
-            let copy = build::apply(Op::Cast, &[from], || Ok(Meta { shape: shape.clone(), dtype }), *at);
+            let copy = build::apply(Op::Cast, &[from], || Ok(Meta { shape: shape.clone(), dtype }), at);
             self.hang_up();
             self.from = copy;
             return self.poll(cx);
