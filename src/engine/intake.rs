@@ -51,11 +51,6 @@ impl<T: Linked> Intake<T> {
         self.head.load(Ordering::SeqCst).is_null()
     }
 
-    /// The address of what was pushed last; 0 where nothing is in.
-    pub fn newest(&self) -> usize {
-        self.head.load(Ordering::Relaxed) as usize
-    }
-
     /// Takes back what was pushed last, if that is the value at this address; else nothing happens.
     ///
     /// # Safety

@@ -13,7 +13,6 @@ use super::pressure::Pressure;
 use super::run::{run_group, run_node};
 use crate::backend::Immediate;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
-use crate::counted::Counts;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
@@ -66,18 +65,6 @@ impl<'a> Held<'a> {
             Held::Link(link) => link.clone(),
         }
     }
-    fn counts(self) -> Counts {
-        match self {
-            Held::Handle(handle) => handle.counts(),
-            Held::Link(link) => link.counts(),
-        }
-    }
-    fn address(self) -> usize {
-        match self {
-            Held::Handle(handle) => handle.address(),
-            Held::Link(link) => link.address(),
-        }
-    }
 }
 
 /// A claim, while its node is computed. Should the engine itself panic meanwhile, the node fails,
@@ -125,37 +112,6 @@ impl<B: Immediate> Bench<B> {
     pub fn run_held(&mut self, node: Held<'_>) -> bool {
         self.left = ANCESTORS;
         self.run_at(node, DEPTH)
-    }
-
-    /// Takes complete nodes back that the engine was asked to look at and has not come to: this one,
-    /// which was pushed last, and what was run for its sake and pushed before it, as far as nobody
-    /// else can reach them.
-    ///
-    /// An awaited loop then never leaves its core: without this the engine fetches every node from
-    /// it, only to find it done, and the caller fetches the memory back.
-    pub fn take_back(&mut self, node: &mut NodeHandle) {
-        let mut mine = Counts { handles: 1, links: 0 };
-        let mut held = Held::Handle(node);
-        loop {
-            let (node, all) = (held.node(), Counts { links: mine.links + 1, ..mine });
-            if !node.completion.state().has(QUEUED) || held.counts() != all {
-                return;
-            }
-            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
-            // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
-            // link.)
-            let Some(link) = (unsafe { self.port.intake.take_back(held.address()) }) else { return };
-            // SAFETY: so now all of its owners are here, and lent exclusively.
-            unsafe {
-                node.completion.unmark(QUEUED);
-                link.drop_alone(mine);
-            }
-            let newest = self.port.intake.newest();
-            let is_newest = |link: &&NodeLink| link.address() == newest;
-            let Some(next) = self.freed.iter().rfind(is_newest) else { return };
-            mine = Counts { handles: 0, links: self.freed.iter().filter(is_newest).count() as u32 };
-            held = Held::Link(next);
-        }
     }
 
     fn run_at(&mut self, held: Held<'_>, depth: u32) -> bool {

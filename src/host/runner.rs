@@ -170,13 +170,10 @@ impl Runner for CpuRunner {
         self.threads.wake_all();
     }
 
-    fn run_inline(&self, port: &'static Port, node: &mut NodeHandle, limit_ns: u32) -> bool {
+    fn run_inline(&self, port: &'static Port, node: &NodeHandle, limit_ns: u32) -> bool {
         let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
         let mut bench = Bench::of_poll(port, backend, limit_ns);
         let done = bench.run_held(Held::Handle(node));
-        if done {
-            bench.take_back(node);
-        }
         bench.settle();
         done
     }

@@ -258,6 +258,7 @@ impl TensorFuture {
             return false;
         }
         if port.runner.run_inline(port, node, budget::INLINE_NS) {
+            port.take_back(node);
             return true;
         }
         // The engine may be writing it at this very moment: that takes less than a hand-over.
