@@ -108,13 +108,14 @@ impl SimRunner {
         if !world.desk.is_clear() || port.has_news() {
             events.push(Event::Look);
         }
-        for (s, stream) in world.streams.iter().enumerate() {
-            let free = world.stuck[s].is_none();
+        let runs = |&s: &usize| {
             let ready = |step: &Step| step.waits.iter().all(|w| world.reached[w.stream as usize] >= w.point);
-            if free && stream.front().is_some_and(ready) {
-                events.push(Event::Run(s));
-            }
-        }
+            world.stuck[s].is_none() && world.streams[s].front().is_some_and(ready)
+        };
+        // What is urgent goes before what has not begun.
+        let urgent = (port.limits.streams as usize..world.streams.len()).find(runs);
+        let all = urgent.unwrap_or(0)..world.streams.len();
+        events.extend(all.filter(runs).map(Event::Run));
         if let Some(deadline) = world.desk.machine.deadline() {
             events.push(Event::Tick(deadline));
         }

@@ -208,7 +208,8 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
 
     /// Its calls are taken up before all that waits for a thread or a stream and is not urgent, once
     /// their inputs are there: a step that somebody waits for before the long ones of a queue. What runs
-    /// already is not interrupted. (A call within another region's closure is a part of that one.)
+    /// already is not interrupted. On a GPU they, their outputs and reads queued behind them have a stream
+    /// of their own, of the greatest priority. (A call within another region's closure is a part of that one.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
