@@ -5,7 +5,7 @@
 //! mode with one client thread, a seed replays an execution.
 
 use crate::random::Random;
-use crate::sim::{Sim, lock, lock_first, sleep_for_work, wake_scheduler, wake_waiters};
+use crate::sim::{Sim, lock, sleep_for_work, wake_scheduler, wake_waiters};
 use crate::status;
 use crate::work::{Fault, Work};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub fn run() {
                 // The value may be written by the host, which tells nobody.
                 drop(sim);
                 std::thread::sleep(Duration::from_micros(200));
-                sim = lock_first();
+                sim = lock();
             } else {
                 sim = sleep_for_work(sim);
             }
@@ -88,7 +88,7 @@ pub fn run() {
         if result.is_ok() {
             drop(sim);
             result = item.work.run(&mut order);
-            sim = lock_first();
+            sim = lock();
         }
         sim.pace.in_flight = None;
         sim.stats.items_run += 1;

@@ -209,24 +209,6 @@ pub type Guard = MutexGuard<'static, Sim>;
 
 /// Locks the machine. A panic elsewhere leaves it usable: each change is complete in itself.
 pub fn lock() -> Guard {
-    // A host that calls without end would keep the scheduler out, since a mutex is not fair.
-    while SCHEDULER_WAITS.load(SeqCst) {
-        std::thread::yield_now();
-    }
-    lock_at_once()
-}
-
-static SCHEDULER_WAITS: AtomicBool = AtomicBool::new(false);
-
-/// For the scheduler, which goes before all others.
-pub fn lock_first() -> Guard {
-    SCHEDULER_WAITS.store(true, SeqCst);
-    let sim = lock_at_once();
-    SCHEDULER_WAITS.store(false, SeqCst);
-    sim
-}
-
-fn lock_at_once() -> Guard {
     SHARED.sim.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -277,16 +259,12 @@ pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option
 pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
     let context = sim.healthy_current()?;
     sim.is_safe()?;
-    // How far each stream has to come: what is queued later is not waited for, as by a driver.
-    let ends = sim.streams.iter().filter_map(|(&id, stream)| {
-        let queued = stream.queue.iter().rfind(|item| !item.work.is_mark()).map(|item| item.at);
-        let running = (stream.running && !stream.passing).then_some(stream.completed + 1);
-        let counts = stream.context == context && stream.capture.is_none();
-        queued.or(running).filter(|_| counts).map(|end| (id, end))
-    });
-    let ends: Vec<(u64, u64)> = ends.collect();
     let under_way = |sim: &Sim| {
-        ends.iter().any(|(id, end)| sim.streams.get(id).is_some_and(|stream| stream.completed < *end))
+        let mut streams = sim.streams.values().filter(|stream| stream.context == context);
+        streams.any(|stream| {
+            let waits = stream.queue.iter().any(|item| !item.work.is_mark());
+            stream.capture.is_none() && (waits || stream.running && !stream.passing)
+        })
     };
     if !under_way(&sim) {
         return Ok(());
