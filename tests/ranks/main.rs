@@ -35,11 +35,7 @@ fn main() {
         return (scene.play)(stage);
     }
     let launcher = stage::launcher();
-    // While a kernel is loaded, the simulated device tries a large step again and again, and the load waits
-    // for it: in every fifth run that scene stood still. It is played where kills are asked for.
-    let is_still =
-        |scene: &Scene| scene.name.starts_with("gpus::a_rank_killed_in_mid") && kills::wanted().is_none();
-    let trials = scenes().into_iter().filter(|scene| !is_still(scene)).map(|scene| {
+    let trials = scenes().into_iter().map(|scene| {
         let launcher = launcher.clone();
         Trial::ignorable_test(scene.name, move || {
             if scene.is_on_gpus()

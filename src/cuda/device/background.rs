@@ -5,12 +5,13 @@
 //! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
 //! [`Background::end`], before the context closes.
 
-use super::Trouble;
 use super::nvidia::Opened;
+use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::guard::caught;
 use crate::host::runner::lower_priority;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -33,7 +34,7 @@ impl<T> Pending<T> {
     /// # Errors
     /// What kept it from being made; [`Trouble::Later`] where it is not there yet.
     pub fn get(&self) -> Result<&T, Trouble> {
-        self.0.get().map_or(Err(Trouble::Later), |made| made.as_ref().map_err(Clone::clone))
+        self.0.get().map_or(Err(Trouble::Later(Until::Made)), |made| made.as_ref().map_err(Clone::clone))
     }
 
     /// What was made, for who has the only one.
@@ -138,7 +139,11 @@ pub(crate) enum Wanted {
 
 /// Such threads of one device.
 #[derive(Clone)]
-pub(crate) struct Background([Arc<Crew>; 3]);
+pub(crate) struct Background {
+    crews: [Arc<Crew>; 3],
+    /// How many things have been made.
+    made: Arc<AtomicU64>,
+}
 
 impl Background {
     pub fn new(context: Opened, bell: Arc<dyn Fn() + Send + Sync>) -> Background {
@@ -148,7 +153,7 @@ impl Background {
             Arc::new(Crew { queue, more, context, bell, most, lowered })
         };
         let some = (cores / 2).clamp(1, 4);
-        Background([crew(some, false), crew(1, true), crew(some, false)])
+        Background { crews: [crew(some, false), crew(1, true), crew(some, false)], made: Arc::default() }
     }
 
     /// Has something made, with the context current.
@@ -158,12 +163,18 @@ impl Background {
         what: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
     ) -> Pending<T> {
         let pending = Pending(Arc::new(OnceLock::new()));
-        let to = pending.clone();
-        self.0[wanted as usize].put(Box::new(move || {
+        let (to, count) = (pending.clone(), self.made.clone());
+        self.crews[wanted as usize].put(Box::new(move || {
             let made = caught(what).unwrap_or_else(|words| Err(Refusal::kernel(words).into()));
             let _ = to.0.set(made);
+            count.fetch_add(1, Release);
         }));
         pending
+    }
+
+    /// How many things have been made: what was not there may be, once there are more.
+    pub fn made(&self) -> u64 {
+        self.made.load(Acquire)
     }
 
     /// Nothing is being made.
@@ -172,11 +183,11 @@ impl Background {
             let queue = crew.queue();
             queue.jobs.is_empty() && queue.idle == queue.threads.len()
         };
-        self.0.iter().all(idle)
+        self.crews.iter().all(idle)
     }
 
     /// Waits for what is being made; what has not been begun is let go.
     pub fn end(&self) {
-        self.0.iter().for_each(|crew| crew.end());
+        self.crews.iter().for_each(|crew| crew.end());
     }
 }

@@ -16,7 +16,7 @@ use super::made::Captured;
 use super::nvidia::{self, Raw};
 use super::shelf::Shelf;
 use super::told::Untaken;
-use super::{Stream, Trouble, dnn};
+use super::{Stream, Trouble, Until, dnn};
 use crate::cuda::convolution::Convolution;
 use crate::graph::operation::Refusal;
 use crate::sync::{Mutex, lock};
@@ -141,9 +141,9 @@ impl Convolutions {
             let made = self.background.make(Wanted::Now, move || decide(&asked, tf32, &bench, pool, &untaken));
             self.sizes.put(asked, made);
         }
-        let slot = self.sizes.get(asked).ok_or(Trouble::Later)?;
+        let slot = self.sizes.get(asked).ok_or(Trouble::Later(Until::Made))?;
         let decided = slot.get().cloned();
-        if !matches!(decided, Ok(_) | Err(Trouble::Later)) {
+        if !matches!(decided, Ok(_) | Err(Trouble::Later(_))) {
             self.sizes.remove(asked);
         }
         decided

@@ -56,7 +56,7 @@ impl Gear {
         let (lane, at, bytes) = (self.copy_lane(), of.queued, PIECE.min(of.bytes - of.queued));
         let block = match self.pinned.take(bytes) {
             Ok(block) => block,
-            Err(Trouble::Later | Trouble::OutOfMemory { .. }) => return Ok(None),
+            Err(Trouble::Later(_) | Trouble::OutOfMemory { .. }) => return Ok(None),
             Err(trouble) => return Err(trouble),
         };
         let Some(from) = device(&*of.from) else { unreachable!("it is on the device") };

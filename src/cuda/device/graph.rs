@@ -254,9 +254,9 @@ impl Gear {
                 shelf.next = shelf.runs + 1 + shelf.runs / 2;
                 Ok(None)
             }
-            Err(Trouble::Later) if !shelf.graphs[at].is_whole() => {
+            Err(Trouble::Later(until)) if !shelf.graphs[at].is_whole() => {
                 shelf.graphs.remove(at);
-                Err(Trouble::Later)
+                Err(Trouble::Later(until))
             }
             done => done,
         }

@@ -2,7 +2,7 @@
 //! it is first needed, since making one takes long.
 
 use super::background::{Background, Pending, Wanted};
-use super::{Site, Trouble};
+use super::{Site, Trouble, Until};
 
 /// What a handle is for.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl<Raw: Copy + Send + Sync + 'static> Handles<Raw> {
         let slot = &mut self.slots[of.slot()];
         let made = slot.get_or_insert_with(|| self.background.make(Wanted::Now, self.make));
         let ready = made.get().map(drop);
-        if !matches!(ready, Ok(()) | Err(Trouble::Later)) {
+        if !matches!(ready, Ok(()) | Err(Trouble::Later(_))) {
             *slot = None;
         }
         ready
@@ -57,7 +57,7 @@ impl<Raw: Copy + Send + Sync + 'static> Handles<Raw> {
 
     /// One that is ready.
     pub fn get(&self, of: Use) -> Result<Raw, Trouble> {
-        self.slots.get(of.slot()).and_then(Option::as_ref).ok_or(Trouble::Later)?.get().copied()
+        self.slots.get(of.slot()).and_then(Option::as_ref).ok_or(Trouble::Later(Until::Made))?.get().copied()
     }
 
     /// Has those of so many lanes made, and the one for captures.

@@ -32,7 +32,7 @@ pub(crate) struct Launcher {
     pub(super) blas: Blas,
     pub(super) convolutions: Convolutions,
     pub(super) batch: Batch,
-    pub(super) background: Background,
+    pub background: Background,
     /// An op from outside has been here since somebody looked.
     pub(super) had_brought: bool,
 }

@@ -115,6 +115,15 @@ pub(crate) trait Site {
     }
 }
 
+/// What a step that is tried again needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    /// Something is made in the background: a kernel, a handle.
+    Made,
+    /// Something moves on the device: an operand is on its way, page-locked memory is lent.
+    Moved,
+}
+
 /// Why a step could not be launched. What was queued of it before stays queued, and harms nobody.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
@@ -122,8 +131,8 @@ pub(crate) enum Trouble {
     OutOfMemory { bytes: usize },
     /// This op cannot be done, or not like this: it fails, and nothing else does.
     Refused(Refusal),
-    /// An operand is on its way to the device: the step is tried again later.
-    Later,
+    /// Something that it needs is not there yet: the step is tried again.
+    Later(Until),
     /// The driver answered with an error that ends the device: which call, and what it said.
     Fault { call: &'static str, status: sys::CUresult },
 }

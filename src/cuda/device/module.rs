@@ -14,7 +14,7 @@ use super::cache::{Disk, Key};
 use super::compile::{self, Target, compile};
 use super::nvidia::{Function, Idle, Module};
 use super::shelf::Shelf;
-use super::{Gpu, Trouble};
+use super::{Gpu, Trouble, Until};
 use crate::cuda::kernels::Kernel;
 use crate::cuda::kernels::bundle::bundle;
 use crate::cuda::kernels::source::{KernelSource, OPTIONS, module};
@@ -117,7 +117,7 @@ impl Kept {
         match self {
             Kept::Ready(function, _) => Ok(*function),
             Kept::Refused(refusal) => Err(Trouble::Refused(refusal.clone())),
-            Kept::Seen(_) | Kept::Coming(..) => Err(Trouble::Later),
+            Kept::Seen(_) | Kept::Coming(..) => Err(Trouble::Later(Until::Made)),
         }
     }
 
@@ -289,7 +289,7 @@ impl Modules {
             self.single.put(kernel.clone(), Kept::Coming(made, 0));
             self.send_relatives(kernel);
         }
-        Err(Trouble::Later)
+        Err(Trouble::Later(Until::Made))
     }
 
     fn make(&self, wanted: Wanted, kernels: &[Kernel]) -> Pending<Made> {
@@ -345,16 +345,16 @@ impl Modules {
             None if at_once => {
                 let made = self.make(Wanted::Now, std::slice::from_ref(kernel));
                 self.fused.put(kernel.clone(), Kept::Coming(made, 0));
-                Err(Trouble::Later)
+                Err(Trouble::Later(Until::Made))
             }
             None => {
                 self.fused.put(kernel.clone(), Kept::Seen(0));
-                Err(Trouble::Later)
+                Err(Trouble::Later(Until::Made))
             }
         };
         match found {
             Err(Trouble::Refused(_)) => Ok(None),
-            Err(Trouble::Later) if !at_once => {
+            Err(Trouble::Later(_)) if !at_once => {
                 self.asked.push(kernel.clone());
                 Ok(None)
             }
@@ -394,7 +394,7 @@ impl Modules {
             }
         });
         self.brought.put(key, Kept::Coming(made, 0));
-        Err(Trouble::Later)
+        Err(Trouble::Later(Until::Made))
     }
 
     /// Takes kernels from their shelves that were not used since the last call;

@@ -59,7 +59,7 @@ impl Gear {
         drop(operands);
         let results = match noted {
             Ok(results) => results,
-            Err(Trouble::Later | Trouble::OutOfMemory { .. }) => return Ok(Verdict::NotYet),
+            Err(Trouble::Later(_) | Trouble::OutOfMemory { .. }) => return Ok(Verdict::NotYet),
             Err(Trouble::Refused(_)) => return Ok(Verdict::Never),
             Err(fault) => return Err(fault),
         };

@@ -65,7 +65,7 @@ impl Queue<'_> {
                 Trouble::Refused(refusal) => refusal.clone(),
                 Trouble::OutOfMemory { bytes } => Refusal::kernel(format!("out of memory: {bytes} bytes")),
                 Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
-                Trouble::Later => Refusal::kernel("a kernel is being compiled"),
+                Trouble::Later(_) => Refusal::kernel("a kernel is being compiled"),
             };
             self.trouble.get_or_insert(trouble);
             refusal

@@ -7,8 +7,8 @@
 
 #![allow(unsafe_code)]
 
-use super::Trouble;
 use super::nvidia::{Idle, Raw, Span, lock_pages, unlock_pages};
+use super::{Trouble, Until};
 use crate::graph::value::Value;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
@@ -168,7 +168,7 @@ impl Pinned {
         assert!(class <= LARGEST, "what is larger goes in pieces");
         self.reserve()?;
         let mut arena = lock(&self.arena);
-        let at = arena.take(class).ok_or(Trouble::Later)?;
+        let at = arena.take(class).ok_or(Trouble::Later(Until::Moved))?;
         Ok(PinnedBlock { ptr: (arena.base + at) as *mut u8, class, owner: self.clone() })
     }
 

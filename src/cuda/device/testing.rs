@@ -86,7 +86,7 @@ impl Rig {
         loop {
             let scratched = self.scratched.get();
             match step(launcher) {
-                Err(Trouble::Later) => {
+                Err(Trouble::Later(_)) => {
                     launcher.forget();
                     self.scratched.set(scratched);
                     std::thread::park_timeout(std::time::Duration::from_secs(1));

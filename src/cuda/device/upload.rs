@@ -4,12 +4,12 @@
 //! that the thread can launch in between and the copy runs beside what computes. A step that needs
 //! what is still on its way is tried again later.
 
-use super::Trouble;
 use super::gear::{Gear, Upload, device};
 use super::handed::{Handed, Whereabouts};
 use super::memory::DeviceBuffer;
 use super::nvidia::Span;
 use super::pinned::PinnedBlock;
+use super::{Trouble, Until};
 use crate::dtype::DType;
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage};
 use crate::host::kernels::copy;
@@ -49,7 +49,7 @@ impl Gear {
         let bytes = handed.bytes();
         let value = match &*handed.whereabouts() {
             Whereabouts::Here(here) => return Ok(here.clone()),
-            Whereabouts::OnTheWay => return Err(Trouble::Later),
+            Whereabouts::OnTheWay => return Err(Trouble::Later(Until::Moved)),
             Whereabouts::Elsewhere(value) => value.clone(),
         };
         if let Storage::Shared(source) = &value.storage
@@ -71,7 +71,7 @@ impl Gear {
             let here = self.heap.buffer(&self.pool, bytes, &self.lanes, copy_lane)?;
             *handed.whereabouts() = Whereabouts::OnTheWay;
             self.uploads.push_back(Upload { handed: buffer.clone(), value, buffer: here, done: 0 });
-            return Err(Trouble::Later);
+            return Err(Trouble::Later(Until::Moved));
         }
         let here = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
         if bytes > 0 {
@@ -136,9 +136,9 @@ impl Gear {
                 }
                 Ok(())
             }
-            Err(Trouble::Later) => {
+            Err(Trouble::Later(until)) => {
                 self.uploads.push_front(upload);
-                Err(Trouble::Later)
+                Err(Trouble::Later(until))
             }
             Err(trouble) => {
                 *handed.whereabouts() = Whereabouts::Elsewhere(upload.value);

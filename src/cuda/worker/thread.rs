@@ -1,8 +1,9 @@
 //! The device's thread: attends to the intake, calls the machine, queues its steps on the GPU.
 //!
 //! Everything that launches, loads or allocates happens here, and nothing here waits for the GPU. A
-//! step that cannot be queued yet (an operand is still being copied, memory is short and some is
-//! about to come free) stays at the head of its lane and is tried again when something has moved.
+//! step that cannot be queued yet (an operand is still being copied, a kernel is being compiled, memory
+//! is short and some is about to come free) stays at the head of its lane and is tried again when that
+//! may have changed.
 
 #![allow(unsafe_code)]
 
@@ -37,8 +38,11 @@ const COVERED_AFTER: u32 = 32;
 /// Why a step was put off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PutOff {
-    /// What it waits for is not queued yet, or an operand is on its way.
-    Later,
+    /// What it waits for is not through yet, or an operand is on its way.
+    Moving,
+    /// Something is made in the background, where so much had been made when it was tried. Nothing else
+    /// helps it: a try may allocate and free, which is something that moves, so it would go on and on.
+    Making(u64),
     /// Memory is short.
     Memory,
     /// It is, and all that was kept for later has been given back: what is not there now will not
@@ -48,7 +52,7 @@ enum PutOff {
 
 impl PutOff {
     fn is_of_memory(self) -> bool {
-        self != PutOff::Later
+        matches!(self, PutOff::Memory | PutOff::LastOfMemory)
     }
 }
 
@@ -206,7 +210,7 @@ impl Worker {
                 self.shared.lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
             }
             Trouble::Refused(refusal) => self.shared.lose(refusal),
-            Trouble::Later => unreachable!("only steps are tried again"),
+            Trouble::Later(_) => unreachable!("only steps are tried again"),
         }
     }
 
@@ -301,8 +305,12 @@ impl Worker {
                 if self.queues[lane].steps.is_empty() {
                     continue;
                 }
-                let short = self.queues[lane].put_off.is_some_and(PutOff::is_of_memory);
-                if short && !self.moved && !self.has_all_memory() {
+                let in_vain = match self.queues[lane].put_off {
+                    Some(PutOff::Making(made)) => self.gear.launcher.background.made() == made,
+                    Some(why) if why.is_of_memory() => !self.moved && !self.has_all_memory(),
+                    _ => false,
+                };
+                if in_vain {
                     continue;
                 }
                 let Some(step) = self.queues[lane].steps.pop_front() else { continue };
@@ -366,7 +374,7 @@ impl Worker {
         match self.gear.upload_piece() {
             Ok(()) => {}
             // All page-locked memory is lent.
-            Err(Trouble::Later) => return Ok(did),
+            Err(Trouble::Later(_)) => return Ok(did),
             // The step that needs it asks again.
             Err(Trouble::OutOfMemory { .. }) => self.moved = true,
             Err(trouble) => return Err(trouble),

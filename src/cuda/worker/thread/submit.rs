@@ -11,7 +11,7 @@ use crate::cuda::device::doubt::{Doubts, Known, doubt_too};
 use crate::cuda::device::nvtx;
 use crate::cuda::device::step::{Landing, Operand, Queued};
 use crate::cuda::device::timing::Timed;
-use crate::cuda::device::{Trouble, describe};
+use crate::cuda::device::{Trouble, Until, describe};
 use crate::cuda::worker::flight::{Flight, put};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
@@ -30,6 +30,8 @@ impl Worker {
             // All of it is back, and nothing runs.
             self.gear.context.pool.trim();
         }
+        // Before it is tried: what is made meanwhile may be what it needs.
+        let made = self.gear.launcher.background.made();
         let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.recordings.is_on())?;
         let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
@@ -47,7 +49,7 @@ impl Worker {
                 // It tells what failed from what did not, so it waits until nothing is in doubt.
                 let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Gate(Otherwise::Number(_) | Otherwise::Second)));
                 match waits && !doubts.is_empty() {
-                    true => Err(Trouble::Later),
+                    true => Err(Trouble::Later(Until::Moved)),
                     false => self.gear.work(lane, work, inputs, &operands, last_try),
                 }
             }
@@ -55,8 +57,12 @@ impl Worker {
         drop(range);
         let queued = match attempt {
             Ok(queued) => queued,
-            Err(Trouble::Later) => {
-                self.put_off(lane, PutOff::Later);
+            Err(Trouble::Later(until)) => {
+                let why = match until {
+                    Until::Made => PutOff::Making(made),
+                    Until::Moved => PutOff::Moving,
+                };
+                self.put_off(lane, why);
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
