@@ -1,7 +1,7 @@
 //! One turn of `benches/generate/run`: a model's speed and greedy tokens, as one line of JSON.
 //!
 //! ```text
-//! cargo run --release -p futensor-generate --example measure -- MODEL.gguf [speed|tokens] [NICE]
+//! cargo run --release -p futensor-generate --example measure -- MODEL.gguf [speed|tokens|one] [NICE]
 //! ```
 
 use futensor::{CpuOptions, Device, block_on};
@@ -65,8 +65,8 @@ fn host_us() -> f64 {
 
 fn main() {
     let mut words = std::env::args().skip(1);
-    let path = words.next().expect("usage: measure MODEL.gguf [speed|tokens]");
-    let tokens_alone = words.next().is_some_and(|word| word == "tokens");
+    let path = words.next().expect("usage: measure MODEL.gguf [speed|tokens|one]");
+    let what = words.next().unwrap_or_else(|| "speed".into());
     let nice = words.next().map_or(8, |word| word.parse().expect("a number"));
     let before = resident();
     let device = Device::cpu_with(CpuOptions::default().nice(nice));
@@ -78,7 +78,7 @@ fn main() {
         let tokenizer = engine.model().tokenizer().clone();
         let prompts: Vec<Vec<u32>> =
             PROMPTS.lines().map(|line| tokenizer.encode(line, true).expect("tokens")).collect();
-        if tokens_alone {
+        if what == "tokens" {
             let mut all = Vec::new();
             for prompt in &prompts {
                 let (.., tokens) =
@@ -94,6 +94,10 @@ fn main() {
         }
         // Plans are made, and pages touched.
         decode(&engine, &prompts, 1).await;
+        if what == "one" {
+            println!("{}", json!({ "decode 1": decode(&engine, &prompts, 1).await }));
+            return;
+        }
         decode(&engine, &prompts, 8).await;
         let long = |salt: u32| (0..512u32).map(|k| 1000 + (k * 37 + salt * 101) % 20_000).collect::<Vec<u32>>();
         follow(engine.generate(request(long(1), 1)).expect("a stream")).await;

@@ -1,5 +1,5 @@
 // llama.cpp's turn, through node-llama-cpp: the same measurements as measure.rs, as one line of JSON.
-// usage: node peer.mjs MODEL.gguf [speed|tokens] [threads]
+// usage: node peer.mjs MODEL.gguf [speed|tokens|one] [threads]
 import { readFileSync } from 'node:fs'
 import { getLlama, LlamaLogLevel } from 'node-llama-cpp'
 
@@ -41,6 +41,9 @@ if (what === 'tokens') {
     all.push({ prompt, tokens })
   }
   console.log(JSON.stringify(all))
+} else if (what === 'one') {
+  await decode(1)
+  console.log(JSON.stringify({ 'decode 1': await decode(1) }))
 } else {
   await decode(1)
   await decode(8)
