@@ -20,8 +20,8 @@ thread_local! {
     static SPENT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Takes one value, and the work that it was, out of the budget; false where the task is to give
-/// way.
+/// Takes one value, and the work that it is or was, out of the budget; false where the task is to give
+/// way first.
 pub(crate) fn spend(work_ns: u32) -> bool {
     let (values, work) = SPENT.get();
     if values >= VALUES || work >= WORK_NS {
@@ -30,11 +30,6 @@ pub(crate) fn spend(work_ns: u32) -> bool {
     }
     SPENT.set((values + 1, work.saturating_add(work_ns.min(INLINE_NS))));
     true
-}
-
-/// True while work may still be done inside polls.
-pub(crate) fn may_run() -> bool {
-    SPENT.get().1 < WORK_NS
 }
 
 /// The task has given way.
