@@ -83,6 +83,8 @@ struct Peer {
     /// Its link ended, here or elsewhere, as those of a process do that ends. Else it was silent, and
     /// may be going on with others that this rank does not hear.
     ended: bool,
+    /// It has given this rank up, so it ends the link, and may be going on with others.
+    parted: bool,
     /// It has left in order, after so many calls.
     left: Option<HashMap<GroupId, Counts>>,
     heard: Duration,
@@ -235,6 +237,7 @@ impl Machine {
     /// A peer has said something.
     pub fn heard(&mut self, from: usize, message: Message, now: Duration) {
         if self.peers[from].gone {
+            self.peers[from].parted |= matches!(&message, Message::Lost { rank, .. } if *rank == self.me);
             return;
         }
         self.peers[from].heard = now;
@@ -301,15 +304,19 @@ impl Machine {
 
     /// A link has ended, or could not be made.
     pub fn closed(&mut self, rank: usize, why: &str) {
-        self.lost(rank, true, why);
+        self.lost(rank, !self.peers[rank].parted, why);
     }
 
     /// The others have given this rank up: it was silent for too long, and is to go on alone
-    /// nowhere.
+    /// nowhere. Whoever still hears it, and not them, would wait for its word for ever.
     fn expel(&mut self, by: usize, why: &str) {
         let text = format!("rank {by} has given it up: {why}");
-        let fault = Fault { kind: FaultKind::Lost, rank: Some(self.me), text };
-        self.expelled.get_or_insert(fault.clone());
+        let fault = Fault { kind: FaultKind::Lost, rank: Some(self.me), text: text.clone() };
+        if self.expelled.is_none() {
+            let others = self.others().filter(|&r| !self.is_out(r)).collect();
+            self.send_to(others, &Message::Lost { rank: self.me, ended: true, text });
+            self.expelled = Some(fault.clone());
+        }
         self.fail_join(fault.clone());
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.break_group(id, fault.clone(), false);

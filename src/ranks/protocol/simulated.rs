@@ -179,8 +179,12 @@ impl Net {
         self.queue.push(Reverse((self.now + Duration::from_micros(us), self.serial, event)));
     }
 
+    fn are_cut(&self, a: usize, b: usize) -> bool {
+        self.cut.contains(&(a.min(b), a.max(b)))
+    }
+
     fn put(&mut self, from: usize, to: usize, parcel: Parcel) {
-        if self.cut.contains(&(from.min(to), from.max(to))) {
+        if self.are_cut(from, to) {
             return;
         }
         let most = if self.dice.one_in(20) { 100_000 } else { 2_000 };
@@ -487,7 +491,7 @@ fn run(seed: u64) -> Net {
                 let theirs = other.settled.get(parent).unwrap_or(settled);
                 // What one settled on may have been cut off from the other. That one is in it then,
                 // and missing: of two parts without each other one goes on at most.
-                let is_cut = other.machine.peers[rank].gone;
+                let is_cut = other.machine.peers[rank].gone || net.are_cut(rank, other.machine.me);
                 let meet = settled.1.iter().any(|r| theirs.1.contains(r));
                 let same = settled == theirs || is_cut && meet;
                 assert!(same, "seed {seed}: survivors of {parent} differ: {settled:?} {theirs:?}");
