@@ -19,6 +19,8 @@ mod calls;
 pub(crate) mod message;
 #[cfg(all(test, not(futensor_loom)))]
 mod simulated;
+#[cfg(all(test, not(futensor_loom)))]
+mod tests;
 
 use agree::{Shrinking, Splitting};
 use calls::Calls;

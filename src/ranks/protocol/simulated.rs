@@ -108,7 +108,7 @@ struct Net {
     seed: u64,
 }
 
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     silence: Duration::from_secs(2),
     deadline: Duration::from_secs(5),
     arrival: Duration::from_secs(5),
@@ -523,80 +523,4 @@ fn every_await_ends_whatever_the_network_does() {
         runs < 1000 || failed > runs / 2 && shrunk > runs / 4 && clean > runs / 10,
         "{failed} {shrunk} {clean}"
     );
-}
-
-/// Three that are linked, with what they were to do so far done.
-fn three(rules: Rules) -> Vec<Machine> {
-    let mut all: Vec<Machine> = (0..3).map(|me| Machine::new(me, 3, rules, Duration::ZERO)).collect();
-    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
-        all[a].linked(b, String::new(), Duration::ZERO);
-        all[b].linked(a, String::new(), Duration::ZERO);
-    }
-    all.iter_mut().for_each(|machine| drop(machine.take()));
-    all
-}
-
-/// Has them hear each other until nobody says anything; what each is to do besides.
-fn settled(all: &mut [Machine]) -> Vec<Vec<Action>> {
-    let mut rest: Vec<Vec<Action>> = all.iter().map(|_| Vec::new()).collect();
-    while let Some(from) = (0..all.len()).find(|&from| {
-        let actions = all[from].take();
-        rest[from].extend(actions);
-        rest[from].iter().any(|action| matches!(action, Action::Send(..)))
-    }) {
-        for action in std::mem::take(&mut rest[from]) {
-            match action {
-                Action::Send(to, message) => all[to].heard(from, message, Duration::ZERO),
-                other => rest[from].push(other),
-            }
-        }
-    }
-    rest
-}
-
-#[test]
-fn a_group_is_freed_once_all_have_let_go_of_it_and_never_once_it_broke() {
-    let frees = |all: &mut [Machine]| -> Vec<bool> {
-        let actions = settled(all);
-        actions.iter().map(|each| each.iter().any(|action| matches!(action, Action::Free(_)))).collect()
-    };
-    let mut all = three(RULES);
-    let ticket = all[0].call(WORLD, Lane::All, "sum".into()).expect("a whole group");
-    (0..3).for_each(|rank| all[rank].let_go(WORLD));
-    // Rank 0 has something under way still.
-    assert_eq!(frees(&mut all), [false; 3]);
-    all[0].done(WORLD, ticket, Ok(()), Duration::ZERO);
-    assert_eq!(frees(&mut all), [true; 3]);
-    let mut all = three(RULES);
-    all[1].spoil(WORLD, "an operand".into());
-    (0..3).for_each(|rank| all[rank].let_go(WORLD));
-    assert_eq!(frees(&mut all), [false; 3]);
-}
-
-#[test]
-fn calls_that_differ_fail_on_every_rank_and_say_how() {
-    let rules = Rules { compares: true, ..RULES };
-    let mut all = three(rules);
-    let words = ["all_reduce of float32 [2]", "all_reduce of float32 [2]", "all_reduce of float32 [3]"];
-    for (machine, words) in all.iter_mut().zip(words) {
-        machine.call(WORLD, Lane::All, words.into()).expect("a whole group");
-    }
-    let mut faults = vec![None; 3];
-    for _ in 0..3 {
-        for from in 0..3 {
-            for action in all[from].take() {
-                match action {
-                    Action::Send(to, message) => all[to].heard(from, message, Duration::ZERO),
-                    Action::End(_, Err(fault)) => faults[from] = Some(fault),
-                    Action::Go(_) => panic!("rank {from} starts it"),
-                    _ => {}
-                }
-            }
-        }
-    }
-    for fault in faults {
-        let Fault { kind, text, .. } = fault.expect("its call failed");
-        assert_eq!(kind, FaultKind::Calls);
-        assert!(text.contains("[2], rank 2 for all_reduce of float32 [3]"), "{text}");
-    }
 }
