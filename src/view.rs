@@ -272,6 +272,11 @@ pub trait Parallel: Sync {
     /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are
     /// done.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
+    /// True where the others are awake and wait for parts, so that half as much is worth a hand-over.
+    #[doc(hidden)]
+    fn is_awake(&self) -> bool {
+        false
+    }
 }
 
 /// The caller's thread alone.

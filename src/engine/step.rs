@@ -54,6 +54,11 @@ impl Step {
         &self.work
     }
 
+    /// True of a call of a region.
+    pub fn is_call(&self) -> bool {
+        matches!(&self.work, Work::Node(node) if matches!(node.op, Op::Call(_)))
+    }
+
     /// What the head of its work, or its one node, is made from.
     pub fn inputs(&self) -> &[NodeLink] {
         let node = match &self.work {

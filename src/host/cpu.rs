@@ -65,7 +65,8 @@ options! { CpuOptions;
     /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8
     /// by default, 0 switches it off. Linux only.
     nice: i32;
-    /// How long an idle thread stays awake; 100 us by default.
+    /// How long an idle thread stays awake; 100 us by default. Ten times as long while a call of a
+    /// region runs.
     linger: Duration;
     /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by
     /// default, and never more than 2 % of its own estimated time. Zero switches it off.

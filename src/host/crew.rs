@@ -63,13 +63,21 @@ pub(crate) struct Crew {
     /// How many jobs are on offer, so that the idle need not take the lock to see that there is
     /// none.
     offered: AtomicUsize,
+    /// How many calls of regions are under way, whose kernels come in a row. A hint.
+    rows: AtomicUsize,
     /// Calls sleeping workers to a job. Set by the runner, which owns the threads.
     call: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Crew {
     pub fn new(threads: usize, call: impl Fn() + Send + Sync + 'static) -> Crew {
-        Crew { threads, jobs: Mutex::new(Vec::new()), offered: AtomicUsize::new(0), call: Box::new(call) }
+        Crew {
+            threads,
+            jobs: Mutex::new(Vec::new()),
+            offered: AtomicUsize::new(0),
+            rows: AtomicUsize::new(0),
+            call: Box::new(call),
+        }
     }
 
     /// Takes part in a job, if there is one; true where it did.
@@ -96,11 +104,22 @@ impl Crew {
     pub fn has_work(&self) -> bool {
         self.offered.load(Ordering::Relaxed) != 0
     }
+
+    /// Runs something whose kernels come in a row: helpers had better stay awake.
+    pub fn in_a_row(&self, run: impl FnOnce()) {
+        self.rows.fetch_add(1, Ordering::Relaxed);
+        run();
+        self.rows.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Parallel for Crew {
     fn threads(&self) -> usize {
         self.threads
+    }
+
+    fn is_awake(&self) -> bool {
+        self.rows.load(Ordering::Relaxed) != 0
     }
 
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {

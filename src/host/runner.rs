@@ -20,7 +20,7 @@ use crate::host::crew::Crew;
 use crate::host::step::Host;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
-use crate::view::Serial;
+use crate::view::{Parallel, Serial};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,6 +46,10 @@ pub(crate) struct Manner {
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
 /// How often in a row, where each time another one has come and no more than that one is queued.
 const LEAVE_AT_MOST: u32 = 8;
+
+/// So many times longer an idle worker stays awake while a call of a region runs: to wake for each
+/// large step of it costs more than many of them take.
+const IN_A_ROW: u32 = 10;
 
 /// What the lock guards.
 struct Books {
@@ -274,7 +278,10 @@ impl Shared {
         self.hand_over(me);
         self.began[me].store(self.now() + 1, Relaxed);
         let host = Host { memory: &self.memory, parallel: &self.crew, inline_values: true };
-        run::run(&mut step, self.port, host);
+        match step.is_call() {
+            true => self.crew.in_a_row(|| run::run(&mut step, self.port, host)),
+            false => run::run(&mut step, self.port, host),
+        }
         self.began[me].store(0, Relaxed);
         guard::lock(&self.books).desk.machine.finished(step, self.now());
     }
@@ -365,7 +372,8 @@ impl Shared {
                 *last = Instant::now();
             }
             let held = attends && self.deadline.load(Relaxed) != u64::MAX;
-            if !held && last.elapsed() > self.manner.linger {
+            let times = if self.crew.is_awake() { IN_A_ROW } else { 1 };
+            if !held && last.elapsed() > self.manner.linger * times {
                 break;
             }
             for _ in 0..8 {

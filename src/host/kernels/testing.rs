@@ -120,7 +120,7 @@ pub(super) fn filled<T: Element>(shape: &[usize], run: impl FnOnce(&ViewMut<'_>)
     data
 }
 
-/// `threads` threads that take the parts in an order shuffled by the seed.
+/// `threads` threads that take the parts in an order shuffled by the seed, awake or not by it.
 pub(super) struct Threads {
     pub threads: usize,
     pub seed: u64,
@@ -129,6 +129,9 @@ pub(super) struct Threads {
 impl Parallel for Threads {
     fn threads(&self) -> usize {
         self.threads
+    }
+    fn is_awake(&self) -> bool {
+        self.seed.is_multiple_of(2)
     }
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
         let mut order: Vec<usize> = (0..parts).collect();

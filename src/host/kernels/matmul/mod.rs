@@ -146,7 +146,7 @@ pub(crate) fn flops_per_ns() -> u64 {
     50
 }
 
-/// Multiply-adds below which a second thread costs more than it brings (two such parts of a product
+/// Multiply-adds below which a thread that has to wake costs more than it brings (two such parts of a product
 /// with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row, by the
 /// reads below, 76, 29, 45).
 const PART: usize = 1 << 20;
@@ -165,17 +165,18 @@ struct Cut {
 }
 
 impl Cut {
-    /// Pieces of the output for `threads`, whose sides are multiples of `grain`, the last ones' and
+    /// Pieces of the output for all threads, whose sides are multiples of `grain`, the last ones' and
     /// more.
     ///
     /// `gemm` computes in another order where there is one row or column, where the output has at
     /// most 256 elements, and where neither side is above 64: no piece may be so unless the whole
     /// is.
-    fn new(p: &Product, matrices: usize, grain: [usize; 2], threads: usize) -> Cut {
+    fn new(p: &Product, matrices: usize, grain: [usize; 2], par: &dyn Parallel) -> Cut {
         // A product with few rows or columns takes the time of reading its operands.
         let each = p.m.saturating_mul(p.n).saturating_mul(p.k.max(1));
         let each = each.saturating_add(READ.saturating_mul((p.m + p.n).saturating_mul(p.k)));
-        let wanted = match (each.saturating_mul(matrices) / PART).min(threads) {
+        let part = if par.is_awake() { PART / 2 } else { PART };
+        let wanted = match (each.saturating_mul(matrices) / part).min(par.threads()) {
             0 | 1 => 1,
             many => many,
         };
@@ -219,7 +220,7 @@ impl Cut {
 fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
     let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
     // `gemm` works in tiles of 6 rows by 64 columns of a row-major output (AVX-512, f32).
-    let cut = Cut::new(p, p.batch.numel(), [24, 64], par.threads());
+    let cut = Cut::new(p, p.batch.numel(), [24, 64], par);
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
         let o = Matrix { at: Shared::new(o.from(rows.start, cols.start)), ..o };

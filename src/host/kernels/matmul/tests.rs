@@ -105,9 +105,15 @@ fn a_product_without_depth_is_zero() {
 #[test]
 fn a_product_is_bitwise_the_same_for_any_number_of_threads() {
     let mut rng = Rng::new(32);
-    for [m, n, k] in
-        [[300, 200, 100], [1, 3000, 700], [3000, 1, 700], [2000, 20, 600], [20, 2000, 600], [130, 130, 1100]]
-    {
+    for [m, n, k] in [
+        [300, 200, 100],
+        [1, 768, 288],
+        [1, 3000, 700],
+        [3000, 1, 700],
+        [2000, 20, 600],
+        [20, 2000, 600],
+        [130, 130, 1100],
+    ] {
         for turned in [false, true] {
             let mut a = Value::<f32>::new(&[m, k], (0..m * k).map(|_| rng.unit() as f32).collect());
             let mut b = Value::<f32>::new(&[k, n], (0..k * n).map(|_| rng.unit() as f32).collect());
