@@ -20,8 +20,8 @@ thread_local! {
     static SPENT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Takes one value, and the work that it is or was, out of the budget; false where the task is to give
-/// way first.
+/// Takes one value, and the work that it was, out of the budget; false where the task is to give
+/// way.
 pub(crate) fn spend(work_ns: u32) -> bool {
     let (values, work) = SPENT.get();
     if values >= VALUES || work >= WORK_NS {

@@ -211,12 +211,12 @@ impl TensorFuture {
 
     /// Waits for the value; counted as a barrier where a user waits.
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>, counted: bool) -> Poll<()> {
-        let complete = self.node.completion.state().is_complete();
-        if (complete || self.is_small()) && !budget::spend(self.node.cost_ns) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if complete || self.is_small() && self.run_inline() {
+        if self.node.completion.state().is_complete() || self.run_inline() {
+            // What was run is there at the next poll.
+            if !budget::spend(self.node.cost_ns) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let awaits = &self.port().awaits;
             awaits.barriers.fetch_add(counted as u64, std::sync::atomic::Ordering::Relaxed);
             if let Some(waiting) = self.waiting.take() {
@@ -247,17 +247,15 @@ impl TensorFuture {
         Poll::Pending
     }
 
-    /// True where the device allows that a poll runs it.
-    fn is_small(&self) -> bool {
-        let node = &self.node;
-        let here = port_of(node).inline && node.cost_ns <= budget::INLINE_NS;
-        here && !matches!(node.op, Op::Marker | Op::Source(_))
-    }
-
-    /// Runs a small step on this thread; true where it is complete then.
+    /// Runs a small step on this thread, where the device allows it; true where it is complete
+    /// then.
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
+        let small = port.inline && node.cost_ns <= budget::INLINE_NS;
+        if !small || matches!(node.op, Op::Marker | Op::Source(_)) {
+            return false;
+        }
         if port.runner.run_inline(port, node, budget::INLINE_NS) {
             port.take_back(node);
             return true;
