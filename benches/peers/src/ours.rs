@@ -50,8 +50,9 @@ impl Ours {
         })
     }
 
+    /// Results of an op, as a program's operands are: a caller's `Vec` would lie in small pages.
     fn values(&self, seed: u64, shape: &[usize], scale: f32) -> TensorFuture {
-        let x = self.device.from_vec(numbers(seed, shape.iter().product(), scale), shape.to_vec());
+        let x = self.device.from_vec(numbers(seed, shape.iter().product(), scale), shape.to_vec()) + 0.0;
         self.runtime.block_on(x.wait_to_read()).expect("values");
         x
     }
