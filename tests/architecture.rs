@@ -65,7 +65,6 @@ const SAYS_CUDA: &[(&str, &str, &str)] = &[
 /// Where unsafe code may be.
 const UNSAFE: &[&str] = &[
     "host/crew.rs",
-    "host/runner.rs",
     "memory.rs",
     "cuda/device/arrival.rs",
     "cuda/device/batch.rs",
@@ -87,6 +86,7 @@ const UNSAFE: &[&str] = &[
     "cuda/device/testing.rs",
     "cuda/device/tests.rs",
     "host/step.rs",
+    "host/threads.rs",
     "blocks.rs",
     "completion.rs",
     "counted.rs",

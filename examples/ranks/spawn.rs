@@ -16,7 +16,7 @@ fn launcher() -> Option<PathBuf> {
 pub fn ranks(n: usize) -> Option<ExitCode> {
     let mut command = Command::new(launcher()?);
     // Those that are left go on when one ends; and there may be more of them than cores.
-    command.args("--with-ft ulfm --oversubscribe -n".split(' ')).arg(n.to_string());
+    command.args("--runtime-options recoverable --oversubscribe -n".split(' ')).arg(n.to_string());
     command.arg(std::env::current_exe().ok()?);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {

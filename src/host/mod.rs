@@ -10,3 +10,4 @@ pub(crate) mod runner;
 pub(crate) mod simulated;
 pub(crate) mod simulation;
 pub(crate) mod step;
+pub(crate) mod threads;

@@ -18,6 +18,7 @@ use crate::graph::node::NodeHandle;
 use crate::guard::{self, Later, caught};
 use crate::host::crew::Crew;
 use crate::host::step::Host;
+use crate::host::threads::lower_priority;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::{Parallel, Serial};
@@ -50,6 +51,11 @@ const LEAVE_AT_MOST: u32 = 8;
 /// So many times longer an idle worker stays awake while a call of a region runs: to wake for each
 /// large step of it costs more than many of them take.
 const IN_A_ROW: u32 = 10;
+
+/// Looks of an idle worker around between two times that it yields its core, some 5 us: another process's
+/// thread on it would wait for the worker to sleep (an exchange of 4 bytes between two processes on two
+/// cores took 15 or 315 us, by how their threads fell).
+const YIELD_EVERY: u32 = 16;
 
 /// What the lock guards.
 struct Books {
@@ -358,6 +364,7 @@ impl Shared {
                 || self.crew.has_work()
                 || attends && self.deadline.load(Relaxed) <= self.now()
         };
+        let mut rounds = 0u32;
         loop {
             let attends = attendance.attend(me);
             if something(attends) {
@@ -378,6 +385,11 @@ impl Shared {
             }
             for _ in 0..8 {
                 std::hint::spin_loop();
+            }
+            // Awake for nothing: whoever has something to do on this core goes first.
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(YIELD_EVERY) {
+                std::thread::yield_now();
             }
         }
         attendance.park(me);
@@ -474,21 +486,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Lowers the calling thread's priority below the executor's.
-#[allow(unsafe_code)]
-pub(crate) fn lower_priority(nice: i32) {
-    #[cfg(target_os = "linux")]
-    if nice != 0 {
-        // SAFETY: plain system calls on the calling thread; a refusal leaves the priority as it
-        // was.
-        unsafe {
-            let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
-            let now = libc::getpriority(libc::PRIO_PROCESS, tid);
-            libc::setpriority(libc::PRIO_PROCESS, tid, (now + nice).min(19));
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = nice;
 }

@@ -12,7 +12,7 @@ use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::value::{Buffer, Storage, Value, owners};
-use crate::host::runner::lower_priority;
+use crate::host::threads::lower_priority;
 use crate::sync::lock_plain as lock;
 use crate::tensor::creation::Arrival;
 use crate::tensor::device::Device;
@@ -136,6 +136,8 @@ pub(crate) struct Driver {
     thread: OnceLock<Thread>,
     done: Condvar,
     worlds: Mutex<Vec<Weak<dyn Asks>>>,
+    /// Whether a world that is gone had lost a rank.
+    has_lost: AtomicBool,
 }
 
 /// All that there are: MPI's, without a device, and one a device that has a library of its own.
@@ -167,6 +169,7 @@ fn start(engine: Box<dyn Engine>) -> Result<&'static Driver, String> {
         thread: OnceLock::new(),
         done: Condvar::new(),
         worlds: Mutex::default(),
+        has_lost: AtomicBool::new(false),
     }));
     let live = move || Living { driver, engine, jobs: HashMap::new(), started: HashMap::new() }.live();
     let thread = std::thread::Builder::new().name("futensor-exchange".into()).spawn(live);
@@ -258,6 +261,11 @@ impl Driver {
         let mut worlds = lock(&self.worlds);
         worlds.retain(|world| world.strong_count() > 0);
         worlds.push(world);
+    }
+
+    /// A world that goes has lost a rank: the engine cannot end in order any more.
+    pub fn loses(&self) {
+        self.has_lost.store(true, SeqCst);
     }
 
     /// The process ends: waits until the others are through as well, or lost. False where a thread
@@ -354,7 +362,7 @@ impl Living {
             }
             if finishing && self.driver.worlds().iter().all(|world| world.is_over().0) {
                 let lost = self.driver.worlds().iter().any(|world| world.is_over().1);
-                let ended = self.engine.finish(!lost);
+                let ended = self.engine.finish(!lost && !self.driver.has_lost.load(SeqCst));
                 lock(&self.driver.inbox).finished = Some(ended);
                 self.driver.done.notify_all();
                 return;

@@ -85,6 +85,9 @@ pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
     while !keeper.world.is_over().0 {
         keeper.turn();
     }
+    if keeper.world.is_over().1 {
+        keeper.world.driver.loses();
+    }
 }
 
 type Begun = (TcpListener, Secret, Option<Note>, Option<TcpStream>);

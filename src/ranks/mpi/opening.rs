@@ -1,85 +1,146 @@
 //! How a group's communicator comes to be: on a thread of its own.
 //!
 //! To make one is to wait for all its members inside the library, and a member that dies meanwhile
-//! may keep it waiting for good (Open MPI 5 does in `PMIx_Group_construct`). Such a thread is given
-//! up, asleep, and everything else goes on. The first one initialises the library.
+//! may keep it waiting for good (Open MPI 5 does in `PMIx_Group_construct`). Such a thread is given up,
+//! asleep, and everything else goes on. Now and then it waits for good though all members live (in
+//! `ompi_comm_activate`, in 3 of 100 groups that were made beside a death). So each member that waits for long
+//! tries again, under another name, beside the try that hangs. More than one may come through in the
+//! end: the first member says which is taken.
 
-use super::segments;
-use super::table::{Handle, Table};
-use crate::engine::exchange::{Call, Key};
-use crate::sync::lock_plain as lock;
-use std::ptr::null_mut;
+use crate::engine::exchange::{Call, Key, Words};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-pub(super) struct Opening {
-    table: Arc<Table>,
-    begun: Arc<Mutex<Begun>>,
+/// How long the first try is waited for, before there is a second; that twice as long, and so on.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What makes communicators.
+pub(super) trait Opens: Send + Sync + 'static {
+    type Made: Send;
+
+    /// Whether it was initialised, so that it may be asked by a second thread while one hangs.
+    fn is_ready(&self) -> bool;
+
+    /// The communicator of these ranks of the world, of which this is one: waits for all of them.
+    fn open(&self, ranks: &[usize], me: usize, name: &str) -> Result<Self::Made, String>;
+}
+
+pub(super) struct Opening<L: Opens> {
+    library: Arc<L>,
     /// Those that are waited for.
-    calls: Vec<Call>,
+    waited: Vec<Waited<L::Made>>,
     /// Threads that have not come back.
     threads: usize,
-    made: (Sender<Made>, Receiver<Made>),
+    tried: (Sender<Tried<L::Made>>, Receiver<Tried<L::Made>>),
+    words: Vec<(Key, Words)>,
 }
 
-/// The ticket, and the communicator.
-type Made = (Key, Result<Comm, String>);
+/// The ticket, which of its tries it was, and what came of it.
+type Tried<M> = (Key, u32, Result<M, String>);
 
-pub(super) struct Comm(pub Handle);
-
-// SAFETY: a handle means the same on every thread.
-unsafe impl Send for Comm {}
-
-/// Whether the library was initialised, which may be done once in a process, and how that went.
-enum Begun {
-    Not,
-    Begins,
-    Done(Result<(), String>),
+struct Waited<M> {
+    call: Call,
+    ranks: Arc<[usize]>,
+    me: usize,
+    tries: u32,
+    /// When there is to be one more.
+    again: Instant,
+    made: Vec<(u32, M)>,
+    errors: Vec<String>,
+    /// Which one is taken.
+    taken: Option<u32>,
 }
 
-impl Opening {
-    pub fn new(table: Arc<Table>) -> Opening {
-        let begun = Arc::new(Mutex::new(Begun::Not));
-        Opening { table, begun, calls: Vec::new(), threads: 0, made: channel() }
+impl<L: Opens> Opening<L> {
+    pub fn new(library: L) -> Opening<L> {
+        let (library, tried) = (Arc::new(library), channel());
+        Opening { library, waited: Vec::new(), threads: 0, tried, words: Vec::new() }
     }
 
     /// Begins to open a call's group, of these ranks, of which this is one.
-    pub fn start(&mut self, call: Call, ranks: Vec<usize>, me: usize) {
-        let ticket = call.ticket;
-        let name = format!("futensor-{}-{:x}", call.group.0, call.group.1);
-        let (table, begun, made) = (self.table.clone(), self.begun.clone(), self.made.0.clone());
-        let thread = std::thread::Builder::new().name("futensor-opens".into());
-        let opens = move || {
-            let opened = begin(&table, &begun).and_then(|()| open(&table, &ranks, me, &name));
-            let _ = made.send((ticket, opened.map(Comm)));
-        };
-        if let Err(error) = thread.spawn(opens) {
-            let _ = self.made.0.send((ticket, Err(format!("no thread to open a group: {error}"))));
-        }
-        self.threads += 1;
-        self.calls.push(call);
+    pub fn start(&mut self, call: Call, ranks: &[usize], me: usize, now: Instant) {
+        let (made, errors) = (Vec::new(), Vec::new());
+        let mut waited =
+            Waited { call, ranks: ranks.into(), me, tries: 0, again: now, made, errors, taken: None };
+        self.begin(&mut waited);
+        self.waited.push(waited);
     }
 
-    /// What has come of one, and its call, if that is waited for still.
-    pub fn next(&mut self) -> Option<(Option<Call>, Result<Comm, String>)> {
-        let (ticket, made) = self.made.1.try_recv().ok()?;
-        self.threads -= 1;
-        let at = self.calls.iter().position(|call| call.ticket == ticket);
-        Some((at.map(|at| self.calls.remove(at)), made))
+    fn begin(&mut self, waited: &mut Waited<L::Made>) {
+        let (ticket, group, attempt) = (waited.call.ticket, waited.call.group, waited.tries);
+        waited.again += PATIENCE * 2u32.saturating_pow(attempt);
+        waited.tries += 1;
+        let (library, ranks, me) = (self.library.clone(), waited.ranks.clone(), waited.me);
+        let tried = self.tried.0.clone();
+        let opens = move || {
+            let name = format!("futensor-{}-{:x}-{attempt}", group.0, group.1);
+            let _ = tried.send((ticket, attempt, library.open(&ranks, me, &name)));
+        };
+        match std::thread::Builder::new().name("futensor-opens".into()).spawn(opens) {
+            Ok(_) => self.threads += 1,
+            Err(error) => waited.errors.push(format!("no thread to open a group: {error}")),
+        }
+    }
+
+    /// The groups that were opened since, or cannot be. Those that nobody waits for any more are not told of.
+    pub fn ended(&mut self, now: Instant) -> Vec<(Call, Result<L::Made, String>)> {
+        while let Ok((ticket, attempt, tried)) = self.tried.1.try_recv() {
+            self.threads -= 1;
+            if let Some(waited) = self.waited.iter_mut().find(|waited| waited.call.ticket == ticket) {
+                match tried {
+                    Ok(made) => waited.made.push((attempt, made)),
+                    Err(text) => waited.errors.push(text),
+                }
+            }
+        }
+        let mut ended = Vec::new();
+        for mut waited in std::mem::take(&mut self.waited) {
+            if let (None, Some((attempt, _))) = (waited.taken, waited.made.first())
+                && waited.ranks.first() == Some(&waited.me)
+            {
+                waited.taken = Some(*attempt);
+                self.words.push((waited.call.group, attempt.to_le_bytes().into()));
+            }
+            if let Some(at) = waited.made.iter().position(|(attempt, _)| Some(*attempt) == waited.taken) {
+                ended.push((waited.call, Ok(waited.made.swap_remove(at).1)));
+            } else if waited.errors.len() == waited.tries as usize {
+                ended.push((waited.call, Err(waited.errors.swap_remove(0))));
+            } else {
+                if waited.made.is_empty() && now >= waited.again && self.library.is_ready() {
+                    self.begin(&mut waited);
+                }
+                self.waited.push(waited);
+            }
+        }
+        ended
+    }
+
+    /// What the other members of the groups are to be told, since the last time.
+    pub fn words(&mut self) -> Vec<(Key, Words)> {
+        std::mem::take(&mut self.words)
+    }
+
+    /// The first member of a group has said which try it takes. Each member has begun before one is
+    /// through anywhere, so whoever hears it waits.
+    pub fn hear(&mut self, group: Key, words: Words) {
+        let Ok(attempt) = <[u8; 4]>::try_from(words) else { return };
+        let waited = self.waited.iter_mut().find(|waited| waited.call.group == group);
+        waited.into_iter().for_each(|waited| waited.taken = Some(u32::from_le_bytes(attempt)));
     }
 
     /// Nobody waits for this group any more.
     pub fn give_up(&mut self, group: Key) {
-        self.calls.retain(|call| call.group != group);
+        self.waited.retain(|waited| waited.call.group != group);
     }
 
     pub fn waited_for(&self) -> usize {
-        self.calls.len()
+        self.waited.len()
     }
 
     /// Whether the library was initialised, and no thread is inside it.
     pub fn is_whole(&self) -> bool {
-        self.threads == 0 && matches!(*lock(&self.begun), Begun::Done(Ok(())))
+        !self.is_stuck() && self.library.is_ready()
     }
 
     pub fn is_stuck(&self) -> bool {
@@ -87,58 +148,110 @@ impl Opening {
     }
 }
 
-/// Initialises the library, if nobody has.
-fn begin(table: &Table, begun: &Mutex<Begun>) -> Result<(), String> {
-    {
-        let mut begun = lock(begun);
-        match &*begun {
-            Begun::Done(done) => return done.clone(),
-            Begun::Begins => return Err("a rank was lost while MPI was initialised, which ends MPI".into()),
-            Begun::Not => *begun = Begun::Begins,
-        }
-    }
-    let done = initialise(table);
-    *lock(begun) = Begun::Done(done.clone());
-    done
-}
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::engine::exchange::What;
+    use std::sync::{Condvar, Mutex};
 
-fn initialise(table: &Table) -> Result<(), String> {
-    let Table { call, is } = table;
-    let (mut flag, mut level) = (0, 0);
-    // SAFETY: places for what is asked; no arguments are handed in.
-    unsafe {
-        table.check((call.initialized)(&mut flag))?;
-        if flag != 0 {
-            return Err("MPI was initialised by somebody else in this process".into());
-        }
-        table.check((call.init_thread)(null_mut(), null_mut(), is.multiple, &mut level))?;
-        if level < is.multiple {
-            return Err("this MPI was built without MPI_THREAD_MULTIPLE".into());
-        }
-        table.check((call.comm_set_errhandler)(is.world, is.errors_return))
-    }
-}
+    /// Opens what it is let open, by the last letter of its name.
+    #[derive(Default)]
+    struct Doors(Mutex<Vec<(char, Result<(), String>)>>, Condvar);
 
-/// The communicator of these ranks, of which this is one.
-fn open(table: &Table, ranks: &[usize], me: usize, name: &str) -> Result<Handle, String> {
-    let Table { call, is } = table;
-    let (mut rank, mut size) = (0, 0);
-    // SAFETY: places for two numbers.
-    unsafe {
-        table.check((call.comm_rank)(is.world, &mut rank))?;
-        table.check((call.comm_size)(is.world, &mut size))?;
+    impl Opens for Arc<Doors> {
+        type Made = char;
+
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn open(&self, _: &[usize], _: usize, name: &str) -> Result<char, String> {
+            let of = name.chars().last().expect("a name");
+            let mut doors = self.0.lock().unwrap();
+            loop {
+                if let Some(at) = doors.iter().position(|door| door.0 == of) {
+                    return doors.swap_remove(at).1.map(|()| of);
+                }
+                doors = self.1.wait(doors).unwrap();
+            }
+        }
     }
-    let most = ranks.iter().max().map_or(0, |r| r + 1);
-    if (size as usize) < most || rank as usize != me {
-        return Err(format!(
-            "MPI takes this process for rank {rank} of {size}, and not for rank {me} of {most} or more: start all \
-             with its own launcher, `mpirun`"
-        ));
+
+    impl Doors {
+        fn tell(&self, of: char, how: Result<(), &str>) {
+            self.0.lock().unwrap().push((of, how.map_err(String::from)));
+            self.1.notify_all();
+        }
     }
-    let made = table.communicator(ranks, name)?;
-    if ranks.len() == size as usize {
-        // All are here, so all have mapped what they share.
-        segments::unlink();
+
+    const GROUP: Key = Key(0, 7);
+
+    /// A member of two, whose ranks are 3 and 5, that has begun.
+    fn member(me: usize) -> (Opening<Arc<Doors>>, Arc<Doors>, Instant) {
+        let doors = Arc::new(Doors::default());
+        let (mut opening, began) = (Opening::new(doors.clone()), Instant::now());
+        let (dtype, ticket, what) = (DType::F32, Key(0, 1), What::Open(vec![3, 5], me));
+        let call = Call { ticket, group: GROUP, what, dtype, reads: 0, writes: 0, from: None, to: None };
+        opening.start(call, &[3, 5], me, began);
+        (opening, doors, began)
     }
-    Ok(made)
+
+    /// Looks until so many threads are left inside, and once more.
+    fn until_inside(
+        opening: &mut Opening<Arc<Doors>>,
+        threads: usize,
+        now: Instant,
+    ) -> Vec<Result<char, String>> {
+        let mut ended = opening.ended(now);
+        while opening.threads > threads {
+            std::thread::yield_now();
+            ended.extend(opening.ended(now));
+        }
+        ended.into_iter().map(|(_, made)| made).collect()
+    }
+
+    #[test]
+    fn a_try_that_hangs_has_another_beside_it_and_the_first_member_says_which_is_taken() {
+        let (mut first, its_doors, began) = member(3);
+        let (mut other, others_doors, _) = member(5);
+        for opening in [&mut first, &mut other] {
+            assert!(opening.ended(began + PATIENCE / 2).is_empty());
+            assert_eq!(opening.threads, 1, "it is early");
+            assert!(opening.ended(began + PATIENCE * 2).is_empty());
+            assert_eq!(opening.threads, 2, "one more try");
+        }
+        let now = began + PATIENCE * 2;
+        // Both come through at the other, in this order.
+        others_doors.tell('0', Ok(()));
+        assert!(until_inside(&mut other, 1, now).is_empty(), "nobody has said which");
+        others_doors.tell('1', Ok(()));
+        assert!(until_inside(&mut other, 0, now).is_empty() && other.words().is_empty());
+        its_doors.tell('1', Ok(()));
+        assert_eq!(until_inside(&mut first, 1, now), [Ok('1')]);
+        for (group, words) in first.words() {
+            other.hear(group, words);
+        }
+        assert_eq!(until_inside(&mut other, 0, now), [Ok('1')]);
+        assert!(first.is_stuck() && other.is_whole());
+        // Too late: nobody is told, and the thread is not stuck any more.
+        its_doors.tell('0', Ok(()));
+        assert!(until_inside(&mut first, 0, now).is_empty() && first.words().is_empty());
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_opened_says_why_once_no_try_is_left() {
+        let (mut opening, doors, began) = member(3);
+        let now = began + PATIENCE;
+        assert!(opening.ended(now).is_empty());
+        doors.tell('0', Err("no such rank"));
+        assert!(until_inside(&mut opening, 1, now).is_empty(), "the second may come through");
+        doors.tell('1', Err("no more"));
+        assert_eq!(until_inside(&mut opening, 0, now), [Err("no such rank".into())]);
+        assert_eq!(opening.waited_for(), 0);
+        let (mut opening, doors, began) = member(5);
+        opening.give_up(GROUP);
+        doors.tell('0', Ok(()));
+        assert!(until_inside(&mut opening, 0, began).is_empty());
+    }
 }

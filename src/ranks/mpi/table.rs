@@ -68,7 +68,6 @@ functions! {
     ;
     // MPI-4's way needs no word from whoever is not in the new group, and no parent that is whole.
     comm_create_from_group: fn(Handle, *const c_char, Handle, Handle, *mut Handle) = b"MPI_Comm_create_from_group\0";
-    comm_revoke: fn(Handle) = b"MPIX_Comm_revoke\0";
 }
 
 /// What a library calls what.
