@@ -180,39 +180,30 @@ fn an_address_that_is_taken_is_named() {
 
 fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_there() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Free a moment ago: so that the test knows where to knock.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
-    // A device whose work is done when the test says so, one event at a time.
-    let (device, simulation) = Device::simulated(SimOptions::new(5));
-    let announced = std::cell::Cell::new(None);
-    runtime.block_on(async {
-        let config = Config::default();
-        let mut start = Box::pin(server::start(device.clone(), config, address, |at| announced.set(Some(at))));
-        for _ in 0..3 {
-            assert!(futures::poll!(start.as_mut()).is_pending(), "the weights cannot be there yet");
-            assert!(announced.get().is_none());
-            assert!(TcpStream::connect(address).is_err(), "it listens");
-        }
-        let (_app, _listener) = loop {
-            if let std::task::Poll::Ready(started) = futures::poll!(start.as_mut()) {
-                break started.unwrap();
-            }
-            if device.stats().queued > 0 {
-                assert!(announced.get().is_none(), "weights are still on their way");
-                simulation.step();
-            }
-            tokio::task::yield_now().await;
-        };
-        assert_eq!(announced.get(), Some(address));
-        assert!(TcpStream::connect(address).is_ok());
-        // Weights of another network: an error, and nobody is told.
-        let model = include_bytes!("../load_weights/weights.safetensors");
+    // Somebody has this address: who asks for it before the weights are there says so, else what the
+    // weights lack is said.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
+    let refused = |device, model: &'static [u8], address| {
         let config = Config { model: model.into(), ..Config::default() };
-        let any = ([127, 0, 0, 1], 0).into();
-        assert!(server::start(cpu(), config, any, |_| panic!("announced")).await.is_err());
-    });
+        let start = server::start(device, config, address, |_| panic!("announced"));
+        runtime.block_on(start).err().expect("an error").to_string()
+    };
+    let (own, other) =
+        (include_bytes!("model/digits.safetensors"), include_bytes!("../load_weights/weights.safetensors"));
+    for address in [taken, ([127, 0, 0, 1], 0).into()] {
+        let error = refused(cpu(), other, address);
+        assert!(error.contains("has shape"), "{error}");
+        // There is no room for them on the device.
+        let device = Device::cpu_with(CpuOptions::default().bytes_max(1000));
+        let error = refused(device, own, address);
+        assert!(error.contains("memory"), "{error}");
+    }
+    let announced = std::cell::Cell::new(None);
+    let start =
+        server::start(cpu(), Config::default(), ([127, 0, 0, 1], 0).into(), |at| announced.set(Some(at)));
+    let _listening = runtime.block_on(start).unwrap();
+    assert!(TcpStream::connect(announced.get().expect("told")).is_ok());
 }
 
 fn concurrent_requests_share_batches_and_each_gets_its_own_answer() {

@@ -84,11 +84,14 @@ fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {
             let text = panic.downcast_ref::<String>().cloned();
             text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string())).unwrap_or_default()
         };
+        if !entry.loses {
+            // Also behind a failure: the next reset takes the memory from whoever still runs.
+            settle(simulator);
+        }
         if let Err(panic) = outcome {
             return Err(format!("seed {seed}: {}\n{}", text(panic), simulator.report()).into());
         }
         if !entry.loses {
-            settle(simulator);
             simulator.check();
         }
         let report = simulator.report();

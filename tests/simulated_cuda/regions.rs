@@ -472,8 +472,11 @@ fn steps_that_run_again_ask_for_no_memory(simulator: &Simulator, seed: u64) {
     }
     let after = device.stats();
     assert!(before.1.allocations > 0);
-    assert!(after.graphs > before.1.graphs + 80, "{} of 100 were graphs", after.graphs - before.1.graphs);
-    assert_eq!(after.copied_bytes, before.1.copied_bytes);
+    let graphs = after.graphs - before.1.graphs;
+    assert!(graphs > 80, "{graphs} of 100 were graphs");
+    // A graph copies nothing. Step by step, the sums of one call may not have been taken up when the next writes.
+    let copied = after.copied_bytes - before.1.copied_bytes;
+    assert!(copied <= (100 - graphs) * 64 * 64 * 4, "{copied} bytes, {graphs} of 100 were graphs");
 }
 
 fn an_urgent_call_overtakes_what_is_queued(simulator: &Simulator, _: u64) {

@@ -10,9 +10,10 @@ pub const KEPT: DType = DType::F16;
 
 /// What steps hand on to each other; it changes in place.
 pub struct State {
-    /// Keys and values of each layer, `[pages, page, kv_heads, head]`.
-    pub keys: Vec<TensorFuture>,
-    pub values: Vec<TensorFuture>,
+    /// Keys and values of all layers, `[layers, pages, page, kv_heads, head]`: few tensors, since
+    /// each that a call hands on costs the thread that queues it.
+    pub keys: TensorFuture,
+    pub values: TensorFuture,
     /// The last token of each slot; the last place is nobody's.
     pub last: TensorFuture,
 }
@@ -35,7 +36,7 @@ pub struct Rows {
     pub tokens: TensorFuture,
     /// `[n]`: how many tokens each sees, itself included.
     pub lengths: TensorFuture,
-    /// `[n]`: where its key and value go, of all places in all pages.
+    /// `[n]`: where its key and value go, of a layer's places in all pages.
     pub places: TensorFuture,
     /// `[n, pages]`: the pages of its sequence.
     pub tables: TensorFuture,
@@ -65,20 +66,23 @@ impl Angles {
 impl State {
     pub fn new(model: &Llama, [pages, page]: [usize; 2], slots: usize) -> State {
         let all = || {
-            let shape = [pages, page, model.config.kv_heads, model.config.head];
-            (0..model.config.layers).map(|_| model.device.zeros_dtype(shape, KEPT)).collect()
+            let (config, device) = (&model.config, &model.device);
+            device.zeros_dtype([config.layers, pages, page, config.kv_heads, config.head], KEPT)
         };
         State { keys: all(), values: all(), last: model.device.zeros_dtype([slots + 1], DType::I64) }
     }
 }
 
 impl Llama {
-    /// Hidden states `[n, width]` of rows, whose keys and values go into the state.
-    pub(super) fn forward(&self, state: &mut State, rows: &Rows) -> TensorFuture {
+    /// Hidden states `[n, width]` of rows, and the state with their keys and values.
+    pub(super) fn forward(&self, state: State, rows: &Rows) -> (TensorFuture, State) {
         let (n, config) = (rows.tokens.dims()[0], &self.config);
+        let State { mut keys, mut values, last } = state;
+        let (layers, each) = (keys.dims()[0], keys.dims()[1] * keys.dims()[2]);
+        let firsts = self.device.arange(0, layers as i64, 1) * each as i64;
+        let places = firsts.unsqueeze(1) + &rows.places;
         let mut x = self.weights.embedding.embedding(&rows.tokens);
-        let kept = std::mem::take(&mut state.keys).into_iter().zip(std::mem::take(&mut state.values));
-        for (layer, (keys, values)) in self.weights.layers.iter().zip(kept) {
+        for (l, layer) in self.weights.layers.iter().enumerate() {
             let h = x.rms_norm(&layer.attention_norm, config.epsilon);
             let heads = |x: &TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
             let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
@@ -86,23 +90,21 @@ impl Llama {
             };
             let turn = |x: &TensorFuture| heads(x).rope(&rows.cosine, &rows.sine, config.rope.neighbours);
             let (query, key) = (turn(query), turn(key));
-            let (keys, values) = (put(keys, &rows.places, key), put(values, &rows.places, heads(value)));
-            let seen = query.paged_attention(&keys, &values, &rows.tables, &rows.lengths, ());
-            state.keys.push(keys);
-            state.values.push(values);
+            (keys, values) = (put(keys, places.i(l), key), put(values, places.i(l), heads(value)));
+            let seen = query.paged_attention(keys.i(l), values.i(l), &rows.tables, &rows.lengths, ());
             x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
             let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
             let [gate, up] = &layer.gate_up.linear(&h)[..] else { unreachable!("two weights") };
             x = &x + layer.down.linear(gate.silu() * up);
         }
-        x
+        (x, State { keys, values, last })
     }
 }
 
 /// Puts rows into their places, in place.
-fn put(kept: TensorFuture, places: &TensorFuture, rows: TensorFuture) -> TensorFuture {
-    let (pages, flat) = (kept.dims().to_vec(), kept.flatten(0, 1));
+fn put(kept: TensorFuture, places: TensorFuture, rows: TensorFuture) -> TensorFuture {
+    let (shape, flat) = (kept.dims().to_vec(), kept.flatten(0, 2));
     // The last handle but for this view.
     drop(kept);
-    flat.index_copy(0, places, rows.to_dtype(KEPT)).reshape(&pages[..])
+    flat.index_copy(0, places, rows.to_dtype(KEPT)).reshape(&shape[..])
 }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// What a step's choosing rows ask for, in a region's plan.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// There are such rows.
-    chooses: bool,
+    /// So many rows, of those that there are in the step's shapes; 0 where none chooses.
+    choosing: usize,
     /// They do not all take the likeliest token.
     wishes: bool,
     mask: bool,
@@ -28,11 +28,11 @@ struct Kind {
 
 impl Tensors for Kind {
     fn into_flat(self, flat: &mut Flat) {
-        [self.chooses, self.wishes, self.mask, self.logprobs].into_flat(flat);
+        (self.choosing, [self.wishes, self.mask, self.logprobs]).into_flat(flat);
     }
     fn from_flat(flat: &mut Flat) -> Option<Kind> {
-        let [chooses, wishes, mask, logprobs] = Tensors::from_flat(flat)?;
-        Some(Kind { chooses, wishes, mask, logprobs })
+        let (choosing, [wishes, mask, logprobs]) = Tensors::from_flat(flat)?;
+        Some(Kind { choosing, wishes, mask, logprobs })
     }
 }
 
@@ -40,6 +40,10 @@ type Call = Region<'static, (State, Kind, Vec<TensorFuture>), (State, Vec<Tensor
 
 /// Plans for all sizes of steps that come again and again.
 const PLANS_MAX: usize = 256;
+
+/// A step's numbers, a row each beside the tables of pages: token, slot, place, position, and which rows
+/// choose.
+const ROWS: usize = 5;
 
 /// The model as a runner of steps.
 pub struct Steps {
@@ -62,6 +66,11 @@ fn filled(n: usize) -> usize {
     }
 }
 
+/// Pages that a sequence has at most.
+fn pages_of(limits: &Limits) -> usize {
+    limits.context.div_ceil(limits.page)
+}
+
 impl Steps {
     pub fn new(model: Arc<Llama>, limits: &Limits) -> Steps {
         let call = Steps::region(model.clone(), limits);
@@ -73,33 +82,35 @@ impl Steps {
     fn region(model: Arc<Llama>, limits: &Limits) -> Call {
         let angles = Angles::new(&model, limits.context);
         let (scratch, device) = (limits.slots as i64, model.device.clone());
-        let step = move |(mut state, kind, inputs): (State, Kind, Vec<TensorFuture>)| {
-            let row = |k: usize| inputs[0].i(k);
-            let (given, slots, places, positions) = (row(0), row(1), row(2), row(3));
+        let pages = pages_of(limits);
+        let step = move |(state, kind, inputs): (State, Kind, Vec<TensorFuture>)| {
+            let n = inputs[0].dims()[0] / (ROWS + pages);
+            let row = |k: usize| inputs[0].narrow(0, k * n, n);
+            let [given, slots, places, positions, choosing] = [0, 1, 2, 3, 4].map(row);
             let known = given.ge(0);
             let tokens = known.where_cond(&given, state.last.index_select(0, &slots));
             let angle = |of: &TensorFuture| of.index_select(0, &positions).unsqueeze(1);
             let rows = Rows {
                 lengths: &positions + 1,
                 places,
-                tables: inputs[1].clone(),
+                tables: inputs[0].narrow(0, ROWS * n, n * pages).reshape([n, pages]),
                 cosine: angle(&angles.cosine),
                 sine: angle(&angles.sine),
                 tokens: tokens.clone(),
             };
-            let hidden = model.forward(&mut state, &rows);
-            if !kind.chooses {
+            let (hidden, mut state) = model.forward(state, &rows);
+            if kind.choosing == 0 {
                 // Something to wait for.
                 let through = hidden.narrow(0, 0, 1).narrow(1, 0, 1);
                 return (state, vec![through]);
             }
-            let choosing = &inputs[2];
+            let choosing = choosing.narrow(0, 0, kind.choosing);
             let hidden = hidden.index_select(0, choosing.clamp_min(0));
             let hidden = hidden.rms_norm(&model.weights.norm, model.config.epsilon);
             let logits = model.weights.head().linear(&hidden).to_dtype(DType::F32);
             let mut told = Vec::new();
             let chosen = if kind.wishes {
-                let float = |k: usize| inputs[3].i(k).reshape([-1, 1]);
+                let float = |k: usize| inputs[1].i(k).reshape([-1, 1]);
                 let last = tokens.index_select(0, choosing.clamp_min(0));
                 let wishes = Wishes {
                     temperature: float(0),
@@ -107,8 +118,8 @@ impl Steps {
                     draw: float(2),
                     penalty: float(3),
                     top_k: float(4),
-                    recent: choose::with_last(&inputs[4], &last),
-                    mask: kind.mask.then(|| inputs[5].to_dtype(DType::Bool)),
+                    recent: choose::with_last(&inputs[2], &last),
+                    mask: kind.mask.then(|| inputs[3].to_dtype(DType::Bool)),
                 };
                 choose::choose(&logits, &wishes)
             } else {
@@ -127,13 +138,23 @@ impl Steps {
         device.region(step).plans_max(PLANS_MAX)
     }
 
-    /// The tensors that a step begins with.
-    fn inputs(&self, step: &Step, wishes: &[Wish], kind: Kind) -> Vec<TensorFuture> {
+    /// What a step's plan is for, and the tensors that it begins with.
+    fn inputs(&self, step: &Step, wishes: &[Wish]) -> (Kind, Vec<TensorFuture>) {
         let (device, limits) = (&self.model.device, &self.limits);
         let n = filled(step.rows.len());
-        let pages = limits.context.div_ceil(limits.page);
-        let (mut rows, mut tables) = (vec![0i64; 4 * n], vec![0i64; n * pages]);
+        // Beside rows of prompts fewer sizes will do.
+        let m = match wishes.len() {
+            0 => 0,
+            all if all == step.rows.len() => n,
+            some => some.next_power_of_two().min(n),
+        };
+        let kind = kind(wishes, m);
+        // One tensor of all numbers: each costs the thread that queues.
+        let pages = pages_of(limits);
+        let mut numbers = vec![0i64; (ROWS + pages) * n];
+        let (rows, tables) = numbers.split_at_mut(ROWS * n);
         rows[n..2 * n].fill(limits.slots as i64);
+        rows[4 * n..].fill(-1);
         for (k, row) in step.rows.iter().enumerate() {
             rows[k] = row.token.map_or(-1, i64::from);
             rows[n + k] = row.slot as i64;
@@ -142,18 +163,11 @@ impl Steps {
             let own = &step.tables[&row.slot];
             own.iter().zip(&mut tables[k * pages..]).for_each(|(&page, to)| *to = page as i64);
         }
-        let mut inputs = vec![device.from_vec(rows, [4, n]), device.from_vec(tables, [n, pages])];
-        if !kind.chooses {
-            return inputs;
-        }
-        // Beside rows of prompts fewer sizes will do.
-        let alone = wishes.len() == step.rows.len();
-        let m = if alone { n } else { wishes.len().next_power_of_two() };
-        let mut choosing: Vec<i64> = (0..).zip(&step.rows).filter(|(_, r)| r.chooses).map(|(k, _)| k).collect();
-        choosing.resize(m, -1);
-        inputs.push(device.from_vec(choosing, [m]));
+        let choosing = (0..).zip(&step.rows).filter(|(_, row)| row.chooses);
+        choosing.zip(&mut rows[4 * n..]).for_each(|((k, _), to)| *to = k);
+        let mut inputs = vec![device.from_vec(numbers, [(ROWS + pages) * n])];
         if !kind.wishes {
-            return inputs;
+            return (kind, inputs);
         }
         let mut floats = vec![0f32; 5 * m];
         floats[m..].fill(1.0);
@@ -187,28 +201,27 @@ impl Steps {
             }
             inputs.push(device.from_vec(allowed, [m, vocabulary]));
         }
-        inputs
+        (kind, inputs)
     }
 }
 
-fn kind(wishes: &[Wish]) -> Kind {
+fn kind(wishes: &[Wish], choosing: usize) -> Kind {
     let any = |asks: fn(&Wish) -> bool| wishes.iter().any(asks);
     let (mask, logprobs) = (any(|w| w.mask.is_some()), any(|w| w.logprobs.is_some()));
     let plain = !mask && !any(|w| !w.sampling.is_plain());
-    Kind { chooses: !wishes.is_empty(), wishes: !plain, mask, logprobs }
+    Kind { choosing, wishes: !plain, mask, logprobs }
 }
 
 impl Runner for Steps {
     type Flight = Pin<Box<dyn Future<Output = Result<Vec<Choice>>> + Send>>;
 
     fn queue(&mut self, step: &Step, wishes: &[Wish]) -> Self::Flight {
-        let kind = kind(wishes);
-        let inputs = self.inputs(step, wishes, kind);
+        let (kind, inputs) = self.inputs(step, wishes);
         let Some(state) = self.state.take() else { return Box::pin(async { Err(crate::Error::ended()) }) };
         let (state, told) = self.call.call((state, kind, inputs));
         self.state = Some(state);
         let choosing = wishes.len();
-        if !kind.chooses {
+        if kind.choosing == 0 {
             let through = told[0].to_vec::<f32>();
             return Box::pin(async move {
                 through.await?;
