@@ -1,72 +1,15 @@
-//! `Batcher`: many requests, few batches.
-//!
-//! Whoever brings the request that makes a batch due runs the batch's function on the spot: it only
-//! queues work, so that takes microseconds. A batch is due when it is full, when its oldest request
-//! has waited long enough, or when nothing is under way; and at most so many are under way at once,
-//! so that requests gather while the device is busy. The end of a batch is noticed by wakers on its
-//! rows that observe nothing: all have been woken or dropped when every row is there, has failed,
-//! or is wanted no more, whether or not anybody polls an answer. Locks here are short, and never
-//! held around the function, a waker or a drop of a tensor.
-//!
-//! Requests that failed together are run again (`again`): in about sqrt(n) groups, then those of
-//! the groups that fail again one by one. That takes two rounds, n rows more for the groups and
-//! sqrt(n) for each bad request, where halving would take log2(n) rounds and twice as many rows.
-//! Where every group fails, the function is at fault: it is left at that.
+//! `Batcher`: many requests, few batches. Its doors; what is behind them is `queue`.
 
-use super::again::{self, Group, Trial};
-use super::answer::{Answer, Desk, End};
+use super::answer::Answer;
 use super::options::{BatchOptions, BatchStats};
-use super::slot::{Granted, Slot};
-use super::timer::{ThreadTimer, Timer};
-use crate::engine::pressure::{Pressure, QueueLimits, Turn};
+use super::queue::{CLOSED, Queue};
+use crate::engine::pressure::Turn;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{caught, contained};
-use crate::sync::lock_plain as lock;
 use crate::tensor::future::{Tensor, TensorFuture};
 use crate::tensor::watch;
-use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
-
-struct Item<R> {
-    id: u64,
-    key: u64,
-    request: R,
-    slot: Arc<Slot<R>>,
-    came: Duration,
-}
-
-struct State<R> {
-    waiting: VecDeque<Item<R>>,
-    /// They go before those that wait.
-    again: VecDeque<Group<R>>,
-    next: u64,
-    closed: bool,
-    /// The alarm that was asked for last, while it has not rung.
-    armed: Option<Duration>,
-    stats: BatchStats,
-}
-
-struct Shared<R> {
-    options: BatchOptions,
-    timer: Arc<dyn Timer>,
-    key: Box<dyn Fn(&R) -> u64 + Send + Sync>,
-    forward: Box<dyn Fn(&[R]) -> Vec<TensorFuture> + Send + Sync>,
-    /// Where the function came from: its own mistakes are named by it.
-    at: &'static Location<'static>,
-    /// Places in the queue, first come, first served.
-    places: Pressure,
-    state: Mutex<State<R>>,
-    /// Batches that have ended and of which some failed.
-    failed: Mutex<Vec<Group<R>>>,
-    /// How many wait for a batch, in the queue or to be run again, for those who may not take the
-    /// lock.
-    waiting: AtomicUsize,
-    in_flight: AtomicUsize,
-}
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Gathers requests into batches: a tower `Service` from a request to its own value.
 ///
@@ -103,7 +46,7 @@ struct Shared<R> {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 pub struct Batcher<R> {
-    shared: Arc<Shared<R>>,
+    queue: Arc<Queue<R>>,
     place: Place,
 }
 
@@ -134,6 +77,10 @@ impl<R: Send + 'static> Batcher<R> {
     /// }
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    ///
+    /// # Panics
+    /// Where no thread can be started that tells the time, and the options have no
+    /// [`timer`](BatchOptions::timer).
     #[track_caller]
     pub fn new(
         options: BatchOptions,
@@ -162,35 +109,18 @@ impl<R: Send + 'static> Batcher<R> {
     /// assert_eq!(batcher.stats().sizes, [1, 1]);                           // a batch of one, and one of two
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    ///
+    /// # Panics
+    /// Where no thread can be started that tells the time, and the options have no
+    /// [`timer`](BatchOptions::timer).
     #[track_caller]
     pub fn grouped(
         options: BatchOptions,
         key: impl Fn(&R) -> u64 + Send + Sync + 'static,
         forward: impl Fn(&[R]) -> Vec<TensorFuture> + Send + Sync + 'static,
     ) -> Batcher<R> {
-        let timer = options.timer.clone().unwrap_or_else(|| ThreadTimer::of_the_process());
-        let limits = QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
-        let stats = BatchStats { sizes: Vec::new(), ..BatchStats::default() };
-        let shared = Arc::new(Shared {
-            timer,
-            key: Box::new(key),
-            forward: Box::new(forward),
-            at: Location::caller(),
-            places: Pressure::new(limits),
-            state: Mutex::new(State {
-                waiting: VecDeque::new(),
-                again: VecDeque::new(),
-                next: 0,
-                closed: false,
-                armed: None,
-                stats,
-            }),
-            failed: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-            in_flight: AtomicUsize::new(0),
-            options,
-        });
-        Batcher { shared, place: Place::None }
+        let queue = Queue::new(options, Box::new(key), Box::new(forward), Location::caller());
+        Batcher { queue, place: Place::None }
     }
 
     /// Takes a request in, or says in its answer that the queue is full or closed.
@@ -200,11 +130,7 @@ impl<R: Send + 'static> Batcher<R> {
     /// or its row failed with.
     #[track_caller]
     pub fn submit(&self, request: R) -> Answer {
-        let at = Location::caller();
-        match self.shared.enter(request, self.shared.places.try_admit(), at) {
-            Ok(answer) => answer,
-            Err((_, reason)) => Answer::refused(reason, self.shared.clone(), self.shared.timer.now(), at),
-        }
+        self.queue.submit(request, self.queue.places.try_admit(), Location::caller())
     }
 
     /// Takes a request in, or gives it back at once where the queue is full or closed: a server answers
@@ -214,8 +140,8 @@ impl<R: Send + 'static> Batcher<R> {
     /// The request.
     #[track_caller]
     pub fn try_submit(&self, request: R) -> Result<Answer, R> {
-        let at = Location::caller();
-        self.shared.enter(request, self.shared.places.try_admit(), at).map_err(|(request, _)| request)
+        let place = self.queue.places.try_admit();
+        self.queue.enter(request, place, Location::caller()).map_err(|(request, _)| request)
     }
 
     /// Refuses new requests from now on; those that wait go out as soon as they may.
@@ -232,16 +158,12 @@ impl<R: Send + 'static> Batcher<R> {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     pub fn close(&self) {
-        lock(&self.shared.state).closed = true;
-        self.shared.places.open_gate();
-        self.shared.flush();
+        self.queue.close()
     }
 
     /// What it has done and has in hand.
     pub fn stats(&self) -> BatchStats {
-        let mut stats = lock(&self.shared.state).stats.clone();
-        stats.in_flight = self.shared.in_flight.load(SeqCst);
-        stats
+        self.queue.stats()
     }
 }
 
@@ -252,38 +174,35 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
 
     /// Ready once a place in the queue is this clone's; places go first come, first served.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let shared = self.shared.clone();
-        if lock(&shared.state).closed {
+        let queue = self.queue.clone();
+        if queue.is_closed() {
             // Nobody's line is known here: `poll_ready` is called by layers and executors.
-            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", CLOSED, shared.at)));
+            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", CLOSED, queue.at)));
         }
         if self.place == Place::None {
-            self.place = Place::Asked(shared.places.ask());
+            self.place = Place::Asked(queue.places.ask());
         }
         if let Place::Asked(key) = self.place {
-            if shared.places.turn(key, cx.waker()) == Turn::Waiting {
+            if queue.places.turn(key, cx.waker()) == Turn::Waiting {
                 return Poll::Pending;
             }
             self.place = Place::Held;
         }
         // The gate opens for all when the batcher is closed.
-        if lock(&shared.state).closed { self.poll_ready(cx) } else { Poll::Ready(Ok(())) }
+        if queue.is_closed() { self.poll_ready(cx) } else { Poll::Ready(Ok(())) }
     }
 
     #[track_caller]
     fn call(&mut self, request: R) -> Answer {
         // Under tower's layers the caller is tower.
         let caller = Location::caller();
-        let at = if watch::is_foreign(caller) { self.shared.at } else { caller };
+        let at = if watch::is_foreign(caller) { self.queue.at } else { caller };
         let held = std::mem::replace(&mut self.place, Place::None);
         if let Place::Asked(key) = held {
-            self.shared.places.withdraw(key);
+            self.queue.places.withdraw(key);
         }
-        let place = held == Place::Held || self.shared.places.try_admit();
-        match self.shared.enter(request, place, at) {
-            Ok(answer) => answer,
-            Err((_, reason)) => Answer::refused(reason, self.shared.clone(), self.shared.timer.now(), at),
-        }
+        let place = held == Place::Held || self.queue.places.try_admit();
+        self.queue.submit(request, place, at)
     }
 }
 
@@ -293,7 +212,7 @@ impl<R> std::panic::RefUnwindSafe for Batcher<R> {}
 
 impl<R> Clone for Batcher<R> {
     fn clone(&self) -> Batcher<R> {
-        Batcher { shared: self.shared.clone(), place: Place::None }
+        Batcher { queue: self.queue.clone(), place: Place::None }
     }
 }
 
@@ -301,293 +220,14 @@ impl<R> Drop for Batcher<R> {
     fn drop(&mut self) {
         match self.place {
             Place::None => {}
-            Place::Asked(key) => self.shared.places.withdraw(key),
-            Place::Held => self.shared.places.release(),
+            Place::Asked(key) => self.queue.places.withdraw(key),
+            Place::Held => self.queue.places.release(),
         }
     }
 }
 
 impl<R> std::fmt::Debug for Batcher<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Batcher({} waiting)", self.shared.waiting.load(SeqCst))
-    }
-}
-
-const FULL: &str = "the queue is full";
-const CLOSED: &str = "the batcher is closed";
-
-impl<R: Send + 'static> Shared<R> {
-    /// Takes a request in whose `place` in the queue was granted.
-    fn enter(
-        self: &Arc<Self>,
-        request: R,
-        place: bool,
-        at: &'static Location<'static>,
-    ) -> Result<Answer, (R, &'static str)> {
-        let came = self.timer.now();
-        // The function may panic: the place goes back then.
-        let mut place = place.then(|| Granted(&self.places));
-        let key = (self.key)(&request);
-        let slot = Arc::new(Slot::default());
-        let entered = {
-            let mut state = lock(&self.state);
-            if place.is_some() && !state.closed {
-                std::mem::forget(place.take());
-                let id = state.next;
-                state.next += 1;
-                state.waiting.push_back(Item { id, key, request, slot: slot.clone(), came });
-                state.stats.requests += 1;
-                self.count(&mut state);
-                Ok(id)
-            } else {
-                state.stats.refused += 1;
-                Err((request, if state.closed { CLOSED } else { FULL }))
-            }
-        };
-        let answer = Answer::waiting(entered?, slot, self.clone(), came, at);
-        self.flush();
-        Ok(answer)
-    }
-
-    /// Notes how many wait.
-    fn count(&self, state: &mut State<R>) {
-        state.stats.waiting = state.waiting.len();
-        self.waiting.store(state.waiting.len() + state.again.len(), SeqCst);
-    }
-
-    /// Hands out every batch that is due.
-    fn flush(self: &Arc<Self>) {
-        loop {
-            let failed = std::mem::take(&mut *lock(&self.failed));
-            failed.into_iter().for_each(|group| self.judge(group));
-            if let Some(group) = self.take_again() {
-                let batch = group.slots.into_iter().filter_map(|slot| slot.take().map(|r| (r, slot))).unzip();
-                self.run(batch, group.trial);
-            } else if let Some(batch) = self.take_due() {
-                for _ in 0..batch.len() {
-                    self.places.release();
-                }
-                self.run(batch.into_iter().map(|item| (item.request, item.slot)).unzip(), None);
-            } else {
-                return;
-            }
-        }
-    }
-
-    /// What comes of a batch of which some failed.
-    fn judge(&self, group: Group<R>) {
-        let groups = again::groups(group);
-        if !groups.is_empty() {
-            let mut state = lock(&self.state);
-            state.again.extend(groups);
-            self.count(&mut state);
-        }
-    }
-
-    /// Requests that failed and may be run again.
-    fn take_again(&self) -> Option<Group<R>> {
-        let mut state = lock(&self.state);
-        if self.in_flight.load(SeqCst) >= self.options.in_flight {
-            return None;
-        }
-        let group = state.again.pop_front()?;
-        self.count(&mut state);
-        state.stats.again += 1;
-        self.begin(&mut state, group.slots.len());
-        Some(group)
-    }
-
-    /// Counts a batch.
-    fn begin(&self, state: &mut State<R>, len: usize) {
-        self.in_flight.fetch_add(1, SeqCst);
-        let stats = &mut state.stats;
-        stats.batches += 1;
-        if stats.sizes.len() < len {
-            stats.sizes.resize(len, 0);
-        }
-        stats.sizes[len - 1] += 1;
-    }
-
-    /// A batch that is due.
-    fn take_due(self: &Arc<Self>) -> Option<Vec<Item<R>>> {
-        let mut state = lock(&self.state);
-        let under_way = self.in_flight.load(SeqCst);
-        let oldest = state.waiting.front()?;
-        if under_way >= self.options.in_flight {
-            // The end of one of them rings.
-            return None;
-        }
-        let (now, due) = (self.timer.now(), oldest.came + self.options.delay);
-        let key = if state.closed || now >= due || self.options.eager && under_way == 0 {
-            Some(oldest.key)
-        } else {
-            full_key(&state.waiting, self.options.batch_max)
-        };
-        if state.armed.is_some_and(|at| at <= now) {
-            state.armed = None;
-        }
-        let Some(key) = key else {
-            if state.armed.is_none_or(|at| at > due) {
-                state.armed = Some(due);
-                drop(state);
-                self.timer.wake_at(due, Waker::from(self.clone()));
-            }
-            return None;
-        };
-        let mut batch = Vec::new();
-        let mut rest = VecDeque::with_capacity(state.waiting.len());
-        for item in state.waiting.drain(..) {
-            if item.key == key && batch.len() < self.options.batch_max {
-                batch.push(item)
-            } else {
-                rest.push_back(item)
-            }
-        }
-        state.waiting = rest;
-        self.count(&mut state);
-        self.begin(&mut state, batch.len());
-        let waited = batch.iter().map(|item| now.saturating_sub(item.came));
-        let (total, worst) = waited.fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t + d, w.max(d)));
-        let stats = &mut state.stats;
-        stats.running += batch.len();
-        stats.queued_total += total;
-        stats.queued_worst = stats.queued_worst.max(worst);
-        Some(batch)
-    }
-
-    /// Runs the function and gives each request what is its own. The batch is counted as under way.
-    fn run(self: &Arc<Self>, (requests, slots): (Vec<R>, Vec<Arc<Slot<R>>>), trial: Option<Trial<R>>) {
-        // Alone, a request has nobody else to blame.
-        let stands = !self.options.isolate || slots.len() < 2;
-        let group = Group { slots: slots.clone(), trial };
-        let token = Arc::new(Token { shared: self.clone(), group: Mutex::new(Some(group)), stands });
-        if requests.is_empty() {
-            return;
-        }
-        let rows = self.rows(&requests).unwrap_or_else(|error| vec![Err(error); requests.len()]);
-        let waker = Waker::from(token);
-        for ((request, row), slot) in requests.into_iter().zip(rows).zip(slots) {
-            if let Ok(row) = &row {
-                // On the list of the value, which it does not observe: woken or dropped at its end.
-                row.node.completion.register(&mut None, &waker);
-            }
-            slot.give(request, row, stands);
-        }
-    }
-
-    /// What the function makes of these requests, a value for each.
-    fn rows(&self, requests: &[R]) -> Result<Vec<Result<TensorFuture>>> {
-        match caught(|| (self.forward)(requests)) {
-            Ok(rows) if rows.len() == requests.len() => Ok(rows.into_iter().map(Ok).collect()),
-            Ok(rows) => {
-                // A failed value may have any shape, so any number of rows: its own error says
-                // more.
-                if let Some(error) = rows.iter().find_map(TensorFuture::error) {
-                    return Err(error);
-                }
-                let (n, got) = (requests.len(), rows.len());
-                let text = format!("the batch of {n} requests came back with {got} values");
-                Err(Error::new(ErrorKind::Argument, "batcher", text, self.at))
-            }
-            Err(words) => {
-                let text = format!("the batch's function panicked: {words}");
-                Err(Error::new(ErrorKind::Kernel, "batcher", text, self.at))
-            }
-        }
-    }
-}
-
-/// The key of which there are enough for a whole batch: of these, that of the oldest request.
-fn full_key<R>(waiting: &VecDeque<Item<R>>, batch_max: usize) -> Option<u64> {
-    if waiting.len() < batch_max {
-        return None;
-    }
-    let mut counts: HashMap<u64, usize> = HashMap::new();
-    for item in waiting {
-        *counts.entry(item.key).or_default() += 1;
-    }
-    waiting.iter().map(|item| item.key).find(|key| counts[key] >= batch_max)
-}
-
-/// The timer's alarm, or the end of a batch.
-impl<R: Send + 'static> Wake for Shared<R> {
-    fn wake(self: Arc<Self>) {
-        // A drop of a request may panic; the timer's thread is everybody's.
-        contained(|| self.flush());
-    }
-}
-
-impl<R: Send + 'static> Desk for Shared<R> {
-    fn leave(&self, id: u64) -> bool {
-        let item = {
-            let mut state = lock(&self.state);
-            let at = state.waiting.binary_search_by_key(&id, |item| item.id).ok();
-            let item = at.and_then(|at| state.waiting.remove(at));
-            self.count(&mut state);
-            // In one go: who sees that it waits no more sees where it went.
-            state.stats.left_waiting += item.is_some() as u64;
-            item
-        };
-        let was_waiting = item.is_some();
-        if was_waiting {
-            self.places.release();
-            contained(|| drop(item));
-        }
-        was_waiting
-    }
-
-    fn ended(&self, end: End, came: Duration) {
-        let took = self.timer.now().saturating_sub(came);
-        let stats = &mut lock(&self.state).stats;
-        match end {
-            End::LeftRunning => {
-                stats.running -= 1;
-                stats.left_running += 1;
-            }
-            End::Failed => {
-                stats.running -= 1;
-                stats.failed += 1;
-            }
-            End::Answered => {
-                stats.running -= 1;
-                stats.answered += 1;
-                stats.answer_total += took;
-                stats.answer_worst = stats.answer_worst.max(took);
-            }
-        }
-    }
-}
-
-/// Stands for a batch under way: the rows' lists of waiters hold it, and it goes with the last of
-/// them.
-struct Token<R: Send + 'static> {
-    shared: Arc<Shared<R>>,
-    group: Mutex<Option<Group<R>>>,
-    /// Whatever became of it.
-    stands: bool,
-}
-
-impl<R: Send + 'static> Wake for Token<R> {
-    fn wake(self: Arc<Self>) {}
-}
-
-impl<R: Send + 'static> Drop for Token<R> {
-    /// Runs wherever a value ends, the engine's threads included: it counts, and rings.
-    fn drop(&mut self) {
-        let shared = &self.shared;
-        let group = lock(&self.group).take();
-        let looked_at = |g: &Group<R>| {
-            g.trial.is_some() || !self.stands && g.slots.iter().any(|slot| slot.error().is_some())
-        };
-        let group = group.filter(looked_at);
-        let to_judge = group.is_some();
-        if let Some(group) = group {
-            lock(&shared.failed).push(group);
-        }
-        // In one order with the push of a request and its look at what is under way.
-        shared.in_flight.fetch_sub(1, SeqCst);
-        if to_judge || shared.waiting.load(SeqCst) > 0 {
-            shared.timer.wake_at(shared.timer.now(), Waker::from(shared.clone()));
-        }
+        write!(f, "Batcher({} waiting)", self.queue.waiting())
     }
 }

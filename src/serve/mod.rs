@@ -38,6 +38,7 @@ mod answer;
 mod batcher;
 mod completed;
 mod options;
+mod queue;
 mod rows;
 mod slot;
 mod timer;
