@@ -31,6 +31,9 @@ pub(super) trait Lanes {
     /// Asks for a line of the second-level cache.
     #[inline(always)]
     unsafe fn fetch(_line: *const f32) {}
+    /// Asks for a line of the first-level cache.
+    #[inline(always)]
+    unsafe fn fetch_near(_line: *const f32) {}
 }
 
 /// Four floats, as the compiler likes: a register of SSE2 or NEON.
@@ -104,6 +107,8 @@ macro_rules! lanes {
             unsafe fn fma(a: $t, b: $t, c: $t) -> $t { unsafe { $fma(a, b, c) } }
             #[inline(always)]
             unsafe fn fetch(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) } }
+            #[inline(always)]
+            unsafe fn fetch_near(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) } }
         }
     )*};
 }
