@@ -194,7 +194,7 @@ pub fn nothing_is_left(scene: &Scene) {
         let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
         let is_me = words.first().is_some_and(|word| *word == me.as_os_str().as_encoded_bytes());
         let ended = fs::read_to_string(folder.join("stat")).is_ok_and(|stat| stat.contains(") Z "));
-        is_me && !ended && words.get(2).is_some_and(|word| *word == scene.name.as_bytes())
+        is_me && !ended && words.get(1..3) == Some(&[&b"--scene"[..], scene.name.as_bytes()])
     };
     let processes = || fs::read_dir("/proc").expect("processes").flatten().any(|entry| of_scene(&entry.path()));
     super::support::until(|| !processes());

@@ -50,6 +50,7 @@ impl Sim {
         }
     }
 
+    /// Whether a stream waits for a value that the host writes, or for another process.
     fn waits_for_value(&self) -> bool {
         self.streams.values().any(|stream| stream.queue.front().is_some_and(|item| item.work.unmet()))
     }
@@ -59,14 +60,16 @@ impl Sim {
 pub fn run() {
     let mut sim = lock();
     loop {
+        // Asked first: what is waited for may come at any time, without a word, and would be seen by
+        // neither if it came between the two.
+        let waits = sim.waits_for_value();
         let ready = if sim.may_run() { sim.runnable() } else { Vec::new() };
         if ready.is_empty() {
             if sim.may_run() && sim.pace.credits > 0 {
                 sim.pace.credits = 0;
                 wake_waiters();
             }
-            if sim.waits_for_value() {
-                // The value may be written by the host, which tells nobody.
+            if waits {
                 drop(sim);
                 std::thread::sleep(Duration::from_micros(200));
                 sim = lock();
