@@ -20,8 +20,10 @@ mod lanes;
 mod packed;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 pub(crate) use packed::{Packed, can_be_packed, matmul_packed, pack};
+pub(super) use tile::Tile;
 
 use super::isa::vectorize;
 use super::nest::{Dim, Nest, Shared, slice_of};

@@ -20,6 +20,7 @@ use super::super::nest::{Shared, in_parts, slice_of};
 #[cfg(target_arch = "x86_64")]
 use super::super::simd::Level;
 use super::super::simd::level;
+use super::Matrix;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
@@ -35,7 +36,7 @@ use std::sync::Arc;
 /// Most lines of columns of a panel: three 512-bit registers of f32.
 const LINES_MAX: usize = 3;
 /// Columns of a line.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 /// Most depth after which a block of sums is put aside, so that errors grow with k / DEPTH.
 const DEPTH: usize = 512;
 /// Rows of a block, at most: with k = 1536 they take 384 KiB.
@@ -126,7 +127,7 @@ impl Packed {
 type Line<T> = [T; LINE];
 
 /// An element of panels.
-trait Stored: Load<f32> + Element {
+pub(super) trait Stored: Load<f32> + Element {
     /// A register of them, widened.
     ///
     /// # Safety
@@ -160,31 +161,46 @@ pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, Strin
         return Err("there is no place for the panels".into());
     };
     match b.dtype {
-        DType::F32 => pack_as::<f32>(b, to.cast(), k, n),
-        DType::F16 => pack_as::<f16>(b, to.cast(), k, n),
-        DType::BF16 => pack_as::<bf16>(b, to.cast(), k, n),
+        DType::F32 => pack_as::<f32>(b, to),
+        DType::F16 => pack_as::<f16>(b, to),
+        DType::BF16 => pack_as::<bf16>(b, to),
         other => return Err(format!("only float32 and halves are packed, not {other}")),
     }
     Ok(Packed { memory, dtype: b.dtype, k, n })
 }
 
-fn pack_as<T: Stored>(b: View<'_>, to: *mut T, k: usize, n: usize) {
-    let (from, [rows, cols]) = (Shared::<T>::new(b.ptr.cast_mut()), [b.strides[0], b.strides[1]]);
+fn pack_as<T: Stored>(b: View<'_>, to: *mut u8) {
+    let from = Matrix { at: Shared::new(b.ptr.cast_mut()), rows: b.strides[0], cols: b.strides[1] };
+    // SAFETY: a view is valid for reads, and `pack` has seen to it that there is room.
+    unsafe { pack_matrix::<T>(from, [b.shape[0], b.shape[1]], to.cast()) };
+}
+
+/// Writes a `[k, n]` matrix in panels; what is near in memory is read one after the other.
+///
+/// # Safety
+/// The matrix is valid for reads, and there is room for its panels.
+pub(super) unsafe fn pack_matrix<T: Stored>(from: Matrix<T>, [k, n]: [usize; 2], to: *mut T) {
     for panel in 0..Packed::panels(n) {
         let columns = Packed::columns(n, panel);
-        let (to, wide) = (to.wrapping_add(columns.start * LINE * k), columns.len() * LINE);
-        // Columns outside, so that a transposed weight is read along memory; rows of a panel are
-        // near.
-        for c in 0..wide {
-            let column = columns.start * LINE + c;
+        let (to, first) = (to.wrapping_add(columns.start * LINE * k), columns.start * LINE);
+        let wide = columns.len() * LINE;
+        let there = wide.min(n - first);
+        // SAFETY: elements of the matrix, by the caller's promise, and of the panel, which has k rows.
+        unsafe {
+            if from.cols == 1 {
+                for p in 0..k {
+                    std::ptr::copy_nonoverlapping(from.from(p, first), to.add(p * wide), there);
+                }
+            } else {
+                for c in 0..there {
+                    for p in 0..k {
+                        to.add(p * wide + c).write(*from.from(p, first + c));
+                    }
+                }
+            }
             for p in 0..k {
-                // SAFETY: an index of the view; a place in the panel, which has k rows.
-                unsafe {
-                    let x = match column < n {
-                        true => *from.at(p as isize * rows + column as isize * cols),
-                        false => T::from_f64(0.0),
-                    };
-                    to.add(p * wide + c).write(x);
+                for c in there..wide {
+                    to.add(p * wide + c).write(T::from_f64(0.0));
                 }
             }
         }
@@ -278,7 +294,7 @@ fn all<T: Stored>(rows: Shared<f32>, step: isize, m: usize, b: &Packed, out: &Vi
 }
 
 /// A block of rows by one panel.
-struct Panel<'a, T> {
+pub(super) struct Panel<'a, T> {
     lines: &'a [Line<T>],
     /// What is multiplied next, to be fetched meanwhile.
     next: &'a [Line<T>],
@@ -292,6 +308,29 @@ struct Panel<'a, T> {
     /// Where the result goes, and the step from one of its rows to the next.
     out: Shared<f32>,
     out_step: usize,
+}
+
+impl Panel<'_, f32> {
+    /// `out[m, n] = rows[m, k] x` a matrix in panels, on this thread; both lie row by row without gaps.
+    ///
+    /// # Safety
+    /// The panels and the rows are valid for reads, `out` for writes.
+    pub unsafe fn product(
+        panels: *const Line<f32>,
+        [m, k, n]: [usize; 3],
+        rows: Shared<f32>,
+        out: Shared<f32>,
+    ) {
+        for panel in 0..Packed::panels(n) {
+            let columns = Packed::columns(n, panel);
+            let col = columns.start * LINE;
+            // SAFETY: the lines of one of the panels.
+            let lines = unsafe { std::slice::from_raw_parts(panels.add(columns.start * k), columns.len() * k) };
+            let wide = (columns.len() * LINE).min(n - col);
+            let out = Shared::new(out.at(col as isize));
+            Panel { lines, next: &[], rows, step: k as isize, high: m, k, wide, out, out_step: n }.run();
+        }
+    }
 }
 
 impl<T: Stored> Panel<'_, T> {

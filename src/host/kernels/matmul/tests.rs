@@ -1,7 +1,7 @@
 //! Products against plain loops, over random shapes, strides and batches.
 
 use super::super::testing::*;
-use super::{Parallel, ViewMut, can_be_packed, matmul, matmul_packed};
+use super::{Float, Matrix, Parallel, Shared, Tile, ViewMut, can_be_packed, matmul, matmul_packed};
 use crate::dtype::{DType, Element};
 use crate::view::Serial;
 use ::half::{bf16, f16};
@@ -236,7 +236,41 @@ fn what_can_be_packed_is_the_same_to_the_bit_packed_or_not() {
     }
 }
 
+fn by_tile<T: Element + Float>(rng: &mut Rng, eps: f64) {
+    let [m, k, n] = [1 + rng.below(70), rng.below(60), 1 + rng.below(120)];
+    let mut room = vec![T::from_f64(7.0); Tile::<T>::room(k, n)];
+    let mut tile = Tile::new(&mut room);
+    let a: Vec<T> = (0..m * k).map(|_| small(rng)).collect();
+    // One after the other, and the first again.
+    let all: Vec<Value<T>> = (0..2).map(|_| Value::random(rng, &[k, n], small)).collect();
+    for b in [&all[0], &all[1], &all[1], &all[0]] {
+        let mut out = vec![T::from_f64(9.0); m * n];
+        let view = b.view();
+        let at = Shared::new(view.ptr.cast_mut());
+        // SAFETY: all of these are there, and nobody writes them.
+        unsafe {
+            tile.take(Matrix { at, rows: view.strides[0], cols: view.strides[1] }, [k, n]);
+            tile.product(a.as_ptr().cast_mut(), m, out.as_mut_ptr());
+        }
+        for (i, got) in out.iter().enumerate() {
+            let term = |p: usize| a[i / n * k + p].to_f64() * b.get(&[p, i % n]).to_f64();
+            let (sum, size) = (0..k).map(term).fold((0.0, 0.0), |(s, m), t| (s + t, m + t.abs()));
+            assert!((got.to_f64() - sum).abs() <= eps * size + eps * eps, "{i} of {m} x {k} x {n}");
+        }
+    }
+}
+
+#[test]
+fn a_tile_multiplies_by_the_matrix_that_it_took_last() {
+    let mut rng = Rng::new(37);
+    for _ in turns(40) {
+        by_tile::<f32>(&mut rng, 6e-6);
+        by_tile::<f64>(&mut rng, 1e-14);
+    }
+}
+
 at_every_level! {
+    a_tile_multiplies_by_the_matrix_that_it_took_last
     products_of_any_layout_and_batch_agree_with_plain_loops
     integers_wrap_and_bool_is_refused
     halves_are_rounded_once
