@@ -86,7 +86,7 @@ fn of<W: Real>(
     // A part is worth a thread from about a million multiply-adds on.
     let least = ((1 << 20) / (ROWS * keys * (width + wide)).max(1)).max(1);
     in_parts(batch.numel() * blocks, least, par, &|parts| {
-        Room::with(width, keys, wide, |room| {
+        Room::with([rows, keys, width, wide], |room| {
             for part in parts {
                 let [at_q, at_k, at_v, at_mask, at_length, at_out] = batch.at(part / blocks);
                 let keys = lengths.map_or(keys, |lengths| {
@@ -161,11 +161,11 @@ struct Room<'a, W> {
 }
 
 impl<W: Real> Room<'_, W> {
-    /// Lends a thread's, for queries of so many columns, so many keys and values of so many columns.
-    fn with(width: usize, keys: usize, wide: usize, f: impl FnOnce(&mut Room<'_, W>)) {
-        let keys = keys.min(KEYS);
-        let parts =
-            [Tile::<W>::room(width, keys), Tile::<W>::room(keys, wide), ROWS * width, ROWS * keys, ROWS * wide];
+    /// Lends a thread's, for so many queries and keys, of so many columns, and values of so many.
+    fn with([rows, keys, width, wide]: [usize; 4], f: impl FnOnce(&mut Room<'_, W>)) {
+        let (rows, keys) = (rows.min(ROWS), keys.min(KEYS));
+        let tiles = [Tile::<W>::room(width, keys), Tile::<W>::room(keys, wide)];
+        let parts = [tiles[0], tiles[1], rows * width, rows * keys, rows * wide];
         W::with_scratch(parts.iter().sum::<usize>() + 2 * ROWS + LANES, |scratch| {
             let aligned = scratch.as_ptr().align_offset(64).min(LANES);
             let mut rest = &mut scratch[aligned..];
