@@ -18,7 +18,7 @@ use crate::graph::node::NodeHandle;
 use crate::guard::{self, Later, caught};
 use crate::host::crew::Crew;
 use crate::host::step::Host;
-use crate::host::threads::lower_priority;
+use crate::host::threads::{keep_to_core, lower_priority};
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::{Parallel, Serial};
@@ -35,6 +35,8 @@ pub(crate) struct Manner {
     pub threads: usize,
     /// Added to the nice value of compute threads; 0 leaves their priority alone.
     pub nice: i32,
+    /// Threads have a core each, where there are as many.
+    pub pinned: bool,
     /// How long an idle worker stays awake.
     pub linger: Duration,
     /// Longest step that the engine runs where it takes it up.
@@ -57,6 +59,9 @@ const IN_A_ROW: u32 = 10;
 /// cores took 15 or 315 us, by how their threads fell).
 const YIELD_EVERY: u32 = 16;
 
+/// How many devices' threads have been placed.
+static TURN: AtomicUsize = AtomicUsize::new(0);
+
 /// What the lock guards.
 struct Books {
     desk: Desk,
@@ -77,6 +82,8 @@ struct Shared {
     /// When each worker's step began, in nanoseconds since `epoch`, plus one; 0 while it has none.
     began: Vec<AtomicU64>,
     epoch: Instant,
+    /// On which core the first worker is, counted on from device to device.
+    turn: usize,
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
 }
@@ -141,6 +148,7 @@ impl Runner for CpuRunner {
                     deadline: AtomicU64::new(u64::MAX),
                     began: (0..self.manner.threads).map(|_| AtomicU64::new(0)).collect(),
                     epoch: Instant::now(),
+                    turn: std::process::id() as usize + TURN.fetch_add(1, Relaxed),
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
                 }
@@ -227,6 +235,10 @@ impl Shared {
     /// leave its books in doubt, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
         lower_priority(self.manner.nice);
+        if self.manner.pinned {
+            // Another device's first thread, and another process's, is the likeliest to be at work as well.
+            keep_to_core(me + self.turn, self.manner.threads);
+        }
         while let Err(words) = caught(|| self.work(me)) {
             self.port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
             self.end(&mut guard::lock(&self.books));
