@@ -150,7 +150,7 @@ impl<F: Fold> Levelled for Rows<F> {
                 for r in 0..rows {
                     unsafe {
                         let row = std::slice::from_raw_parts(x.offset(r as isize * step), n);
-                        to.put::<F>(r, fold_row::<F, S>(row));
+                        to.put::<F>(r, fold_row::<F>(row));
                     }
                 }
             }
