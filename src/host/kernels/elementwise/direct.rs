@@ -7,11 +7,13 @@
 #![allow(unsafe_code)]
 
 use super::gather::Lie;
-use super::loops;
+use super::loops::{self, LANES};
 use super::plan::{Call, how, is_half, write_immediate};
 use super::rep::Rep;
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code};
+use crate::host::kernels::simd::Loop;
+use crate::host::kernels::stream::{LINE, fence};
 use crate::op::{BinaryOp, Class, UnaryOp};
 use std::ops::Range;
 
@@ -27,7 +29,7 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     let instrs = &call.program.instrs[..];
     let [output] = call.program.outputs[..] else { return false };
     let last = instrs.len() - 1;
-    if output as usize != last || last > 2 || call.stream {
+    if output as usize != last || last > 2 {
         return false;
     }
     let instr = &instrs[last];
@@ -62,8 +64,16 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     let (run, a, b) = match instr.code {
         Code::Unary(op, a) => {
             let Some((a, false)) = operand(a, 0) else { return false };
-            (loops::unary(call.level, op, rep), a, std::ptr::null())
+            let run = loops::unary(call.level, op, rep);
+            if call.stream {
+                let Some(streamed) = loops::streamed(call.level, op, rep) else { return false };
+                // SAFETY: the caller's promise; elements are floats.
+                unsafe { in_lines(run, streamed, dst.cast(), a.cast(), range.len()) };
+                return true;
+            }
+            (run, a, std::ptr::null())
         }
+        _ if call.stream => return false,
         Code::Binary(op, a, b) => {
             let (Some(a), Some(b)) = (operand(a, 0), operand(b, 1)) else { return false };
             if a.1 && b.1 || op.class() == Class::logic && rep != Rep::Bool {
@@ -77,6 +87,23 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     // one.
     unsafe { run(dst, a, b, std::ptr::null(), range.len()) };
     true
+}
+
+/// Runs one loop over what is no whole line of the destination, and the other over its lines, around the caches.
+///
+/// # Safety
+/// `a` may be read and `dst` written for `n` floats; the loops are of one op and take floats.
+unsafe fn in_lines(run: Loop, streamed: Loop, dst: *mut f32, a: *const f32, n: usize) {
+    let head = dst.align_offset(LINE).min(n);
+    let lines = (n - head) / LANES * LANES;
+    let done = head + lines;
+    // SAFETY: the caller's promise; all three lie within.
+    unsafe {
+        for (run, from, n) in [(run, 0, head), (streamed, head, lines), (run, done, n - done)] {
+            run(dst.add(from).cast(), a.add(from).cast(), std::ptr::null(), std::ptr::null(), n);
+        }
+    }
+    fence();
 }
 
 /// An op of the table, alone.

@@ -10,6 +10,7 @@
 use super::rep::{REPS, Rep};
 use crate::host::kernels::math::{self, Lane, Number, Real, Value};
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
+use crate::host::kernels::stream::{LINE, copy_line, prefetch};
 use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
 use std::marker::PhantomData;
 
@@ -40,6 +41,35 @@ impl<A: Copy, F: Fn1<A>> Body for Map<F, A> {
         }
     }
 }
+
+/// The same around the caches: `dst` is aligned to lines and has whole ones. Each is computed in registers, so that
+/// the memory is at work all the while: by tiles, which are computed and then written, 64 MiB of `tanh` took 3.4 ms
+/// instead of 1.9, of `gelu` 4.0 instead of 2.5, of `exp` 2.6 instead of 1.3 (two cores of a Zen 5).
+struct Streamed<F>(PhantomData<F>);
+
+/// Elements of a line.
+pub(super) const LANES: usize = LINE / size_of::<f32>();
+
+impl<F: Fn1<f32, Out = f32>> Body for Streamed<F> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        for at in (0..n).step_by(LANES) {
+            let mut line = [0f32; LANES];
+            // SAFETY: the planner passes places of n floats, in whole lines.
+            unsafe {
+                let (dst, a) = (dst.cast::<f32>().add(at), a.cast::<f32>().add(at));
+                for (i, y) in line.iter_mut().enumerate() {
+                    *y = F::eval::<S>(*a.add(i));
+                }
+                prefetch(a.wrapping_add(STREAM_AHEAD).cast());
+                copy_line::<S>(line.as_ptr().cast(), dst.cast());
+            }
+        }
+    }
+}
+
+/// Elements from the line that is computed to the one that is asked for.
+const STREAM_AHEAD: usize = 512;
 
 /// `dst[i] = F(a[i], b[i])`; an operand that is a `splat` is one element for all i.
 struct Zip<F, A, const SPLAT: u8>(PhantomData<(F, A)>);
@@ -195,6 +225,16 @@ macro_rules! cell {
     };
 }
 
+/// A streamed loop is there for numbers that stay what they are.
+macro_rules! streamed {
+    (test, $V:ident) => {
+        None
+    };
+    ($number:ident, $V:ident) => {
+        Some(instances::<Streamed<ops::$V>>())
+    };
+}
+
 macro_rules! unary_table {
     ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
         $(unary_class!($class, $V, |$x| $e);)*
@@ -205,6 +245,14 @@ macro_rules! unary_table {
             table[UnaryOp::Sin as usize][0] = Some(instances::<Trig<0>>());
             table[UnaryOp::Cos as usize][0] = Some(instances::<Trig<1>>());
             table[UnaryOp::Tan as usize][0] = Some(instances::<Trig<2>>());
+            table
+        };
+        /// Of f32, by op.
+        static STREAMED: [Option<Instances>; UnaryOp::ALL.len()] = {
+            let mut table = [$(streamed!($class, $V)),*];
+            table[UnaryOp::Sin as usize] = None;
+            table[UnaryOp::Cos as usize] = None;
+            table[UnaryOp::Tan as usize] = None;
             table
         };
     };
@@ -276,6 +324,11 @@ pub(in crate::host::kernels) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Lo
         Some(instances) => instances[level as usize],
         None => copy_of_whole(op, rep),
     }
+}
+
+/// The loop of a unary op that writes whole lines around the caches, where there is one.
+pub(super) fn streamed(level: Level, op: UnaryOp, rep: Rep) -> Option<Loop> {
+    STREAMED[op as usize].filter(|_| rep == Rep::F32).map(|instances| instances[level as usize])
 }
 
 #[cold]

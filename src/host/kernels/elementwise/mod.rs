@@ -38,12 +38,9 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Tiles whose result is written around the cache: smaller, so that reading, computing and writing overlap; of one
-/// instruction smaller still, since there each tile costs little beside its work. (Two threads, 16 Mi float32, ms,
-/// tiles of 2 KiB / 1 / 512 bytes: `exp` 3.5 / 3.6 / 3.1, `tanh` 4.7 / 4.6 / 4.2, `gelu` 4.9 / 5.0 / 4.5, a chain of five 2.8 / 3.3 / 4.6.
-/// Which tile is asked for ahead, the second, fourth or eighth, makes no difference.)
+/// Tiles whose result is written around the cache: smaller, so that reading, computing and writing overlap. (One unary
+/// op on f32 needs none: `loops::streamed`.)
 const SLOT_STREAMED: usize = SLOT / 4;
-const SLOT_STREAMED_ALONE: usize = SLOT / 16;
 /// Streamed tiles that are asked for ahead.
 const TILES_AHEAD: usize = 2;
 /// Arrays of so many bytes do not come from the first two caches: their tiles are asked for ahead.
@@ -176,12 +173,7 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this
     // function.
     unsafe { plan::make(&mut plan, call) };
-    let slot = match plan.steps() {
-        _ if !call.stream => SLOT,
-        // What reads nothing, random numbers, has no reading to overlap with: 0.8 ns a number for 0.4.
-        [_, Step::Stream { .. }] if !call.inputs.is_empty() => SLOT_STREAMED_ALONE,
-        _ => SLOT_STREAMED,
-    };
+    let slot = if call.stream { SLOT_STREAMED } else { SLOT };
     let mut tile = slot / plan.widest;
     if plan.steps().len() == 1 && plan.gathers.is_empty() && !call.stream {
         tile = range.len(); // one loop straight from memory to memory

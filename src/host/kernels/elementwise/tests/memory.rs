@@ -124,6 +124,34 @@ fn outputs_beyond_the_caches_are_streamed_and_right() {
 }
 
 #[test]
+fn a_streamed_unary_op_gives_the_bits_of_one_in_the_cache() {
+    let n = STREAM_FROM / 4 + 4099;
+    let x: Vec<f32> = edges::<f32>().into_iter().cycle().take(n).collect();
+    let (input, shape) = (Buffer::of(&x), [n]);
+    for &op in UnaryOp::ALL.iter().filter(|op| takes(op.class(), F32)) {
+        let program = single(&[F32], |a| Code::Unary(op, a[0]), F32, result(op.class(), F32));
+        for level in Level::available() {
+            // Parts that begin and end within a line.
+            let cuts = [1, 77, n / 2 + 3];
+            let got = run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &cuts).remove(0);
+            let mut whole = Buffer::new(got.dtype, n);
+            for from in (0..n).step_by(4096) {
+                let piece = [4096.min(n - from)];
+                let part = run_on(level, &program, &piece, &[input.view(&piece, &[1], from)], &[]).remove(0);
+                let out = whole.view_mut(&shape);
+                let size = got.dtype.size();
+                // SAFETY: both have the piece's elements there.
+                unsafe {
+                    let from = out.ptr.add(from * size);
+                    from.copy_from_nonoverlapping(part.view(&piece, &[1], 0).ptr, piece[0] * size);
+                }
+            }
+            assert!(got.same(&whole), "{} at {level:?}", op.name());
+        }
+    }
+}
+
+#[test]
 fn parts_on_several_threads_make_the_whole() {
     struct Scoped;
     impl Parallel for Scoped {
