@@ -49,7 +49,7 @@ impl Desk {
         spot: &mut impl OnTheSpot,
     ) -> bool {
         if self.batch.is_empty() {
-            self.batch = port.intake.take();
+            self.batch = port.take_news();
         }
         let awaited = port.take_awaited();
         if self.batch.is_empty() && awaited.is_empty() {

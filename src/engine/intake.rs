@@ -51,6 +51,11 @@ impl<T: Linked> Intake<T> {
         self.head.load(Ordering::SeqCst).is_null()
     }
 
+    /// True where what was pushed last is the value at this address.
+    pub fn is_on_top(&self, address: usize) -> bool {
+        std::ptr::eq(self.head.load(Ordering::Acquire), address as *mut Inner<T>)
+    }
+
     /// Takes back what was pushed last, if that is the value at this address; else nothing happens.
     ///
     /// # Safety

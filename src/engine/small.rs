@@ -22,6 +22,10 @@ use crate::graph::value::Value;
 use smallvec::SmallVec;
 use std::time::Instant;
 
+/// Longest step that a poll runs itself. Five would be the round number: a product of [64, 64], the
+/// commonest small one, takes 5.3 us with AVX-512, and handed to another thread it was awaited in
+/// 14.9 us.
+pub(crate) const INLINE_NS: u32 = 6_000;
 /// Most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
 const DEPTH: u32 = 64;
 /// So many of them count as one that is not tiny.
@@ -112,6 +116,26 @@ impl<B: Immediate> Bench<B> {
     pub fn run_held(&mut self, node: Held<'_>) -> bool {
         self.left = ANCESTORS;
         self.run_at(node, DEPTH)
+    }
+
+    /// Ends a poll that has run this node: lets go of what was read, and has the engine look at nothing that only this poll
+    /// can reach. What was there before goes first: behind the writes of what follows, its locked access took 17 ns more.
+    #[inline]
+    pub fn settle_run(&mut self, node: &mut NodeHandle) {
+        let mut run: SmallVec<[NodeLink; 4]> = SmallVec::new();
+        let there = |link: NodeLink| match link.completion.state().has(QUEUED) {
+            true => {
+                run.push(link);
+                None
+            }
+            false => Some(link),
+        };
+        free(self.freed.drain(..).filter_map(there));
+        self.port.take_back(node);
+        if !run.is_empty() {
+            self.port.take_back_all(&run);
+            free(run);
+        }
     }
 
     fn run_at(&mut self, held: Held<'_>, depth: u32) -> bool {

@@ -168,12 +168,39 @@ fn what_a_poll_has_run_it_takes_back_where_nobody_else_can_reach_it() {
         let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
         let mut bench = Bench::of_poll(port, backend, 6_000);
         assert!(bench.run_held(Held::Handle(&end)));
-        bench.settle();
-        port.take_back(&mut end);
+        bench.settle_run(&mut end);
         assert_eq!(end.completion.state().has(QUEUED), kept.is_some());
         let links = kept.is_some() as u32;
         assert_eq!(end.counts(), Counts { handles: 1 + links, links });
         assert_eq!(port.intake.take().count(), kept.iter().count());
+        assert_eq!(port.pressure.queued().0, 0);
+    }
+}
+
+#[test]
+fn what_a_poll_has_run_for_a_nodes_sake_it_takes_back_down_to_what_others_can_reach() {
+    let port = port();
+    for kept in [None, Some(3), Some(0)] {
+        let mut end = node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
+        let mut held = None;
+        for k in 0..8 {
+            if kept == Some(k) {
+                held = Some(end.clone());
+            }
+            // Its one owner but the intake, twice.
+            end = node(port, Op::Binary(BinaryOp::Add), &[&end, &end], 4);
+        }
+        let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+        let mut bench = Bench::of_poll(port, backend, 6_000);
+        assert!(bench.run_held(Held::Handle(&end)));
+        bench.settle_run(&mut end);
+        assert_eq!(end.counts(), Counts { handles: 1, links: 0 });
+        assert_eq!(
+            port.intake.take().count(),
+            kept.map_or(0, |k| k + 1),
+            "but for {kept:?} and what came before it"
+        );
+        assert_eq!(held.map(|held| held.counts().handles), kept.map(|_| 1));
         assert_eq!(port.pressure.queued().0, 0);
     }
 }

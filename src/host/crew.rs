@@ -1,8 +1,10 @@
 //! Compute threads that help each other: one kernel's parts on every thread that is idle.
 //!
 //! A worker that runs a large step offers its parts here; workers with nothing of their own take
-//! some. Who offers also works, so a job always ends, with or without help. Called by kernels
-//! through [`Parallel`], and by idle workers. Knows nothing of steps or streams.
+//! some. Who offers also works, so a job always ends, with or without help. Each worker begins with
+//! parts of its own, the same ones from job to job, and goes on with what others have left: what it
+//! wrote a moment ago lies in its own caches. Called by kernels through [`Parallel`], and by idle
+//! workers. Knows nothing of steps or streams.
 
 #![allow(unsafe_code)]
 
@@ -18,45 +20,63 @@ type Part = dyn Fn(usize) + Sync;
 
 /// One parallel kernel while it runs.
 struct Job {
-    /// The kernel's closure, alive until `Crew::run` returns, which waits for `helpers` to be gone.
+    /// The kernel's closure, alive until `Member::run` returns, which waits for `helpers` to be gone.
     part: *const Part,
-    parts: usize,
-    next: AtomicUsize,
+    shares: Box<[Share]>,
     helpers: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `part` is `Sync` and outlives every use: see `Crew::run`.
+/// The parts that a worker begins with.
+struct Share {
+    next: AtomicUsize,
+    end: usize,
+}
+
+impl Share {
+    fn take(&self) -> Option<usize> {
+        Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < self.end)
+    }
+
+    fn has_some(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.end
+    }
+}
+
+// SAFETY: `part` is `Sync` and outlives every use: see `Member::run`.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
 
 impl Job {
-    fn work(&self) {
-        loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= self.parts {
-                return;
-            }
-            // SAFETY: the owner is still inside `Crew::run`: it leaves only once no helper is
-            // counted.
-            let part = unsafe { &*self.part };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
-                self.next.store(self.parts, Ordering::Relaxed);
-                let mut first = lock(&self.panic);
-                if first.is_none() {
-                    *first = Some(panic);
-                } else {
-                    drop(first);
-                    discard(panic);
+    fn has_some(&self) -> bool {
+        self.shares.iter().any(Share::has_some)
+    }
+
+    fn work(&self, me: usize) {
+        let (before, from_me) = self.shares.split_at(me);
+        for share in from_me.iter().chain(before) {
+            while let Some(i) = share.take() {
+                // SAFETY: the owner is still inside `Member::run`: it leaves only once no helper is
+                // counted.
+                let part = unsafe { &*self.part };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
+                    self.shares.iter().for_each(|share| share.next.store(share.end, Ordering::Relaxed));
+                    let mut first = lock(&self.panic);
+                    if first.is_none() {
+                        *first = Some(panic);
+                    } else {
+                        drop(first);
+                        discard(panic);
+                    }
+                    return;
                 }
-                return;
             }
         }
     }
 }
 
-/// The threads of one device, as a kernel sees them.
+/// The threads of one device.
 pub(crate) struct Crew {
     threads: usize,
     jobs: Mutex<Vec<Arc<Job>>>,
@@ -80,21 +100,27 @@ impl Crew {
         }
     }
 
-    /// Takes part in a job, if there is one; true where it did.
-    pub fn help(&self) -> bool {
+    /// The crew, as a kernel sees it that this worker runs.
+    pub fn member(&self, me: usize) -> Member<'_> {
+        debug_assert!(me < self.threads);
+        Member { crew: self, me }
+    }
+
+    /// Has this worker take part in a job, if there is one; true where it did.
+    pub fn help(&self, me: usize) -> bool {
         if self.offered.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let job = {
             let jobs = lock(&self.jobs);
-            let Some(job) = jobs.iter().find(|j| j.next.load(Ordering::Relaxed) < j.parts) else {
+            let Some(job) = jobs.iter().find(|job| job.has_some()) else {
                 return false;
             };
             // Under the lock: the owner takes the job off the list before it waits for helpers.
             job.helpers.fetch_add(1, Ordering::Relaxed);
             job.clone()
         };
-        job.work();
+        job.work(me);
         // Release: what the parts wrote comes before the owner sees this helper gone.
         job.helpers.fetch_sub(1, Ordering::Release);
         true
@@ -105,6 +131,11 @@ impl Crew {
         self.offered.load(Ordering::Relaxed) != 0
     }
 
+    /// True while helpers had better stay awake.
+    pub fn is_awake(&self) -> bool {
+        self.rows.load(Ordering::Relaxed) != 0
+    }
+
     /// Runs something whose kernels come in a row: helpers had better stay awake.
     pub fn in_a_row(&self, run: impl FnOnce()) {
         self.rows.fetch_add(1, Ordering::Relaxed);
@@ -113,35 +144,43 @@ impl Crew {
     }
 }
 
-impl Parallel for Crew {
+/// One of the crew.
+pub(crate) struct Member<'a> {
+    crew: &'a Crew,
+    me: usize,
+}
+
+impl Parallel for Member<'_> {
     fn threads(&self) -> usize {
-        self.threads
+        self.crew.threads
     }
 
     fn is_awake(&self) -> bool {
-        self.rows.load(Ordering::Relaxed) != 0
+        self.crew.is_awake()
     }
 
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
-        if parts <= 1 || self.threads == 1 {
+        let Member { crew, me } = *self;
+        if parts <= 1 || crew.threads == 1 {
             return (0..parts).for_each(part);
         }
         // SAFETY: only the lifetime is changed; `Job::part` says why the closure outlives its uses.
         let part: *const Part =
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part) };
+        let first = |worker: usize| worker * parts / crew.threads;
+        let share = |worker| Share { next: AtomicUsize::new(first(worker)), end: first(worker + 1) };
         let job = Arc::new(Job {
             part,
-            parts,
-            next: AtomicUsize::new(0),
+            shares: (0..crew.threads).map(share).collect(),
             helpers: AtomicUsize::new(0),
             panic: Mutex::new(None),
         });
-        lock(&self.jobs).push(job.clone());
-        self.offered.fetch_add(1, Ordering::SeqCst);
-        (self.call)();
-        job.work();
-        lock(&self.jobs).retain(|j| !Arc::ptr_eq(j, &job));
-        self.offered.fetch_sub(1, Ordering::Relaxed);
+        lock(&crew.jobs).push(job.clone());
+        crew.offered.fetch_add(1, Ordering::SeqCst);
+        (crew.call)();
+        job.work(me);
+        lock(&crew.jobs).retain(|j| !Arc::ptr_eq(j, &job));
+        crew.offered.fetch_sub(1, Ordering::Relaxed);
         // No new helper can come; those counted finish the part they are in.
         let mut spins = 0u32;
         while job.helpers.load(Ordering::Acquire) != 0 {
@@ -166,20 +205,34 @@ mod tests {
             let (crew, stop) = (crew.clone(), stop.clone());
             move || {
                 while stop.load(Ordering::Relaxed) == 0 {
-                    crew.help();
+                    crew.help(1);
                 }
             }
         });
         for parts in [1, 2, 7, 1000] {
             let runs: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-            crew.run(parts, &|i| {
+            crew.member(0).run(parts, &|i| {
                 runs[i].fetch_add(1, Ordering::Relaxed);
             });
             assert!(runs.iter().all(|r| r.load(Ordering::Relaxed) == 1));
         }
-        let panic = catch_unwind(AssertUnwindSafe(|| crew.run(10, &|i| assert_ne!(i, 5))));
+        let panic = catch_unwind(AssertUnwindSafe(|| crew.member(0).run(10, &|i| assert_ne!(i, 5))));
         assert!(panic.is_err());
         stop.store(1, Ordering::Relaxed);
         helper.join().unwrap();
+    }
+
+    #[test]
+    fn each_worker_begins_with_its_own_parts_and_ends_with_what_others_left() {
+        let crew = Crew::new(3, || ());
+        let order = |me: usize, parts: usize| {
+            let seen = Mutex::new(Vec::new());
+            crew.member(me).run(parts, &|i| lock(&seen).push(i));
+            std::mem::take(&mut *lock(&seen))
+        };
+        assert_eq!(order(0, 7), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(order(1, 7), [2, 3, 4, 5, 6, 0, 1]);
+        assert_eq!(order(2, 7), [4, 5, 6, 0, 1, 2, 3]);
+        assert_eq!(order(2, 2), [1, 0]);
     }
 }

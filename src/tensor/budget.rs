@@ -5,17 +5,13 @@
 //! thread, since a core without a runtime knows no tasks; a task that shares its thread gives way a
 //! little more often, which is harmless.
 
+use crate::engine::small::INLINE_NS;
 use std::cell::Cell;
 
 /// Values ready at once before a poll gives way.
 const VALUES: u32 = 128;
 /// Estimated nanoseconds of work inside polls before a poll gives way.
 const WORK_NS: u32 = 50_000;
-/// Longest step that a poll runs itself. Five would be the round number: a product of [64, 64], the
-/// commonest small one, takes 5.3 us with AVX-512, and handed to another thread it was awaited in
-/// 14.9 us.
-pub(crate) const INLINE_NS: u32 = 6_000;
-
 thread_local! {
     static SPENT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }

@@ -5,6 +5,7 @@ use super::region::trace;
 use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::port::Port;
+use crate::engine::small::INLINE_NS;
 use crate::error::{Error, Result};
 use crate::graph::node::{Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
@@ -252,12 +253,11 @@ impl TensorFuture {
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
-        let small = port.inline && node.cost_ns <= budget::INLINE_NS;
+        let small = port.inline && node.cost_ns <= INLINE_NS;
         if !small || matches!(node.op, Op::Marker | Op::Source(_)) {
             return false;
         }
-        if port.runner.run_inline(port, node, budget::INLINE_NS) {
-            port.take_back(node);
+        if port.runner.run_inline(port, node, INLINE_NS) {
             return true;
         }
         // The engine may be writing it at this very moment: that takes less than a hand-over.

@@ -170,9 +170,11 @@ fn about(arguments: &Arguments) -> Vec<String> {
             huge.trim(),
         ),
         format!(
-            "{}; load before the start {}; {} threads each, futensor's at nice {}; `benches/peers/run{only}{quick}`",
+            "{}; load before the start {}; a line from core to core and back {} ns; {} threads each, futensor's at nice {}; \
+             `benches/peers/run{only}{quick}`",
             output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
             load.join(" "),
+            floor::round_trip().as_nanos(),
             arguments.threads,
             arguments.nice,
         ),
