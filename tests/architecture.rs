@@ -95,6 +95,7 @@ const UNSAFE: &[&str] = &[
     "engine/intake.rs",
     "engine/machine.rs",
     "engine/port.rs",
+    "engine/port/news.rs",
     "engine/record.rs",
     "engine/small.rs",
     "engine/step.rs",

@@ -22,10 +22,6 @@ use crate::graph::value::Value;
 use smallvec::SmallVec;
 use std::time::Instant;
 
-/// Longest step that a poll runs itself. Five would be the round number: a product of [64, 64], the
-/// commonest small one, takes 5.3 us with AVX-512, and handed to another thread it was awaited in
-/// 14.9 us.
-pub(crate) const INLINE_NS: u32 = 6_000;
 /// Most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
 const DEPTH: u32 = 64;
 /// So many of them count as one that is not tiny.

@@ -205,6 +205,25 @@ fn what_a_poll_has_run_for_a_nodes_sake_it_takes_back_down_to_what_others_can_re
     }
 }
 
+/// A worker that leaves small ops to polls looks at once where this says so.
+#[test]
+fn what_no_poll_will_run_is_in_a_hurry_until_the_intake_is_taken() {
+    let port = port();
+    let hurries = |what: &str| {
+        assert!(port.is_in_hurry(), "{what}");
+        drop(port.take_news());
+        assert!(!port.is_in_hurry(), "after {what}");
+    };
+    let small = node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
+    assert!(!port.is_in_hurry(), "a small op");
+    let _large = large(port, &[], 1);
+    hurries("a large one");
+    let _marker = port.enqueue_marker(Location::caller());
+    hurries("a marker");
+    port.look_soon(small.link());
+    hurries("what is awaited and no poll could run");
+}
+
 /// A poll claims a sum, computes its left operand, and finds that the right one is not there.
 /// Meanwhile the engine has looked at the sum, and found it claimed.
 #[test]

@@ -9,9 +9,10 @@
 //! them is not late.
 
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
+use crate::engine::limits::INLINE_NS;
 use crate::engine::port::{Port, Runner};
 use crate::engine::run;
-use crate::engine::small::{Bench, Held, INLINE_NS};
+use crate::engine::small::{Bench, Held};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
@@ -265,22 +266,25 @@ impl Shared {
     /// A worker's life.
     fn work(&self, me: usize) {
         let mut last = Instant::now();
-        let mut ran = false;
+        let mut ran: Option<Step> = None;
         let mut by_polls = 0;
         let later = Later::begin();
         loop {
-            let (did, step) = self.at_desk(me, ran);
-            ran = step.is_some();
+            let (did, step) = self.at_desk(me, ran.take());
+            // A user's things may take their time to go: nobody waits for that.
+            let has_time = !later.has_some();
             match step {
-                Some(step) => self.run(me, step),
-                None if later.has_some() => self.hand_over(me),
+                Some(step) if has_time => {
+                    ran = Some(self.run(me, step));
+                    last = Instant::now();
+                    continue;
+                }
+                Some(step) => self.put_back(step),
                 None => {}
             }
-            // A user's things may take their time to go: nobody waits for that.
-            later.let_go();
-            if ran {
-                last = Instant::now();
-                continue;
+            if !has_time {
+                self.hand_over(me);
+                later.let_go();
             }
             // Who has looked at something goes on to `idle` all the same: taking each node as it
             // comes would have this core and the caller's fight for it, and for the head of the
@@ -303,7 +307,7 @@ impl Shared {
     }
 
     /// Runs a step, with the post left to somebody else where that is needed.
-    fn run(&self, me: usize, mut step: Step) {
+    fn run(&self, me: usize, mut step: Step) -> Step {
         self.hand_over(me);
         self.began[me].store(self.now() + 1, Relaxed);
         let crew = self.crew.member(me);
@@ -313,7 +317,14 @@ impl Shared {
             false => run::run(&mut step, self.port, host),
         }
         self.began[me].store(0, Relaxed);
-        guard::lock(&self.books).desk.machine.finished(step, self.now());
+        step
+    }
+
+    /// Leaves a step to whoever comes first.
+    fn put_back(&self, step: Step) {
+        let mut books = guard::lock(&self.books);
+        books.steps.push_front(step);
+        self.runnable.store(books.steps.len(), SeqCst);
     }
 
     /// Leaves the post for a while; appoints another worker where there is something left to do.
@@ -327,18 +338,21 @@ impl Shared {
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step has
-    /// to come by, attending or not: the step's end may have let others begin.
-    fn at_desk(&self, me: usize, ran: bool) -> (bool, Option<Step>) {
+    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step tells of its end and takes
+    /// another in one visit: between two, another worker would take what follows, and fetch from this one's cache what it reads.
+    fn at_desk(&self, me: usize, ran: Option<Step>) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
-        if !ran && !due && self.runnable.load(SeqCst) == 0 && !attends {
+        if ran.is_none() && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
         let mut books = guard::lock(&self.books);
-        let mut did = false;
+        let mut did = ran.is_some();
+        if let Some(step) = ran {
+            books.desk.machine.finished(step, self.now());
+        }
         if attends {
-            did = self.conduct(&mut books);
+            did |= self.conduct(&mut books);
         }
         let now = self.now();
         books.desk.machine.tick(now);

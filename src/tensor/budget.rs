@@ -5,7 +5,7 @@
 //! thread, since a core without a runtime knows no tasks; a task that shares its thread gives way a
 //! little more often, which is harmless.
 
-use crate::engine::small::INLINE_NS;
+use crate::engine::limits::INLINE_NS;
 use std::cell::Cell;
 
 /// Values ready at once before a poll gives way.
