@@ -147,7 +147,7 @@ pub(crate) struct Port {
     /// What somebody awaits and is to be looked at before its turn; and whether there is any.
     awaited: Mutex<Vec<NodeLink>>,
     has_awaited: AtomicBool,
-    /// Something is in the intake that no poll will run. A hint, looked at all the time by who attends.
+    /// Something is in the intake that no poll will run. A hint on a line of its own, which who attends looks at all the time.
     hurry: Apart<AtomicBool>,
     pub sources: Sources,
     /// Written at each op by whoever runs it.

@@ -205,6 +205,25 @@ fn what_a_poll_has_run_for_a_nodes_sake_it_takes_back_down_to_what_others_can_re
     }
 }
 
+/// Beside an operand that failed another may not have been looked at: it is the engine's as before.
+#[test]
+fn what_a_failed_poll_has_not_run_stays_with_the_engine() {
+    let port = port();
+    let error = Error::new(ErrorKind::Argument, "test", "failed", Location::caller());
+    let failed = port.given([64].into(), DType::F32, Location::caller(), Err(error));
+    let pending = node(port, Op::Fill(crate::dtype::Scalar::Float(1.0)), &[], 64);
+    pending.completion.set(DETACHED);
+    let mut sum = node(port, Op::Binary(BinaryOp::Add), &[&failed, &pending], 64);
+    drop(pending);
+    let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+    let mut bench = Bench::of_poll(port, backend, 6_000);
+    assert!(bench.run_held(Held::Handle(&sum)) && sum.error().is_some());
+    bench.settle_run(&mut sum);
+    let left: Vec<_> = port.intake.take().collect();
+    assert_eq!(left.len(), 1, "the one that is detached");
+    assert!(left[0].completion.state().has(DETACHED | QUEUED));
+}
+
 /// A worker that leaves small ops to polls looks at once where this says so.
 #[test]
 fn what_no_poll_will_run_is_in_a_hurry_until_the_intake_is_taken() {
@@ -214,13 +233,15 @@ fn what_no_poll_will_run_is_in_a_hurry_until_the_intake_is_taken() {
         drop(port.take_news());
         assert!(!port.is_in_hurry(), "after {what}");
     };
-    let small = node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
+    let small = || node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
+    let _small = small();
     assert!(!port.is_in_hurry(), "a small op");
     let _large = large(port, &[], 1);
     hurries("a large one");
     let _marker = port.enqueue_marker(Location::caller());
     hurries("a marker");
-    port.look_soon(small.link());
+    let awaited = small();
+    port.look_soon(awaited.link());
     hurries("what is awaited and no poll could run");
 }
 

@@ -21,7 +21,7 @@ pub struct CpuOptions {
     streams: usize,
     inline: bool,
     nice: i32,
-    pinned: bool,
+    spread: bool,
     linger: Duration,
     hold_back: Duration,
     watchdog: Option<Duration>,
@@ -42,7 +42,7 @@ impl Default for CpuOptions {
             streams: threads.max(2),
             inline: true,
             nice: 8,
-            pinned: true,
+            spread: true,
             linger: Duration::from_micros(100),
             hold_back: Duration::from_micros(50),
             watchdog: None,
@@ -67,10 +67,9 @@ options! { CpuOptions;
     /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8
     /// by default, 0 switches it off. Linux only.
     nice: i32;
-    /// Whether each compute thread stays on a core of its own, where there are as many threads as
-    /// cores that the process may use; true by default. Where another program computes on some of
-    /// these cores all the time, false is better. Linux only.
-    pinned: bool;
+    /// Whether a compute thread is woken on another core than that of who wakes it; true by default.
+    /// For that the threads' affinity is set, within what it was when they started. Linux only.
+    spread: bool;
     /// How long an idle thread stays awake; 100 us by default. Ten times as long while a call of a
     /// region runs.
     linger: Duration;
@@ -112,7 +111,7 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
     let manner = Manner {
         threads: options.threads,
         nice: options.nice,
-        pinned: options.pinned,
+        spread: options.spread,
         linger: options.linger,
         small_ns: 2_000,
         watchdog: options.watchdog,

@@ -19,7 +19,7 @@ use crate::graph::node::NodeHandle;
 use crate::guard::{self, Later, caught};
 use crate::host::crew::Crew;
 use crate::host::step::Host;
-use crate::host::threads::{keep_to_core, lower_priority};
+use crate::host::threads::{Place, lower_priority};
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
@@ -36,8 +36,8 @@ pub(crate) struct Manner {
     pub threads: usize,
     /// Added to the nice value of compute threads; 0 leaves their priority alone.
     pub nice: i32,
-    /// Threads have a core each, where there are as many.
-    pub pinned: bool,
+    /// A thread is woken on another core than its waker's.
+    pub spread: bool,
     /// How long an idle worker stays awake.
     pub linger: Duration,
     /// Longest step that the engine runs where it takes it up.
@@ -52,7 +52,7 @@ const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
 /// from core to core each time. (An awaited op took 255 ns instead of 130 where a line takes 360 ns there and back.)
 /// What no poll will run does not wait for that.
 const LOOK_AGAIN: Duration = Duration::from_micros(5);
-/// How often in a row where polls run some; a small op is as long at most.
+/// How often in a row where polls run some: about as long as a small op is.
 const LEAVE_TO_SAME: u32 = (INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32).next_power_of_two();
 /// How often in a row at all.
 const LEAVE_AT_MOST: u32 = 32;
@@ -65,9 +65,6 @@ const IN_A_ROW: u32 = 10;
 /// thread on it would wait for the worker to sleep (an exchange of 4 bytes between two processes on two
 /// cores took 15 or 315 us, by how their threads fell).
 const YIELD_EVERY: u32 = 16;
-
-/// How many devices' threads have been placed.
-static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// What the lock guards.
 struct Books {
@@ -89,8 +86,6 @@ struct Shared {
     /// When each worker's step began, in nanoseconds since `epoch`, plus one; 0 while it has none.
     began: Vec<AtomicU64>,
     epoch: Instant,
-    /// On which core the first worker is, counted on from device to device.
-    turn: usize,
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
 }
@@ -99,6 +94,8 @@ struct Shared {
 #[derive(Default)]
 struct Threads {
     list: Mutex<Vec<Option<Thread>>>,
+    /// Of those that have not ended.
+    places: Mutex<Vec<Option<Arc<Place>>>>,
     running: AtomicUsize,
 }
 
@@ -155,7 +152,6 @@ impl Runner for CpuRunner {
                     deadline: AtomicU64::new(u64::MAX),
                     began: (0..self.manner.threads).map(|_| AtomicU64::new(0)).collect(),
                     epoch: Instant::now(),
-                    turn: std::process::id() as usize + TURN.fetch_add(1, Relaxed),
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
                 }
@@ -219,10 +215,31 @@ impl Runner for CpuRunner {
 
 impl Threads {
     fn wake(&self, worker: usize) {
+        if let Some(Some(place)) = lock(&self.places).get(worker) {
+            place.keep_apart();
+        }
         if let Some(Some(thread)) = lock(&self.list).get(worker) {
             thread.unpark();
         }
     }
+
+    fn have_place(&self, worker: usize, place: Option<Arc<Place>>) {
+        let mut places = lock(&self.places);
+        let size = places.len().max(worker + 1);
+        places.resize(size, None);
+        places[worker] = place;
+    }
+
+    /// The thread ends: its number may soon be another's.
+    fn lose_place(&self, worker: usize, place: Option<Arc<Place>>) {
+        // One that was started since has another.
+        if let Some(own) = lock(&self.places).get_mut(worker)
+            && own.as_ref().zip(place.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+        {
+            *own = None;
+        }
+    }
+
     fn wake_all(&self) {
         for thread in lock(&self.list).iter().flatten() {
             thread.unpark();
@@ -246,14 +263,13 @@ impl Shared {
     /// leave its books in doubt, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
         lower_priority(self.manner.nice);
-        if self.manner.pinned {
-            // Another device's first thread, and another process's, is the likeliest to be at work as well.
-            keep_to_core(me + self.turn, self.manner.threads);
-        }
-        while let Err(words) = caught(|| self.work(me)) {
+        let place = self.manner.spread.then(Place::here).flatten().map(Arc::new);
+        self.threads.have_place(me, place.clone());
+        while let Err(words) = caught(|| self.work(me, place.as_deref())) {
             self.port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
             self.end(&mut guard::lock(&self.books));
         }
+        self.threads.lose_place(me, place);
     }
 
     /// Ends everything in the books.
@@ -264,27 +280,29 @@ impl Shared {
     }
 
     /// A worker's life.
-    fn work(&self, me: usize) {
+    fn work(&self, me: usize, place: Option<&Place>) {
         let mut last = Instant::now();
         let mut ran: Option<Step> = None;
+        let mut came = false;
         let mut by_polls = 0;
         let later = Later::begin();
         loop {
-            let (did, step) = self.at_desk(me, ran.take());
-            // A user's things may take their time to go: nobody waits for that.
-            let has_time = !later.has_some();
-            match step {
-                Some(step) if has_time => {
-                    ran = Some(self.run(me, step));
-                    last = Instant::now();
-                    continue;
-                }
-                Some(step) => self.put_back(step),
-                None => {}
+            let (did, step) = self.at_desk(me, came, ran.take());
+            came = step.is_some();
+            if let Some(step) = step {
+                ran = Some(self.run(me, step));
             }
-            if !has_time {
-                self.hand_over(me);
+            if later.has_some() {
+                // A user's things may take their time to go: nobody waits for that.
+                match ran.take() {
+                    Some(step) => guard::lock(&self.books).desk.machine.finished(step, self.now()),
+                    None => self.hand_over(me),
+                }
                 later.let_go();
+            }
+            if came {
+                last = Instant::now();
+                continue;
             }
             // Who has looked at something goes on to `idle` all the same: taking each node as it
             // comes would have this core and the caller's fight for it, and for the head of the
@@ -298,6 +316,9 @@ impl Shared {
             }
             if !self.idle(me, &mut last, &mut by_polls) {
                 return;
+            }
+            if let Some(place) = place {
+                place.go_anywhere();
             }
             if last.elapsed() > self.manner.linger {
                 // It slept: it is awake for a reason.
@@ -320,13 +341,6 @@ impl Shared {
         step
     }
 
-    /// Leaves a step to whoever comes first.
-    fn put_back(&self, step: Step) {
-        let mut books = guard::lock(&self.books);
-        books.steps.push_front(step);
-        self.runnable.store(books.steps.len(), SeqCst);
-    }
-
     /// Leaves the post for a while; appoints another worker where there is something left to do.
     fn hand_over(&self, me: usize) {
         let attendance = &self.port.attendance;
@@ -338,12 +352,13 @@ impl Shared {
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done. Who `ran` a step tells of its end and takes
-    /// another in one visit: between two, another worker would take what follows, and fetch from this one's cache what it reads.
-    fn at_desk(&self, me: usize, ran: Option<Step>) -> (bool, Option<Step>) {
+    /// Looks at what came in, and takes a step. True where anything was done. Who has run a step has to come by, attending
+    /// or not: its end may let others begin. Who `ran` one tells of its end and takes another in one visit: between two, another
+    /// worker would take what follows, and fetch from this one's cache what it reads.
+    fn at_desk(&self, me: usize, has_run: bool, ran: Option<Step>) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
-        if ran.is_none() && !due && self.runnable.load(SeqCst) == 0 && !attends {
+        if !has_run && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
         let mut books = guard::lock(&self.books);
@@ -469,7 +484,8 @@ impl Shared {
                 return false;
             }
             left = if now() == std::mem::replace(ran, now()) { left - 1 } else { LEAVE_TO_SAME };
-            if left == 0 || self.port.is_in_hurry() {
+            let others = self.runnable.load(Relaxed) > 0 || self.crew.has_work();
+            if left == 0 || others || self.port.is_in_hurry() {
                 break;
             }
         }

@@ -1,6 +1,9 @@
-//! What a compute thread asks of the operating system: to give way to the executor's, and to stay on a core.
+//! What compute threads ask of the operating system: to give way to the executor's, and to be woken each on a core of
+//! its own.
 
 #![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How long such a thread keeps its core against one that wakes, where the kernel can be told (Linux 6.12).
 /// By default it was 1.4 ms on two cores (`/proc/PID/task/TID/sched`), whatever the priorities.
@@ -31,64 +34,107 @@ pub(crate) fn lower_priority(nice: i32) {
     let _ = nice;
 }
 
-/// Keeps the calling thread on one of the cores that it may use, the `number`th in turn, where `threads` are to have
-/// one each. Fewer threads than cores go where the system puts them, and so do more. A refusal leaves that as it was.
+/// Which cores a compute thread may use, for who wakes it.
 ///
-/// A thread that another wakes may be put beside it, and while both have run within half a millisecond neither is
-/// moved: with two threads on one of two cores a product of [256, 256] took 3.1 ms instead of 0.09, for what had been
-/// begun there waited for a slice of time.
-pub(crate) fn keep_to_core(number: usize, threads: usize) {
+/// The system puts a thread beside the one that wakes it, and while both have run within half a millisecond it moves
+/// neither: with two threads on one of two cores a product of [256, 256] took 3.1 ms instead of 0.09, for what had been
+/// begun there waited for a slice of time. So the thread is kept off its waker's core until it is awake. (Not for
+/// good: what a user's op starts would be kept with it, and beside a caller that goes on working the thread would
+/// wait while another core is idle.)
+pub(crate) struct Place {
     #[cfg(target_os = "linux")]
-    // SAFETY: plain system calls on the calling thread, with places of the size that they are told; zeros are a
-    // set of cores.
-    unsafe {
-        const SIZE: usize = size_of::<libc::cpu_set_t>();
-        let mut may: libc::cpu_set_t = std::mem::zeroed();
-        let known = libc::sched_getaffinity(0, SIZE, &raw mut may) == 0;
-        if known && threads > 1 && libc::CPU_COUNT(&may) as usize == threads {
-            let mut cores = (0..8 * SIZE).filter(|&core| libc::CPU_ISSET(core, &may));
-            if let Some(core) = cores.nth(number % threads) {
-                let mut own: libc::cpu_set_t = std::mem::zeroed();
-                libc::CPU_SET(core, &mut own);
-                libc::sched_setaffinity(0, SIZE, &raw const own);
+    thread: libc::pid_t,
+    #[cfg(target_os = "linux")]
+    cores: libc::cpu_set_t,
+    /// It is kept off a core.
+    is_apart: AtomicBool,
+}
+
+#[cfg(target_os = "linux")]
+const SET: usize = size_of::<libc::cpu_set_t>();
+
+impl Place {
+    /// The calling thread's, where there is more than one core and the system tells.
+    pub fn here() -> Option<Place> {
+        #[cfg(target_os = "linux")]
+        // SAFETY: plain system calls on the calling thread, with a place of the size that they are told; zeros are a set.
+        unsafe {
+            let mut cores: libc::cpu_set_t = std::mem::zeroed();
+            let known = libc::sched_getaffinity(0, SET, &raw mut cores) == 0 && libc::CPU_COUNT(&cores) > 1;
+            let thread = libc::syscall(libc::SYS_gettid) as libc::pid_t;
+            known.then_some(Place { thread, cores, is_apart: AtomicBool::new(false) })
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+
+    /// Keeps the thread, which has not ended, off the caller's core. A refusal leaves it where it was.
+    pub fn keep_apart(&self) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: plain system calls, with a set of the size that they are told; the core is one of a set's.
+        unsafe {
+            let core = libc::sched_getcpu();
+            if core < 0 || core as usize >= 8 * SET {
+                return;
+            }
+            let mut others = self.cores;
+            libc::CPU_CLR(core as usize, &mut others);
+            if libc::CPU_COUNT(&others) > 0 {
+                self.is_apart.store(true, Relaxed);
+                libc::sched_setaffinity(self.thread, SET, &raw const others);
             }
         }
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (number, threads);
+
+    /// For the thread itself, once it is awake: it may be moved anywhere again.
+    pub fn go_anywhere(&self) {
+        #[cfg(target_os = "linux")]
+        if self.is_apart.load(Relaxed) {
+            self.is_apart.store(false, Relaxed);
+            // SAFETY: a plain system call on the calling thread, with a set of the size that it is told.
+            unsafe { libc::sched_setaffinity(0, SET, &raw const self.cores) };
+        }
+    }
 }
 
 #[cfg(all(test, target_os = "linux", not(futensor_loom)))]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Barrier};
 
     /// The cores that the calling thread may use.
     fn cores() -> Vec<usize> {
         // SAFETY: a plain system call with a place of the size that it is told; zeros are a set of cores.
         unsafe {
             let mut may: libc::cpu_set_t = std::mem::zeroed();
-            assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut may), 0);
-            (0..8 * size_of::<libc::cpu_set_t>()).filter(|&core| libc::CPU_ISSET(core, &may)).collect()
+            assert_eq!(libc::sched_getaffinity(0, SET, &raw mut may), 0);
+            (0..8 * SET).filter(|&core| libc::CPU_ISSET(core, &may)).collect()
         }
     }
 
     #[test]
-    fn as_many_threads_as_cores_have_one_each_and_others_go_anywhere() {
+    fn who_is_woken_is_off_its_wakers_core_until_it_is_awake() {
         let all = cores();
-        let kept = |number, threads| {
-            let run = move || {
-                keep_to_core(number, threads);
-                cores()
-            };
-            std::thread::spawn(run).join().unwrap()
-        };
-        for (number, core) in all.iter().enumerate() {
-            assert_eq!(kept(number, all.len()), [*core]);
-            assert_eq!(kept(number + all.len(), all.len()), [*core], "in turn");
-            assert_eq!(kept(number, all.len() + 1), all);
+        if all.len() < 2 {
+            return;
         }
-        if all.len() > 2 {
-            assert_eq!(kept(0, all.len() - 1), all);
-        }
+        let turn = Arc::new(Barrier::new(2));
+        let (tell, told) = std::sync::mpsc::channel();
+        let woken = std::thread::spawn({
+            let turn = turn.clone();
+            move || {
+                let place = Arc::new(Place::here().expect("a place"));
+                tell.send(place.clone()).expect("a waker");
+                turn.wait();
+                let apart = cores();
+                place.go_anywhere();
+                (apart, cores())
+            }
+        });
+        told.recv().expect("a place").keep_apart();
+        turn.wait();
+        let (apart, after) = woken.join().expect("no panic");
+        assert_eq!(apart.len(), all.len() - 1, "{apart:?} of {all:?}");
+        assert_eq!(after, all);
     }
 }

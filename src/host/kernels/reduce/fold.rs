@@ -38,7 +38,7 @@ pub(in super::super) trait Fold: 'static {
     fn end(acc: Self::Acc, mean: Option<usize>) -> Self::Out;
     /// Whether it is computed in whole numbers.
     const WHOLE: bool;
-    /// Whether a block is folded by lanes, so that several can be in turn.
+    /// Whether a block is folded by lanes, so that a short one can do with fewer.
     const BY_LANES: bool = true;
     /// The result of a block.
     #[inline(always)]
