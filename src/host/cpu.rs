@@ -67,7 +67,7 @@ options! { CpuOptions;
     /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8
     /// by default, 0 switches it off. Linux only.
     nice: i32;
-    /// Whether a compute thread is woken on another core than that of who wakes it; true by default.
+    /// Whether a compute thread that another one wakes begins on another core; true by default.
     /// For that the threads' affinity is set, within what it was when they started. Linux only.
     spread: bool;
     /// How long an idle thread stays awake; 100 us by default. Ten times as long while a call of a

@@ -19,7 +19,7 @@ use crate::graph::node::NodeHandle;
 use crate::guard::{self, Later, caught};
 use crate::host::crew::Crew;
 use crate::host::step::Host;
-use crate::host::threads::{Place, lower_priority};
+use crate::host::threads::{Place, Threads, lower_priority};
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
@@ -27,7 +27,6 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// How the workers behave.
@@ -36,7 +35,7 @@ pub(crate) struct Manner {
     pub threads: usize,
     /// Added to the nice value of compute threads; 0 leaves their priority alone.
     pub nice: i32,
-    /// A thread is woken on another core than its waker's.
+    /// A worker that is woken by another begins on another core.
     pub spread: bool,
     /// How long an idle worker stays awake.
     pub linger: Duration,
@@ -53,7 +52,7 @@ const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
 /// What no poll will run does not wait for that.
 const LOOK_AGAIN: Duration = Duration::from_micros(5);
 /// How often in a row where polls run some: about as long as a small op is.
-const LEAVE_TO_SAME: u32 = (INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32).next_power_of_two();
+const LEAVE_TO_SAME: u32 = INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32;
 /// How often in a row at all.
 const LEAVE_AT_MOST: u32 = 32;
 
@@ -88,15 +87,6 @@ struct Shared {
     epoch: Instant,
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
-}
-
-/// The threads, as those who wake them see them.
-#[derive(Default)]
-struct Threads {
-    list: Mutex<Vec<Option<Thread>>>,
-    /// Of those that have not ended.
-    places: Mutex<Vec<Option<Arc<Place>>>>,
-    running: AtomicUsize,
 }
 
 /// Owner of a CPU device's threads.
@@ -213,40 +203,6 @@ impl Runner for CpuRunner {
     }
 }
 
-impl Threads {
-    fn wake(&self, worker: usize) {
-        if let Some(Some(place)) = lock(&self.places).get(worker) {
-            place.keep_apart();
-        }
-        if let Some(Some(thread)) = lock(&self.list).get(worker) {
-            thread.unpark();
-        }
-    }
-
-    fn have_place(&self, worker: usize, place: Option<Arc<Place>>) {
-        let mut places = lock(&self.places);
-        let size = places.len().max(worker + 1);
-        places.resize(size, None);
-        places[worker] = place;
-    }
-
-    /// The thread ends: its number may soon be another's.
-    fn lose_place(&self, worker: usize, place: Option<Arc<Place>>) {
-        // One that was started since has another.
-        if let Some(own) = lock(&self.places).get_mut(worker)
-            && own.as_ref().zip(place.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
-        {
-            *own = None;
-        }
-    }
-
-    fn wake_all(&self) {
-        for thread in lock(&self.list).iter().flatten() {
-            thread.unpark();
-        }
-    }
-}
-
 impl Shared {
     fn now(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
@@ -255,7 +211,7 @@ impl Shared {
     /// Wakes sleeping workers to a large step.
     fn call_help(&self) {
         while let Some(worker) = self.port.attendance.unpark_any() {
-            self.threads.wake(worker);
+            self.threads.wake_apart(worker);
         }
     }
 
@@ -348,7 +304,7 @@ impl Shared {
         let more = self.runnable.load(SeqCst) > 0
             || left && (self.port.has_news() || self.deadline.load(Relaxed) != u64::MAX);
         if more && let Some(other) = attendance.unpark_any() {
-            self.threads.wake(other);
+            self.threads.wake_apart(other);
         }
     }
 

@@ -3,7 +3,10 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::{Mutex, lock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::Thread;
 
 /// How long such a thread keeps its core against one that wakes, where the kernel can be told (Linux 6.12).
 /// By default it was 1.4 ms on two cores (`/proc/PID/task/TID/sched`), whatever the priorities.
@@ -97,10 +100,59 @@ impl Place {
     }
 }
 
+/// The threads, as those who wake them see them.
+#[derive(Default)]
+pub(super) struct Threads {
+    pub list: Mutex<Vec<Option<Thread>>>,
+    /// Of those that have not ended.
+    places: Mutex<Vec<Option<Arc<Place>>>>,
+    pub running: AtomicUsize,
+}
+
+impl Threads {
+    pub fn wake(&self, worker: usize) {
+        if let Some(Some(thread)) = lock(&self.list).get(worker) {
+            thread.unpark();
+        }
+    }
+
+    /// For a worker that goes on working: on another core. A caller that is about to await leaves its own to whom it wakes,
+    /// which is sooner there: an op began 5 us after its call, and 57 where another core had to wake for it.
+    pub fn wake_apart(&self, worker: usize) {
+        if let Some(Some(place)) = lock(&self.places).get(worker) {
+            place.keep_apart();
+        }
+        self.wake(worker);
+    }
+
+    pub fn have_place(&self, worker: usize, place: Option<Arc<Place>>) {
+        let mut places = lock(&self.places);
+        let size = places.len().max(worker + 1);
+        places.resize(size, None);
+        places[worker] = place;
+    }
+
+    /// The thread ends: its number may soon be another's.
+    pub fn lose_place(&self, worker: usize, place: Option<Arc<Place>>) {
+        // One that was started since has another.
+        if let Some(own) = lock(&self.places).get_mut(worker)
+            && own.as_ref().zip(place.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+        {
+            *own = None;
+        }
+    }
+
+    pub fn wake_all(&self) {
+        for thread in lock(&self.list).iter().flatten() {
+            thread.unpark();
+        }
+    }
+}
+
 #[cfg(all(test, target_os = "linux", not(futensor_loom)))]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Barrier};
+    use std::sync::Barrier;
 
     /// The cores that the calling thread may use.
     fn cores() -> Vec<usize> {
