@@ -30,7 +30,7 @@ pub(crate) fn contained(code: impl FnOnce()) {
 
 /// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every
 /// lock: one may own an await of the very value that it waits for, or a permit. So those that a
-/// thread comes to while it [holds a lock](lock) are woken when it lets that go.
+/// thread comes to while it [holds a lock](lock) are woken when it lets that go: see [`Woken`].
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         let mut waker = Some(waker);
@@ -58,7 +58,7 @@ thread_local! {
     /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go
     /// at once.
     static LATER: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
-    /// Who is to be woken once this thread has let go of the lock that it holds, where it holds one.
+    /// Who is to be woken later, where this thread puts that off.
     static WOKEN: RefCell<Option<SmallVec<[Waker; 2]>>> = const { RefCell::new(None) };
 }
 
@@ -142,22 +142,29 @@ impl<T> DerefMut for Locked<'_, T> {
     }
 }
 
-/// While it lives, this thread puts wakers off.
-struct Woken;
+/// While it lives, this thread puts wakers off. Nothing of a user's may run meanwhile, that could wait for one of them.
+pub(crate) struct Woken(bool);
 
 impl Woken {
-    fn begin() -> Woken {
+    pub fn begin() -> Woken {
         WOKEN.with_borrow_mut(|woken| {
-            debug_assert!(woken.is_none(), "one lock at a time");
+            let outermost = woken.is_none();
             woken.get_or_insert_default();
-        });
-        Woken
+            Woken(outermost)
+        })
+    }
+
+    /// Ends it: who is to be woken, by the caller. Nobody, where another is around it.
+    pub fn end(mut self) -> SmallVec<[Waker; 2]> {
+        if std::mem::take(&mut self.0) { WOKEN.take().unwrap_or_default() } else { SmallVec::new() }
     }
 }
 
 impl Drop for Woken {
     fn drop(&mut self) {
-        wake_all(WOKEN.take().into_iter().flatten());
+        if self.0 {
+            wake_all(WOKEN.take().into_iter().flatten());
+        }
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) trait Runner: Send + Sync {
     fn run_inline(&self, _port: &'static Port, _node: &mut NodeHandle, _limit_ns: u32) -> bool {
         false
     }
+    /// The calling thread has begun to wait for a value of the device's, and is likely to sleep.
+    fn awaits(&self) {}
     /// Whoever drives the device runs what is put to its [`Sources`]; else threads do.
     fn polls_sources(&self) -> bool {
         false

@@ -247,7 +247,17 @@ fn run_call(
 }
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
-pub(crate) fn run(step: &mut Step, port: &Port, mut backend: impl Immediate) {
+pub(crate) fn run(step: &mut Step, port: &Port, backend: impl Immediate) {
+    let (results, began) = compute_step(step, port, backend);
+    publish(step, results, port, began);
+}
+
+/// Runs a step: what it came to, for [`publish`], and when it began, where somebody records.
+pub(crate) fn compute_step(
+    step: &Step,
+    port: &Port,
+    mut backend: impl Immediate,
+) -> (Results, Option<Instant>) {
     let _span = super::events::step(&port.name, step);
     let began = port.recordings.now();
     let inputs = step.inputs();
@@ -263,7 +273,7 @@ pub(crate) fn run(step: &mut Step, port: &Port, mut backend: impl Immediate) {
             results
         }
     };
-    publish(step, results, port, began);
+    (results, began)
 }
 
 /// Completes a step's nodes with their results, and lets go of what they were made from.

@@ -137,10 +137,11 @@ impl Crew {
     }
 
     /// Runs something whose kernels come in a row: helpers had better stay awake.
-    pub fn in_a_row(&self, run: impl FnOnce()) {
+    pub fn in_a_row<R>(&self, run: impl FnOnce() -> R) -> R {
         self.rows.fetch_add(1, Ordering::Relaxed);
-        run();
+        let made = run();
         self.rows.fetch_sub(1, Ordering::Relaxed);
+        made
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod cpu;
 pub(crate) mod crew;
+mod errands;
 pub(crate) mod kernels;
 pub(crate) mod runner;
 pub(crate) mod simulated;

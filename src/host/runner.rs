@@ -16,10 +16,11 @@ use crate::engine::small::{Bench, Held};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
-use crate::guard::{self, Later, caught};
+use crate::guard::{self, Later, Woken, caught};
 use crate::host::crew::Crew;
+use crate::host::errands::Errands;
 use crate::host::step::Host;
-use crate::host::threads::{Place, Threads, lower_priority};
+use crate::host::threads::{self, Place, Threads, lower_priority};
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
@@ -87,6 +88,7 @@ struct Shared {
     epoch: Instant,
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
+    errands: Arc<Errands>,
 }
 
 /// Owner of a CPU device's threads.
@@ -94,6 +96,7 @@ pub(crate) struct CpuRunner {
     manner: Manner,
     memory: Arc<Memory>,
     threads: Arc<Threads>,
+    errands: Arc<Errands>,
     abandoned: Arc<AtomicBool>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
@@ -104,6 +107,7 @@ impl CpuRunner {
             manner,
             memory,
             threads: Arc::new(Threads::default()),
+            errands: Arc::new(Errands::new(manner.threads)),
             abandoned: Arc::new(AtomicBool::new(false)),
             shared: Mutex::new(None),
         }
@@ -144,6 +148,7 @@ impl Runner for CpuRunner {
                     epoch: Instant::now(),
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
+                    errands: self.errands.clone(),
                 }
             })
         });
@@ -191,6 +196,10 @@ impl Runner for CpuRunner {
             bench.settle()
         }
         done
+    }
+
+    fn awaits(&self) {
+        self.errands.awaits_on(threads::core());
     }
 
     fn trim(&self) -> usize {
@@ -286,14 +295,18 @@ impl Shared {
     /// Runs a step, with the post left to somebody else where that is needed.
     fn run(&self, me: usize, mut step: Step) -> Step {
         self.hand_over(me);
+        self.errands.busy(me);
         self.began[me].store(self.now() + 1, Relaxed);
         let crew = self.crew.member(me);
         let host = Host { memory: &self.memory, parallel: &crew, inline_values: true };
-        match step.is_call() {
-            true => self.crew.in_a_row(|| run::run(&mut step, self.port, host)),
-            false => run::run(&mut step, self.port, host),
-        }
+        let (results, began) = match step.is_call() {
+            true => self.crew.in_a_row(|| run::compute_step(&step, self.port, host)),
+            false => run::compute_step(&step, self.port, host),
+        };
+        let woken = Woken::begin();
+        run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
+        self.errands.wake(me, threads::core, woken);
         step
     }
 
@@ -317,6 +330,7 @@ impl Shared {
         if !has_run && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
+        let woken = Woken::begin();
         let mut books = guard::lock(&self.books);
         let mut did = ran.is_some();
         if let Some(step) = ran {
@@ -331,6 +345,8 @@ impl Shared {
         // What is left of a batch is due at once, whoever comes to attend.
         let left_over = (!books.desk.is_clear()).then_some(0);
         self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+        drop(books);
+        self.errands.wake(me, threads::core, woken);
         (did, step)
     }
 
@@ -376,7 +392,9 @@ impl Shared {
         };
         let mut rounds = 0u32;
         let mut kept_up: Option<Instant> = None;
+        let idle = self.errands.idle(me, threads::core());
         loop {
+            idle.look();
             let attends = attendance.attend(me);
             if something(attends) {
                 return true;
@@ -404,8 +422,11 @@ impl Shared {
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(YIELD_EVERY) {
                 std::thread::yield_now();
+                idle.is_on(threads::core());
             }
         }
+        drop(idle);
+        self.errands.busy(me);
         attendance.park(me);
         attendance.leave(me);
         // Whatever was pushed or offered before the two lines above is seen by the next two.

@@ -37,6 +37,15 @@ pub(crate) fn lower_priority(nice: i32) {
     let _ = nice;
 }
 
+/// The core on which the calling thread runs just now, where the system tells.
+pub(super) fn core() -> Option<usize> {
+    // SAFETY: a plain system call, without operands.
+    #[cfg(target_os = "linux")]
+    return usize::try_from(unsafe { libc::sched_getcpu() }).ok();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 /// Which cores a compute thread may use, for who wakes it.
 ///
 /// The system puts a thread beside the one that wakes it, and while both have run within half a millisecond it moves
@@ -74,17 +83,15 @@ impl Place {
     /// Keeps the thread, which has not ended, off the caller's core. A refusal leaves it where it was.
     pub fn keep_apart(&self) {
         #[cfg(target_os = "linux")]
-        // SAFETY: plain system calls, with a set of the size that they are told; the core is one of a set's.
-        unsafe {
-            let core = libc::sched_getcpu();
-            if core < 0 || core as usize >= 8 * SET {
-                return;
-            }
+        if let Some(core) = core().filter(|&core| core < 8 * SET) {
             let mut others = self.cores;
-            libc::CPU_CLR(core as usize, &mut others);
-            if libc::CPU_COUNT(&others) > 0 {
+            // SAFETY: plain system calls, with a set of the size that they are told; the core is one of a set's.
+            unsafe { libc::CPU_CLR(core, &mut others) };
+            // SAFETY: as above.
+            if unsafe { libc::CPU_COUNT(&others) } > 0 {
                 self.is_apart.store(true, Relaxed);
-                libc::sched_setaffinity(self.thread, SET, &raw const others);
+                // SAFETY: as above.
+                unsafe { libc::sched_setaffinity(self.thread, SET, &raw const others) };
             }
         }
     }

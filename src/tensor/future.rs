@@ -241,6 +241,7 @@ impl TensorFuture {
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_ended(cx, counted);
         }
+        port_of(node).runner.awaits();
         if !before.has(AWAITED) && before.phase() == Phase::Pending {
             // It may be held back: not any more.
             port_of(node).look_soon(node.link());
