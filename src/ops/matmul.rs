@@ -36,13 +36,6 @@ pub(crate) fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
     Some((out, full))
 }
 
-/// Most rows for which a weight is packed: with more, what the library spends on its own packing is
-/// little ([256, 384] by a packed [384, 1536] took 975 us on two threads, by the library 1,075;
-/// [4096, 384] as long as by the library).
-const ROWS_MAX: usize = 256;
-/// Most bytes of a transposed weight that is packed whatever the rows: the library packs such a one
-/// element by element, which shows up to there (see `TURN_MAX` of its kernel).
-const TURNED_MAX: usize = 4 << 20;
 /// Most rows of halves, which are widened at each call.
 const HALF_ROWS_MAX: usize = 32;
 /// A weight is packed when it is used for the third time in a row, as it was and in the same view:
@@ -65,10 +58,7 @@ fn may_be_packed(a: &View<'_>, b: &View<'_>) -> bool {
         return false;
     }
     let (m, steps) = (a.numel() / k, [b.strides[0], b.strides[1]]);
-    let pays = match a.dtype {
-        DType::F32 => m <= ROWS_MAX || steps[0] == 1 && steps[1] != 1 && 4 * k * n <= TURNED_MAX,
-        _ => m <= HALF_ROWS_MAX,
-    };
+    let pays = a.dtype == DType::F32 || m <= HALF_ROWS_MAX;
     pays && matmul::can_be_packed(a.dtype, [m, k, n], steps)
 }
 
