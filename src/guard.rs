@@ -30,7 +30,7 @@ pub(crate) fn contained(code: impl FnOnce()) {
 
 /// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every
 /// lock: one may own an await of the very value that it waits for, or a permit. So those that a
-/// thread comes to while it [holds a lock](lock) are woken when it lets that go: see [`Woken`].
+/// thread comes to while it [holds a lock](lock), or [puts them off](Woken), are woken after that.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         let mut waker = Some(waker);
@@ -116,7 +116,7 @@ impl Drop for Later {
 }
 
 /// A lock under which much is done that ends in something of a user's: wakers are woken, and things
-/// dropped, once it is let go. For one lock at a time.
+/// dropped, once it is let go, and whatever else puts them off has ended.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
     let (later, woken) = (Later::begin(), Woken::begin());
     Locked { guard: sync::lock(mutex), _woken: woken, _later: later }

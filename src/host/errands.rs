@@ -68,7 +68,7 @@ impl Errands {
         idle
     }
 
-    /// This worker sleeps, or begins with something of its own: nobody is to wait for it.
+    /// This worker sleeps, or does what may take long: nobody is to wait for it.
     pub fn busy(&self, me: usize) {
         self.workers[me].core.store(NONE, Relaxed);
     }
@@ -102,16 +102,21 @@ impl Errands {
             is_left = is_left || worker.take_on(wakers);
             std::hint::spin_loop();
         }
-        // It may not run at all just now. What others have left there is woken with it.
+        // It does not run just now: until it says again where it is nobody waits for it. What others have left there is
+        // woken with this.
+        worker.core.store(NONE, Relaxed);
         if is_left {
-            *wakers = worker.take();
+            while let Some(waker) = worker.next() {
+                wakers.push(waker);
+            }
         }
     }
 }
 
 impl Worker {
     fn take_on(&self, wakers: &mut Wakers) -> bool {
-        let mut left = lock(&self.left);
+        // Who holds the lock may be off its core.
+        let Ok(mut left) = self.left.try_lock() else { return false };
         if left.is_idle {
             left.wakers.append(wakers);
             self.is_some.store(true, Relaxed);
@@ -119,35 +124,56 @@ impl Worker {
         left.is_idle
     }
 
-    fn take(&self) -> Wakers {
+    /// One at a time: who is woken may have this very core, and those after it are taken back then.
+    fn next(&self) -> Option<Waker> {
         let mut left = lock(&self.left);
-        self.is_some.store(false, Relaxed);
-        std::mem::take(&mut left.wakers)
+        let waker = (!left.wakers.is_empty()).then(|| left.wakers.remove(0));
+        self.is_some.store(!left.wakers.is_empty(), Relaxed);
+        waker
     }
 }
 
 /// A worker, while it has nothing to do.
 pub(super) struct Idle<'a>(&'a Worker);
 
-impl Idle<'_> {
+impl<'a> Idle<'a> {
     /// It may have been moved.
     pub fn is_on(&self, core: Option<usize>) {
         self.0.core.store(core.unwrap_or(NONE), Relaxed);
     }
 
-    /// Wakes whom others have left to it.
+    /// Others have left somebody to it, to be woken.
     #[inline]
-    pub fn look(&self) {
-        if self.0.is_some.load(Relaxed) {
-            wake_all(self.0.take());
-        }
+    pub fn is_asked(&self) -> bool {
+        self.0.is_some.load(Relaxed)
+    }
+
+    /// It is idle no more: who was left to it, if anybody was.
+    pub fn end(self) -> Option<LeftTo<'a>> {
+        let worker = self.0;
+        std::mem::forget(self);
+        let mut left = lock(&worker.left);
+        left.is_idle = false;
+        (!left.wakers.is_empty()).then(|| LeftTo(worker))
     }
 }
 
+/// Where the engine panics: nobody is forgotten.
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
         lock(&self.0.left).is_idle = false;
-        wake_all(self.0.take());
+        drop(LeftTo(self.0));
+    }
+}
+
+/// Those who were left to a worker that is idle no more: they are woken as it goes.
+pub(super) struct LeftTo<'a>(&'a Worker);
+
+impl Drop for LeftTo<'_> {
+    fn drop(&mut self) {
+        while let Some(waker) = self.0.next() {
+            wake_all([waker]);
+        }
     }
 }
 
@@ -195,7 +221,8 @@ mod tests {
             let other = scope.spawn(|| {
                 while !is_over.load(Relaxed) {
                     let idle = errands.idle(1, Some(7));
-                    (0..100).for_each(|_| idle.look());
+                    (0..100).any(|_| idle.is_asked());
+                    drop(idle.end());
                 }
             });
             let other = other.thread().id();
@@ -223,9 +250,12 @@ mod tests {
         let mut wakers = Wakers::from_iter([Waker::from(sleeper.clone())]);
         assert!(errands.workers[1].take_on(&mut wakers));
         assert!(wakers.is_empty());
+        assert!(idle.is_asked());
+        let left = idle.end().expect("somebody");
         assert_eq!(sleeper.times(), 0);
-        drop(idle);
+        drop(left);
         assert_eq!(sleeper.times(), 1);
+        assert!(errands.idle(1, Some(7)).end().is_none());
         wakers.push(Waker::from(sleeper.clone()));
         assert!(!errands.workers[1].take_on(&mut wakers), "it has gone");
         assert_eq!(wakers.len(), 1);
@@ -248,7 +278,7 @@ mod tests {
             errands.awaits_on(Some(core));
             wakes_here(&errands);
         }
-        drop(elsewhere);
+        assert!(elsewhere.end().is_none());
         errands.busy(1);
         wakes_here(&errands);
     }

@@ -15,10 +15,10 @@ use crate::engine::run;
 use crate::engine::small::{Bench, Held};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::NodeHandle;
+use crate::graph::node::{NodeHandle, free};
 use crate::guard::{self, Later, Woken, caught};
 use crate::host::crew::Crew;
-use crate::host::errands::Errands;
+use crate::host::errands::{Errands, Idle};
 use crate::host::step::Host;
 use crate::host::threads::{self, Place, Threads, lower_priority};
 use crate::memory::Memory;
@@ -264,6 +264,7 @@ impl Shared {
                     Some(step) => guard::lock(&self.books).desk.machine.finished(step, self.now()),
                     None => self.hand_over(me),
                 }
+                self.errands.busy(me);
                 later.let_go();
             }
             if came {
@@ -280,7 +281,15 @@ impl Shared {
             if did {
                 last = Instant::now();
             }
-            if !self.idle(me, &mut last, &mut by_polls) {
+            let idle = self.errands.idle(me, threads::core());
+            let found = self.idle(me, &idle, &mut last, &mut by_polls);
+            if let Some(wakers) = idle.end() {
+                // A waker is a user's, and may wait for what somebody has to look at. What it drops goes on the next round.
+                self.hand_over(me);
+                drop(wakers);
+                continue;
+            }
+            if !found && !self.sleep(me) {
                 return;
             }
             if let Some(place) = place {
@@ -305,9 +314,10 @@ impl Shared {
             false => run::compute_step(&step, self.port, host),
         };
         let woken = Woken::begin();
-        run::publish(&mut step, results, self.port, began);
+        let freed = run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
         self.errands.wake(me, threads::core, woken);
+        free(freed);
         step
     }
 
@@ -382,28 +392,28 @@ impl Shared {
         step
     }
 
-    /// Stays awake for a moment, then sleeps. False where the thread is to end. `by_polls` is how many small ops polls had
-    /// run when this worker last looked.
-    fn idle(&self, me: usize, last: &mut Instant, by_polls: &mut u64) -> bool {
+    /// There is something for a worker to do, whether it attends or not.
+    fn has_something(&self, attends: bool) -> bool {
+        self.runnable.load(SeqCst) > 0
+            || self.crew.has_work()
+            || attends && self.deadline.load(Relaxed) <= self.now()
+    }
+
+    /// Stays awake for a moment; true where there is something to do, be it to wake whom others have left to it.
+    /// `by_polls` is how many small ops polls had run when this worker last looked.
+    fn idle(&self, me: usize, idle: &Idle<'_>, last: &mut Instant, by_polls: &mut u64) -> bool {
         let attendance = &self.port.attendance;
-        let something = |attends: bool| {
-            self.runnable.load(SeqCst) > 0
-                || self.crew.has_work()
-                || attends && self.deadline.load(Relaxed) <= self.now()
-        };
         let mut rounds = 0u32;
         let mut kept_up: Option<Instant> = None;
-        let idle = self.errands.idle(me, threads::core());
         loop {
-            idle.look();
             let attends = attendance.attend(me);
-            if something(attends) {
+            if idle.is_asked() || self.has_something(attends) {
                 return true;
             }
             let looks = attends
                 && (self.port.is_in_hurry() || kept_up.is_none_or(|at: Instant| at.elapsed() >= LOOK_AGAIN));
             if looks && self.port.has_news() {
-                if self.leave_to_poll(by_polls) {
+                if self.leave_to_poll(idle, by_polls) {
                     return true;
                 }
                 // Polls keep up. They push, so somebody has to stay awake, or they would have to
@@ -414,7 +424,7 @@ impl Shared {
             let held = attends && self.deadline.load(Relaxed) != u64::MAX;
             let times = if self.crew.is_awake() { IN_A_ROW } else { 1 };
             if !held && last.elapsed() > self.manner.linger * times {
-                break;
+                return false;
             }
             for _ in 0..8 {
                 std::hint::spin_loop();
@@ -426,12 +436,16 @@ impl Shared {
                 idle.is_on(threads::core());
             }
         }
-        drop(idle);
+    }
+
+    /// Sleeps until it is woken. False where the thread is to end.
+    fn sleep(&self, me: usize) -> bool {
+        let attendance = &self.port.attendance;
         self.errands.busy(me);
         attendance.park(me);
         attendance.leave(me);
         // Whatever was pushed or offered before the two lines above is seen by the next two.
-        if self.port.has_news() || something(false) {
+        if self.port.has_news() || self.has_something(false) {
             attendance.unpark(me);
             return true;
         }
@@ -446,7 +460,7 @@ impl Shared {
 
     /// A poll may be about to claim what has just come in, or be running it: leaves it alone for a moment, and longer
     /// where polls have run some since the last time, `ran` by then. True where there is something to look at after that.
-    fn leave_to_poll(&self, ran: &mut u64) -> bool {
+    fn leave_to_poll(&self, idle: &Idle<'_>, ran: &mut u64) -> bool {
         // What is in a hurry, no poll runs.
         if !self.port.inline || self.port.is_in_hurry() {
             return true;
@@ -462,7 +476,7 @@ impl Shared {
                 return false;
             }
             left = if now() == std::mem::replace(ran, now()) { left - 1 } else { LEAVE_TO_SAME };
-            let others = self.runnable.load(Relaxed) > 0 || self.crew.has_work();
+            let others = self.runnable.load(Relaxed) > 0 || self.crew.has_work() || idle.is_asked();
             if left == 0 || others || self.port.is_in_hurry() {
                 break;
             }

@@ -23,6 +23,8 @@ pub fn add(laws: &mut Laws) {
         giving_up_many_ops_of_one_value_costs_each_its_own);
     promises!(laws, 8, &[Kind::CpuWithoutInline];
         a_waker_that_takes_long_keeps_no_step_waiting);
+    promises!(laws, 8, &[Kind::Cpu];
+        a_waker_may_wait_for_what_it_asks_of_the_device);
     promises!(laws, 10, ALL;
         a_waker_may_own_an_await_of_the_value_that_it_waits_for
         a_waker_may_drop_an_await_of_its_value_as_it_is_cloned);
@@ -281,6 +283,31 @@ fn a_waker_that_takes_long_keeps_no_step_waiting(kind: Kind) {
     seen.recv().expect("the waker saw the end of the chain");
     assert_eq!(block_on(small).unwrap().dims(), [1]);
     block_on(busy).unwrap();
+}
+
+/// Whichever thread calls it: another looks at what comes in meanwhile.
+fn a_waker_may_wait_for_what_it_asks_of_the_device(kind: Kind) {
+    let device = kind.device_with(|options| options.threads(2));
+    let x = device.rand([1 << 18]);
+    block_on(x.wait_to_read()).unwrap();
+    for _ in 0..300 {
+        let (tell, seen) = mpsc::channel();
+        let asks = does({
+            let x = x.clone();
+            move || {
+                let y = &x + 1.0;
+                until(|| y.is_ready());
+                tell.send(()).unwrap();
+            }
+        });
+        // Two threads compute it, and who of them wakes depends on where this one sleeps.
+        let mut step = x.exp();
+        if polled(&mut step, &asks) {
+            continue;
+        }
+        seen.recv().expect("the waker saw the end of what it asked for");
+        block_on(step).unwrap();
+    }
 }
 
 fn a_source_that_takes_long_keeps_nothing_else_waiting(kind: Kind) {

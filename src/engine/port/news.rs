@@ -20,8 +20,13 @@ const TAKEN_BACK_MAX: usize = 16;
 impl Port {
     /// Asks the engine to look at a node (again). Nothing where it is asked already.
     pub fn look(&'static self, node: NodeLink) {
-        if !node.completion.set(QUEUED).has(QUEUED) {
+        let before = node.completion.set(QUEUED);
+        if !before.has(QUEUED) {
             self.push(Queued(node));
+        }
+        // What is in the books may wait for its end.
+        if before.is_complete() {
+            self.hurry(true);
         }
     }
 

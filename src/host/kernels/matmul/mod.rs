@@ -237,7 +237,7 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
             // SAFETY: the piece lies within the output, and no other part writes it; a and b are
             // valid at all their indices.
             let call = |b| unsafe { gemm_piece(o, a, b, sizes, from > 0) };
-            let bytes = cols.len() * deep * size_of::<T>();
+            let bytes = cols.len() * p.k * size_of::<T>();
             let pays = b.cols != 1 && cols.len() > 1 && rows.len() > 1 && bytes <= TURN_MAX;
             if b.rows == 1 && (pays || p.as_packed && is_few(rows.len(), cols.len())) {
                 // SAFETY: b is valid over these rows and columns.
