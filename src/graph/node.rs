@@ -17,7 +17,8 @@ use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::{Layout, Shape};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 use smallvec::SmallVec;
-use std::{any::Any, cell::Cell, mem::MaybeUninit, panic::Location, sync::Arc};
+use std::cell::{Cell, RefCell};
+use std::{any::Any, mem::MaybeUninit, panic::Location, sync::Arc};
 
 /// The device that a node lives on, as far as the graph needs to know.
 pub(crate) trait Home: Sync {
@@ -492,8 +493,11 @@ impl Observed for Node {
 }
 
 thread_local! {
-    /// Nodes whose inputs are being let go, so that a chain of a million is freed in a loop.
-    static FREEING: Cell<Option<Vec<Link<Node>>>> = const { Cell::new(None) };
+    /// A node is being freed, and lets go of its inputs.
+    static FREEING: Cell<bool> = const { Cell::new(false) };
+    /// Those that go after it, so that a chain of a million is freed in a loop. Apart from the flag, since mostly there are
+    /// none: one `Option` of a list, taken out and put back, was 10 ns of an awaited chain of two.
+    static NEXT: RefCell<Vec<Link<Node>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Drop for Node {
@@ -551,24 +555,14 @@ fn release(run: Option<(Link<Node>, u32)>) {
     if !link.is_only_owner() {
         return;
     }
-    match FREEING.take() {
-        Some(mut outer) => {
-            outer.push(link);
-            FREEING.set(Some(outer));
-        }
-        None => {
-            FREEING.set(Some(Vec::new()));
-            drop(link);
-            while let Some(next) = FREEING.take().and_then(|mut list| {
-                let next = list.pop();
-                FREEING.set(next.is_some().then_some(list));
-                next
-            }) {
-                drop(next);
-            }
-            FREEING.set(None);
-        }
+    if FREEING.replace(true) {
+        return NEXT.with_borrow_mut(|list| list.push(link));
     }
+    drop(link);
+    while let Some(next) = NEXT.with_borrow_mut(Vec::pop) {
+        drop(next);
+    }
+    FREEING.set(false);
 }
 
 /// Handle on a node, as users hold it.
