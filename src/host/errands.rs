@@ -5,7 +5,7 @@
 //! to write a line that an idle worker looks at takes less than one. A product of [256, 256], awaited, took 90 us by
 //! turns of 77 and 100, and takes 77. Knows neither steps nor books.
 
-use crate::guard::{Woken, wake_all};
+use crate::guard::wake_all;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -73,13 +73,8 @@ impl Errands {
         self.workers[me].core.store(NONE, Relaxed);
     }
 
-    /// Ends `woken`, and sees to it that all who are in it are woken: by an idle worker on their core where there is one,
-    /// else here and now.
-    pub fn wake(&self, me: usize, here: impl FnOnce() -> Option<usize>, woken: Woken) {
-        let mut wakers = woken.end();
-        if wakers.is_empty() {
-            return;
-        }
+    /// Sees to it that all of them are woken: by an idle worker on their core where there is one, else here and now.
+    pub fn wake(&self, me: usize, here: impl FnOnce() -> Option<usize>, mut wakers: Wakers) {
         let core = self.awaited_on.load(Relaxed);
         if core != NONE && here() != Some(core) {
             self.leave_to_one_on(core, me, &mut wakers);
@@ -207,9 +202,7 @@ mod tests {
 
     /// Worker 0, on core 3, has woken somebody.
     fn wake(errands: &Errands, sleeper: &Arc<Sleeper>) {
-        let woken = Woken::begin();
-        wake_all([Waker::from(sleeper.clone())]);
-        errands.wake(0, || Some(3), woken);
+        errands.wake(0, || Some(3), Wakers::from_iter([Waker::from(sleeper.clone())]));
     }
 
     #[test]

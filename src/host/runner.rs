@@ -284,7 +284,7 @@ impl Shared {
             let idle = self.errands.idle(me, threads::core());
             let found = self.idle(me, &idle, &mut last, &mut by_polls);
             if let Some(wakers) = idle.end() {
-                // A waker is a user's, and may wait for what somebody has to look at. What it drops goes on the next round.
+                // As in `wake`. What they drop goes on the next round.
                 self.hand_over(me);
                 drop(wakers);
                 continue;
@@ -316,9 +316,18 @@ impl Shared {
         let woken = Woken::begin();
         let freed = run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
-        self.errands.wake(me, threads::core, woken);
+        self.wake(me, woken);
         free(freed);
         step
+    }
+
+    /// Has those woken who were put off. A waker is a user's, and may wait for what somebody has to look at: the post is left.
+    fn wake(&self, me: usize, woken: Woken) {
+        let wakers = woken.end();
+        if !wakers.is_empty() {
+            self.hand_over(me);
+            self.errands.wake(me, threads::core, wakers);
+        }
     }
 
     /// Leaves the post for a while; appoints another worker where there is something left to do.
@@ -357,7 +366,7 @@ impl Shared {
         let left_over = (!books.desk.is_clear()).then_some(0);
         self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
         drop(books);
-        self.errands.wake(me, threads::core, woken);
+        self.wake(me, woken);
         (did, step)
     }
 
