@@ -154,6 +154,11 @@ impl Woken {
         })
     }
 
+    /// Somebody waits to be woken.
+    pub fn has_some(&self) -> bool {
+        WOKEN.with_borrow(|woken| woken.as_ref().is_some_and(|list| !list.is_empty()))
+    }
+
     /// Ends it: who is to be woken, by the caller. Nobody, where another is around it.
     pub fn end(mut self) -> SmallVec<[Waker; 2]> {
         if std::mem::take(&mut self.0) { WOKEN.take().unwrap_or_default() } else { SmallVec::new() }

@@ -361,7 +361,14 @@ impl Shared {
         }
         let now = self.now();
         books.desk.machine.tick(now);
-        let step = self.take(&mut books, now);
+        let mut step = self.take(&mut books, now);
+        // A waker may wait for this very step: others can have it meanwhile.
+        if woken.has_some()
+            && let Some(step) = step.take()
+        {
+            books.steps.push_front(step);
+            self.runnable.store(books.steps.len(), SeqCst);
+        }
         // What is left of a batch is due at once, whoever comes to attend.
         let left_over = (!books.desk.is_clear()).then_some(0);
         self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);

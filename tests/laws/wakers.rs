@@ -22,6 +22,7 @@ pub fn add(laws: &mut Laws) {
     promises!(laws, 8, PARALLEL;
         giving_up_many_ops_of_one_value_costs_each_its_own);
     promises!(laws, 8, &[Kind::CpuWithoutInline];
+        a_waker_may_wait_for_what_was_asked_beside_its_value
         a_waker_that_takes_long_keeps_no_step_waiting);
     promises!(laws, 8, &[Kind::Cpu, Kind::CpuWithoutInline];
         a_waker_may_wait_for_what_it_asks_of_the_device);
@@ -283,6 +284,28 @@ fn a_waker_that_takes_long_keeps_no_step_waiting(kind: Kind) {
     seen.recv().expect("the waker saw the end of the chain");
     assert_eq!(block_on(small).unwrap().dims(), [1]);
     block_on(busy).unwrap();
+}
+
+/// The engine looks at both at once, and runs the small one on the spot: who wakes for it has no step in hand.
+fn a_waker_may_wait_for_what_was_asked_beside_its_value(kind: Kind) {
+    let device = kind.device_with(|options| options.threads(2));
+    let (x, few) = (device.rand([1 << 16]), device.rand([4]));
+    block_on(async { (x.wait_to_read().await, few.wait_to_read().await) }).0.unwrap();
+    for _ in 0..300 {
+        let (mut small, mut large) = (few.exp(), x.exp());
+        let (tell, seen) = mpsc::channel();
+        let waits = does({
+            let large = large.clone();
+            move || {
+                until(|| large.is_ready());
+                tell.send(()).unwrap();
+            }
+        });
+        // Whoever polls first may find it done.
+        if !polled(&mut large, Waker::noop()) && !polled(&mut small, &waits) {
+            seen.recv().expect("the waker saw the other's end");
+        }
+    }
 }
 
 /// Whichever thread calls it, at the end of a large step or of a small one that the engine runs as it takes it up: another
