@@ -256,7 +256,7 @@ impl Shared {
             let (did, step) = self.at_desk(me, came, ran.take());
             came = step.is_some();
             if let Some(step) = step {
-                ran = Some(self.run(me, step));
+                ran = self.run(me, step);
             }
             if later.has_some() {
                 // A user's things may take their time to go: nobody waits for that.
@@ -302,8 +302,8 @@ impl Shared {
         }
     }
 
-    /// Runs a step, with the post left to somebody else where that is needed.
-    fn run(&self, me: usize, mut step: Step) -> Step {
+    /// Runs a step, with the post left to somebody else where that is needed. Given back unless its end has been told.
+    fn run(&self, me: usize, mut step: Step) -> Option<Step> {
         self.hand_over(me);
         self.errands.busy(me);
         self.began[me].store(self.now() + 1, Relaxed);
@@ -316,6 +316,17 @@ impl Shared {
         let woken = Woken::begin();
         let freed = run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
+        let mut step = Some(step);
+        // A waker may wait for what this end lets go on.
+        if woken.has_some()
+            && let Some(step) = step.take()
+        {
+            let mut books = guard::lock(&self.books);
+            let now = self.now();
+            books.desk.machine.finished(step, now);
+            self.offer(&mut books, now);
+            self.put_off(&books);
+        }
         self.wake(me, woken);
         free(freed);
         step
@@ -361,17 +372,10 @@ impl Shared {
         }
         let now = self.now();
         books.desk.machine.tick(now);
-        let mut step = self.take(&mut books, now);
-        // A waker may wait for this very step: others can have it meanwhile.
-        if woken.has_some()
-            && let Some(step) = step.take()
-        {
-            books.steps.push_front(step);
-            self.runnable.store(books.steps.len(), SeqCst);
-        }
-        // What is left of a batch is due at once, whoever comes to attend.
-        let left_over = (!books.desk.is_clear()).then_some(0);
-        self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+        self.offer(&mut books, now);
+        // A waker may wait for the very step that this one would take: then others can have it.
+        let step = if woken.has_some() { None } else { self.take(&mut books) };
+        self.put_off(&books);
         drop(books);
         self.wake(me, woken);
         (did, step)
@@ -388,8 +392,21 @@ impl Shared {
         did
     }
 
+    /// When what is held back is due; what is left of a batch at once, whoever comes to attend.
+    fn put_off(&self, books: &Books) {
+        let left_over = (!books.desk.is_clear()).then_some(0);
+        self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+    }
+
     /// A step, and word to the others of how many there are besides.
-    fn take(&self, books: &mut Books, now: u64) -> Option<Step> {
+    fn take(&self, books: &mut Books) -> Option<Step> {
+        let step = books.steps.pop_front();
+        self.runnable.store(books.steps.len(), SeqCst);
+        step
+    }
+
+    /// Makes steps of all that is ready, for whoever is free.
+    fn offer(&self, books: &mut Books, now: u64) {
         while let Some(mut step) = books.desk.machine.next(now) {
             if step.is_without_kernel() {
                 // It takes less than to hand it to another thread, which would have to wake.
@@ -403,9 +420,7 @@ impl Shared {
                 books.steps.push_back(step);
             }
         }
-        let step = books.steps.pop_front();
         self.runnable.store(books.steps.len(), SeqCst);
-        step
     }
 
     /// There is something for a worker to do, whether it attends or not.

@@ -21,6 +21,8 @@ pub fn add(laws: &mut Laws) {
         giving_up_many_awaits_of_one_value_costs_each_its_own);
     promises!(laws, 8, PARALLEL;
         giving_up_many_ops_of_one_value_costs_each_its_own);
+    promises!(laws, 8, &[Kind::Cpu];
+        a_waker_may_wait_for_what_is_made_from_its_value);
     promises!(laws, 8, &[Kind::CpuWithoutInline];
         a_waker_may_wait_for_what_was_asked_beside_its_value
         a_waker_that_takes_long_keeps_no_step_waiting);
@@ -284,6 +286,27 @@ fn a_waker_that_takes_long_keeps_no_step_waiting(kind: Kind) {
     seen.recv().expect("the waker saw the end of the chain");
     assert_eq!(block_on(small).unwrap().dims(), [1]);
     block_on(busy).unwrap();
+}
+
+/// What a step's end lets go on begins before its waiters are woken, or beside that.
+fn a_waker_may_wait_for_what_is_made_from_its_value(kind: Kind) {
+    let device = kind.device_with(|options| options.threads(2));
+    let x = device.rand([1 << 16]);
+    block_on(x.wait_to_read()).unwrap();
+    let gate = Gate::new();
+    gate.open();
+    for _ in 0..300 {
+        let mut step = x.exp();
+        let after = gate.op(&step);
+        let (tell, seen) = mpsc::channel();
+        let waits = does(move || {
+            until(|| after.is_ready());
+            tell.send(()).unwrap();
+        });
+        if !polled(&mut step, &waits) {
+            seen.recv().expect("the waker saw the end of what follows");
+        }
+    }
 }
 
 /// The engine looks at both at once, and runs the small one on the spot: who wakes for it has no step in hand.
