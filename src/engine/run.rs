@@ -11,7 +11,7 @@ use crate::backend::{Backend, Immediate, OpRun, Operand, Read, Results};
 use crate::error::Error;
 use crate::graph::call::{Call, Kept, Part, Progress};
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeLink, Op, free, is_read_by};
+use crate::graph::node::{Node, NodeLink, Op, free, is_read_by};
 use crate::graph::plan::{PlanStep, Slot};
 use crate::graph::program::Program;
 use crate::graph::value::{Storage, Value, owners};
@@ -249,7 +249,7 @@ fn run_call(
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
 pub(crate) fn run(step: &mut Step, port: &Port, backend: impl Immediate) {
     let (results, began) = compute_step(step, port, backend);
-    free(publish(step, results, port, began));
+    publish(step, results, port, began);
 }
 
 /// Runs a step: what it came to, for [`publish`], and when it began, where somebody records.
@@ -276,14 +276,13 @@ pub(crate) fn compute_step(
     (results, began)
 }
 
-/// Completes a step's nodes with their results. What is left of what they were made from is for the caller to [`free`]:
-/// to give much memory back takes time, and those who are woken do not wait for that. `began` is when it began, where
-/// somebody records.
-pub(crate) fn publish(step: &mut Step, results: Results, port: &Port, began: Option<Instant>) -> Inputs {
+/// Completes a step's nodes with their results, and lets go of what they were made from.
+/// `began` is when it began, where somebody records.
+pub(crate) fn publish(step: &mut Step, results: Results, port: &Port, began: Option<Instant>) {
     if port.recordings.is_on() {
         port.recordings.step(step, began);
     }
     port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut results = results.into_iter();
-    port.conclude_step(step, |step, k, _| if step.work().writes(k) { results.next() } else { None })
+    free(port.conclude_step(step, |step, k, _| if step.work().writes(k) { results.next() } else { None }));
 }

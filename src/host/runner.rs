@@ -15,7 +15,7 @@ use crate::engine::run;
 use crate::engine::small::{Bench, Held};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::{NodeHandle, free};
+use crate::graph::node::NodeHandle;
 use crate::guard::{self, Later, Woken, caught};
 use crate::host::crew::Crew;
 use crate::host::errands::{Errands, Idle};
@@ -314,10 +314,10 @@ impl Shared {
             false => run::compute_step(&step, self.port, host),
         };
         let woken = Woken::begin();
-        let freed = run::publish(&mut step, results, self.port, began);
+        run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
         let mut step = Some(step);
-        // A waker may wait for what this end lets go on.
+        // A waker may wait for what this end lets go on. (And `waitall` for what has been let go by now.)
         if woken.has_some()
             && let Some(step) = step.take()
         {
@@ -328,7 +328,6 @@ impl Shared {
             self.put_off(&books);
         }
         self.wake(me, woken);
-        free(freed);
         step
     }
 

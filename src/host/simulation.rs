@@ -12,7 +12,6 @@ use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::graph::node::free;
 use crate::guard;
 use crate::host::step::Host;
 use crate::memory::Memory;
@@ -190,7 +189,7 @@ impl SimRunner {
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
             let results: Results = (0..step.work().results()).filter_map(|_| error.clone().map(Err)).collect();
-            free(run::publish(&mut step, results, world.port, None));
+            run::publish(&mut step, results, world.port, None);
         } else {
             run::run(&mut step, world.port, host);
         }
