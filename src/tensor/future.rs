@@ -229,7 +229,6 @@ impl TensorFuture {
             }
             return Poll::Ready(());
         }
-        budget::rest();
         let node = &self.node;
         let waiting = self
             .waiting
@@ -246,6 +245,8 @@ impl TensorFuture {
             // It may be held back: not any more.
             port_of(node).look_soon(node.link());
         }
+        // Not before: a value that came at the last moment is one more of a loop that has not given way.
+        budget::rest();
         Poll::Pending
     }
 
