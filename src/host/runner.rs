@@ -259,11 +259,11 @@ impl Shared {
                 ran = self.run(me, step);
             }
             if later.has_some() {
-                // A user's things may take their time to go: nobody waits for that.
-                match ran.take() {
-                    Some(step) => guard::lock(&self.books).desk.machine.finished(step, self.now()),
-                    None => self.hand_over(me),
+                // A user's things may take their time to go, and wait for what others do: nobody waits for them.
+                if let Some(step) = ran.take() {
+                    self.tell_end(step);
                 }
+                self.hand_over(me);
                 self.errands.busy(me);
                 later.let_go();
             }
@@ -321,14 +321,19 @@ impl Shared {
         if woken.has_some()
             && let Some(step) = step.take()
         {
-            let mut books = guard::lock(&self.books);
-            let now = self.now();
-            books.desk.machine.finished(step, now);
-            self.offer(&mut books, now);
-            self.put_off(&books);
+            self.tell_end(step);
         }
         self.wake(me, woken);
         step
+    }
+
+    /// Tells the books of a step's end, apart from a visit for more, and puts on offer what it lets go on.
+    fn tell_end(&self, step: Step) {
+        let mut books = guard::lock(&self.books);
+        let now = self.now();
+        books.desk.machine.finished(step, now);
+        self.offer(&mut books, now);
+        self.put_off(&books);
     }
 
     /// Has those woken who were put off. A waker is a user's, and may wait for what somebody has to look at: the post is left.

@@ -1,8 +1,9 @@
 //! Laws 6, 8 and 10, as wakers and sources bring them: whatever a waker does, nobody waits for ever
 //! because of it, and however long a source takes, it is the only one that is late.
 
-use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, block_on, until};
+use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, block_on, copy_input, same_meta, until};
 use crate::{Laws, promises};
+use futensor::custom::{CpuRun, custom_fn};
 use futensor::{CpuOptions, Device, Error, TensorFuture};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,7 +23,8 @@ pub fn add(laws: &mut Laws) {
     promises!(laws, 8, PARALLEL;
         giving_up_many_ops_of_one_value_costs_each_its_own);
     promises!(laws, 8, &[Kind::Cpu];
-        a_waker_may_wait_for_what_is_made_from_its_value);
+        a_waker_may_wait_for_what_is_made_from_its_value
+        what_goes_with_an_op_may_wait_for_what_the_last_step_to_read_it_lets_go_on);
     promises!(laws, 8, &[Kind::CpuWithoutInline];
         a_waker_may_wait_for_what_was_asked_beside_its_value
         a_waker_that_takes_long_keeps_no_step_waiting);
@@ -306,6 +308,35 @@ fn a_waker_may_wait_for_what_is_made_from_its_value(kind: Kind) {
         if !polled(&mut step, &waits) {
             seen.recv().expect("the waker saw the end of what follows");
         }
+    }
+}
+
+/// What an op has captured is dropped when the step has run that read it last, and does as it likes.
+fn what_goes_with_an_op_may_wait_for_what_the_last_step_to_read_it_lets_go_on(kind: Kind) {
+    struct Waits(Arc<Mutex<Option<TensorFuture>>>, mpsc::Sender<()>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let after = self.0.lock().unwrap().take().expect("what follows");
+            until(|| after.is_ready());
+            self.1.send(()).unwrap();
+        }
+    }
+    let device = kind.device_with(|options| options.threads(2));
+    let x = device.rand([100]);
+    for _ in 0..50 {
+        let ((tell, seen), slot) = (mpsc::channel(), Arc::new(Mutex::new(None)));
+        let (closed, open) = (Gate::new(), Gate::new());
+        open.open();
+        let waits = Waits(slot.clone(), tell);
+        let first = custom_fn("captures", &[&x], same_meta, move |run: &mut CpuRun<'_>| {
+            let _ = &waits;
+            copy_input(run)
+        });
+        let step = closed.op(&first);
+        *slot.lock().unwrap() = Some(open.op(&step));
+        drop(first);
+        closed.open();
+        seen.recv().expect("what was captured saw the end of what follows");
     }
 }
 
