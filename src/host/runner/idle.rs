@@ -1,0 +1,143 @@
+//! A worker with nothing to do: what it looks at, how long it leaves polls alone and stays awake, and how it sleeps.
+
+use super::Shared;
+use crate::engine::limits::INLINE_NS;
+use crate::host::errands::Idle;
+use crate::host::threads;
+use crate::sync::lock;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+/// How long the engine leaves fresh small steps to the poll that may be about to claim them.
+const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
+/// How long it then does not look whether there is something, where polls were seen to keep up: what both look at goes
+/// from core to core each time. (Where a line takes 360 ns there and back an awaited op took 255 ns with no such rest, with
+/// one of 5 us 158, of 20 us 143; a product of 64 by 64 with the last two 3.1 and 2.8 us.)
+/// What no poll will run does not wait for that.
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How often in a row where polls run some: about as long as a small op is.
+const LEAVE_TO_SAME: u32 = INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32;
+/// How often in a row at all.
+const LEAVE_AT_MOST: u32 = 32;
+
+/// So many times longer an idle worker stays awake while a call of a region runs: to wake for each
+/// large step of it costs more than many of them take.
+const IN_A_ROW: u32 = 10;
+
+/// Looks of an idle worker around between two times that it yields its core, some 5 us: another process's
+/// thread on it would wait for the worker to sleep (an exchange of 4 bytes between two processes on two
+/// cores took 15 or 315 us, by how their threads fell).
+const YIELD_EVERY: u32 = 16;
+
+impl Shared {
+    /// There is something for a worker to do, whether it attends or not.
+    fn has_something(&self, attends: bool) -> bool {
+        self.runnable.load(SeqCst) > 0
+            || self.crew.has_work()
+            || attends && self.deadline.load(Relaxed) <= self.now()
+    }
+
+    /// Stays awake for a moment; true where there is something to do, be it to wake whom others have left to it.
+    /// `by_polls` is how many small ops polls had run when this worker last looked.
+    pub(super) fn idle(&self, me: usize, idle: &Idle<'_>, last: &mut Instant, by_polls: &mut u64) -> bool {
+        let attendance = &self.port.attendance;
+        let mut rounds = 0u32;
+        let mut kept_up: Option<Instant> = None;
+        loop {
+            let attends = attendance.attend(me);
+            if idle.is_asked() || self.has_something(attends) {
+                return true;
+            }
+            let looks = attends
+                && (self.port.is_in_hurry() || kept_up.is_none_or(|at: Instant| at.elapsed() >= LOOK_AGAIN));
+            if looks && self.port.has_news() {
+                if self.leave_to_poll(idle, by_polls) {
+                    return true;
+                }
+                // Polls keep up. They push, so somebody has to stay awake, or they would have to
+                // wake us.
+                *last = Instant::now();
+                kept_up = Some(*last);
+            }
+            let held = attends && self.deadline.load(Relaxed) != u64::MAX;
+            let times = if self.crew.is_awake() { IN_A_ROW } else { 1 };
+            if !held && last.elapsed() > self.manner.linger * times {
+                return false;
+            }
+            for _ in 0..8 {
+                std::hint::spin_loop();
+            }
+            // Awake for nothing: whoever has something to do on this core goes first.
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(YIELD_EVERY) {
+                std::thread::yield_now();
+                idle.is_on(threads::core());
+            }
+        }
+    }
+
+    /// Sleeps until it is woken. False where the thread is to end.
+    pub(super) fn sleep(&self, me: usize) -> bool {
+        let attendance = &self.port.attendance;
+        self.errands.busy(me);
+        attendance.park(me);
+        attendance.leave(me);
+        // Whatever was pushed or offered before the two lines above is seen by the next two.
+        if self.port.has_news() || self.has_something(false) {
+            attendance.unpark(me);
+            return true;
+        }
+        while attendance.is_parked(me) {
+            if self.abandoned.load(SeqCst) && self.retire(me) {
+                return false;
+            }
+            std::thread::park();
+        }
+        true
+    }
+
+    /// A poll may be about to claim what has just come in, or be running it: leaves it alone for a moment, and longer
+    /// where polls have run some since the last time, `ran` by then. True where there is something to look at after that.
+    fn leave_to_poll(&self, idle: &Idle<'_>, ran: &mut u64) -> bool {
+        // What is in a hurry, no poll runs.
+        if !self.port.inline || self.port.is_in_hurry() {
+            return true;
+        }
+        let now = || self.port.counters.inline.load(Relaxed);
+        let mut left = if now() == std::mem::replace(ran, now()) { 1 } else { LEAVE_TO_SAME };
+        for _ in 0..LEAVE_AT_MOST {
+            let from = Instant::now();
+            while from.elapsed() < LEAVE_TO_POLL {
+                std::hint::spin_loop();
+            }
+            if !self.port.has_news() {
+                return false;
+            }
+            left = if now() == std::mem::replace(ran, now()) { left - 1 } else { LEAVE_TO_SAME };
+            let others = self.runnable.load(Relaxed) > 0 || self.crew.has_work() || idle.is_asked();
+            if left == 0 || others || self.port.is_in_hurry() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Ends this thread where the device has been abandoned and has nothing left to do.
+    fn retire(&self, me: usize) -> bool {
+        if !lock(&self.books).desk.machine.is_idle() || self.port.has_news() {
+            return false;
+        }
+        if !self.port.attendance.unpark(me) {
+            // Appointed meanwhile: whoever did so counts on this thread.
+            return false;
+        }
+        if self.threads.running.fetch_sub(1, SeqCst) == 1 {
+            self.memory.trim();
+            // A push that came in between found threads running: start again for it.
+            if !self.port.intake.is_empty() {
+                self.port.runner.start(self.port);
+            }
+        }
+        true
+    }
+}
