@@ -70,6 +70,10 @@ impl State {
     pub fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
     }
+    /// Nobody has waited for it, and nothing is to happen at its end.
+    pub fn ends_unseen(self) -> bool {
+        self.0 & !(PHASE | QUEUED) == 0
+    }
     /// Done or failed: the cell can be read.
     pub fn is_complete(self) -> bool {
         matches!(self.phase(), Phase::Done | Phase::Failed)
@@ -228,6 +232,16 @@ impl<T> Completion<T> {
     pub unsafe fn publish(&self) {
         debug_assert!(self.is_writing());
         self.leave(Phase::Done);
+    }
+
+    /// [`publish`](Self::publish), at the cost of a plain store.
+    ///
+    /// # Safety
+    /// The same; and nobody else can reach the value, or has waited for it.
+    #[inline]
+    pub unsafe fn publish_alone(&self) {
+        debug_assert!(self.is_writing() && !self.state().has(WAITERS));
+        self.state.store(Phase::Done as u32, Ordering::Relaxed);
     }
 
     /// Marks a value as fused away.

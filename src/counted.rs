@@ -121,6 +121,18 @@ impl<T: Observed> Handle<T> {
         Link(self.0, PhantomData)
     }
 
+    /// A clone by somebody who lends this handle to nobody: where it is the only owner, without a locked access.
+    #[inline]
+    pub fn clone_mut(&mut self) -> Handle<T> {
+        let counts = &self.inner().counts;
+        // Acquire: as in `counts`. An only owner stays it.
+        if counts.load(Ordering::Acquire) != 1 {
+            return self.clone();
+        }
+        counts.store(2, Ordering::Relaxed);
+        Handle(self.0, PhantomData)
+    }
+
     fn inner(&self) -> &Inner<T> {
         // SAFETY: this handle is counted, so the box is alive.
         unsafe { self.0.as_ref() }

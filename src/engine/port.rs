@@ -180,6 +180,13 @@ impl Linked for Node {
     }
 }
 
+/// Who has run a small step.
+pub(crate) enum By<'a> {
+    Engine,
+    /// A poll; with the handle that it was given, and lends to nobody else, where the step is of that node.
+    Poll(Option<&'a NodeHandle>),
+}
+
 /// All ports, so that `futensor::waitall` can join them.
 static PORTS: std::sync::Mutex<Vec<&'static Port>> = std::sync::Mutex::new(Vec::new());
 
@@ -334,24 +341,39 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Publishes a small step of so many ops, of the engine's or of a poll. It is counted as started before, so that who has
+    /// Publishes a small step of so many ops; `publish` is told whether nobody else can reach the value. It is counted as started before, so that who has
     /// awaited it finds it in the counters; and off the queue after, so that where nothing is
     /// queued every value is there and every error noted.
-    pub fn publish_small(&self, ops: usize, weight: usize, by_engine: bool, publish: impl FnOnce()) {
+    #[inline]
+    pub fn publish_small(&'static self, ops: usize, weight: usize, by: By<'_>, publish: impl FnOnce(bool)) {
+        let by_engine = matches!(by, By::Engine);
         let started = if by_engine { &self.counters.started } else { &self.counters.inline };
         started.fetch_add(1, Relaxed);
         if ops > 1 {
             self.counters.fused.fetch_add(ops as u64 - 1, Relaxed);
         }
-        let closing = |ops| {
-            if by_engine {
-                self.counters.closing_small.store(ops, Relaxed);
+        match by {
+            By::Poll(Some(node)) if self.is_alone(node) => {
+                // Nobody can see that its value is not there yet; but once it has left the intake, a `waitall` would end
+                // without it in the counters.
+                self.pressure.count_off(ops, weight);
+                // SAFETY: `By` says so.
+                publish(unsafe { self.take_back(node) });
             }
-        };
-        closing(ops);
-        publish();
-        self.pressure.finished_many(ops, weight);
-        closing(0);
+            By::Poll(_) => {
+                publish(false);
+                self.pressure.count_off(ops, weight);
+            }
+            By::Engine => {
+                self.counters.closing_small.store(ops, Relaxed);
+                publish(false);
+                self.pressure.count_off(ops, weight);
+            }
+        }
+        self.pressure.wake_if_below();
+        if by_engine {
+            self.counters.closing_small.store(0, Relaxed);
+        }
     }
 
     /// Asks a source for its value: here where its poll is this library's own, else where it may

@@ -104,11 +104,23 @@ impl Pressure {
     }
 
     pub fn finished_many(&self, ops: usize, weight: usize) {
+        self.count_off(ops, weight);
+        self.wake_if_below();
+    }
+
+    /// Counts ops off. Whoever waits is woken by who then asks for it.
+    #[inline]
+    pub fn count_off(&self, ops: usize, weight: usize) {
         if weight > 0 {
             self.ended.bytes.fetch_add(weight, Ordering::Release);
         }
-        // SeqCst: in one order with `waiting`, see `wait`.
+        // SeqCst: in one order with `waiting`, see `ready`.
         self.ended.ops.fetch_add(ops, Ordering::SeqCst);
+    }
+
+    /// Wakes those who wait for less to be queued, if it is so little.
+    #[inline]
+    pub fn wake_if_below(&self) {
         if self.waiting.load(Ordering::SeqCst) {
             self.wake();
         }

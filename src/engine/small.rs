@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::desk::OnTheSpot;
-use super::port::Port;
+use super::port::{By, Port};
 use super::pressure::Pressure;
 use super::run::{run_group, run_node};
 use crate::backend::Immediate;
@@ -16,7 +16,7 @@ use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
-use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
+use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free, pops};
 use crate::graph::program::Reg;
 use crate::graph::value::Value;
 use smallvec::SmallVec;
@@ -47,7 +47,8 @@ pub(crate) struct Bench<B> {
 
 /// A node as its holder has it.
 #[derive(Clone, Copy)]
-pub(crate) enum Held<'a> {
+enum Held<'a> {
+    /// A poll's, which lends it to nobody else.
     Handle(&'a NodeHandle),
     Link(&'a NodeLink),
 }
@@ -93,7 +94,7 @@ impl<B: Immediate> OnTheSpot for Bench<B> {
         self.run_held(Held::Link(node))
     }
     fn settle(&mut self) {
-        free(self.freed.drain(..));
+        free(pops(&mut self.freed));
     }
 }
 
@@ -108,33 +109,27 @@ impl<B: Immediate> Bench<B> {
         Bench { look_again: true, ..Bench::new(port, backend, limit_ns) }
     }
 
-    /// Runs a node if it is small and can be run now; true where it is complete afterwards.
-    pub fn run_held(&mut self, node: Held<'_>) -> bool {
+    /// Runs what a poll awaits, if it is small and can be run now; true where it is complete afterwards.
+    #[inline]
+    pub fn run_awaited(&mut self, node: &mut NodeHandle) -> bool {
+        let done = self.run_held(Held::Handle(node));
+        if done {
+            self.port.take_back_all(&self.freed);
+        }
+        self.settle();
+        done
+    }
+
+    fn run_held(&mut self, node: Held<'_>) -> bool {
         self.left = ANCESTORS;
         self.run_at(node, DEPTH)
     }
 
-    /// Ends a poll that has run this node: lets go of what was read, and takes back from the engine what has ended, lies on
-    /// top of its intake and can be reached by this poll alone. What was there before goes first: behind the writes of
-    /// what follows, its locked access took 17 ns more.
-    #[inline]
-    pub fn settle_run(&mut self, node: &mut NodeHandle) {
-        let mut run: SmallVec<[NodeLink; 4]> = SmallVec::new();
-        let there = |link: NodeLink| {
-            // Beside an operand that failed another may be pending still: that is the engine's.
-            let state = link.completion.state();
-            let ended = state.is_complete() || state.phase() == Phase::Fused;
-            if ended && state.has(QUEUED) {
-                run.push(link);
-                return None;
-            }
-            Some(link)
-        };
-        free(self.freed.drain(..).filter_map(there));
-        self.port.take_back(node);
-        if !run.is_empty() {
-            self.port.take_back_all(&run);
-            free(run);
+    fn by<'a>(&self, held: Held<'a>) -> By<'a> {
+        match held {
+            Held::Handle(handle) => By::Poll(Some(handle)),
+            Held::Link(_) if self.look_again => By::Poll(None),
+            Held::Link(_) => By::Engine,
         }
     }
 
@@ -167,8 +162,12 @@ impl<B: Immediate> Bench<B> {
                     self.port.recordings.lone(&claim, self.look_again, began);
                 }
                 super::events::small(&self.port.name, node, 0, self.look_again);
-                self.freed.extend(claim.let_go());
-                self.port.publish_small(1, 0, !self.look_again, || claim.publish());
+                claim.let_go_each(|link| self.freed.push(link));
+                self.port.publish_small(1, 0, self.by(held), |alone| match alone {
+                    // SAFETY: nobody has waited, since nobody else can reach it.
+                    true => unsafe { claim.publish_alone() },
+                    false => claim.publish(),
+                });
                 return true;
             }
         }
@@ -205,7 +204,7 @@ impl<B: Immediate> Bench<B> {
             began = self.port.recordings.now();
             run_node(node, claim.inputs(), self.backend)
         };
-        let freed = self.publish(claim, &group, result, began);
+        let freed = self.publish(held, claim, &group, result, began);
         // The group borrows the temporaries that are freed now.
         drop(group);
         self.freed.extend(freed);
@@ -296,6 +295,7 @@ impl<B: Immediate> Bench<B> {
     /// Writes the result, marks the temporaries, lets go of what they were made from.
     fn publish(
         &mut self,
+        held: Held<'_>,
         mut claim: Claim<'_>,
         group: &Group<&Node>,
         result: Result<Value, Error>,
@@ -323,7 +323,7 @@ impl<B: Immediate> Bench<B> {
             }
         }
         freed.extend(claim.let_go());
-        self.port.publish_small(ended, weight, !self.look_again, || self.port.end_claimed(claim, result));
+        self.port.publish_small(ended, weight, self.by(held), |_| self.port.end_claimed(claim, result));
         freed
     }
 }

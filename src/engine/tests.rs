@@ -4,7 +4,7 @@ use super::desk::OnTheSpot;
 use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, node, port, publish};
 use super::machine::{Look, Machine};
 use super::port::Port;
-use super::small::{Bench, Held};
+use super::small::Bench;
 use crate::completion::{DETACHED, QUEUED};
 use crate::counted::Counts;
 use crate::dtype::DType;
@@ -51,13 +51,20 @@ fn small(port: &'static Port, f: impl Fn() -> Result<(), Refusal> + Send + Sync 
 }
 
 /// Runs a node as a poll does, or as the engine does as it takes it up.
-fn run(port: &'static Port, node: &NodeHandle, by_poll: bool) -> bool {
+fn run(port: &'static Port, node: &mut NodeHandle, by_poll: bool) -> bool {
+    if by_poll {
+        return run_awaited(port, node);
+    }
     let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    let bench = if by_poll { Bench::of_poll } else { Bench::new };
-    let mut bench = bench(port, backend, 6_000);
-    let done = bench.run_held(Held::Handle(node));
+    let mut bench = Bench::new(port, backend, 6_000);
+    let done = bench.run(&node.link());
     bench.settle();
     done
+}
+
+fn run_awaited(port: &'static Port, node: &mut NodeHandle) -> bool {
+    let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
+    Bench::of_poll(port, backend, 6_000).run_awaited(node)
 }
 
 /// What a waker of this value sees as it is woken: how much is queued, and how many errors are in
@@ -96,9 +103,9 @@ fn an_op_is_off_the_queue_only_when_its_value_is_there_and_its_error_in_the_log(
         let port = port();
         let refusal = move || if fails { Err(Refusal::kernel("no")) } else { Ok(()) };
         // One that takes the way of results of a few bytes, and one that does not.
-        let ops = [small(port, refusal), node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4)];
+        let mut ops = [small(port, refusal), node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4)];
         let bring = node(port, Op::Source(Arc::new(Brings(!fails))), &[], 4);
-        for op in &ops {
+        for op in &mut ops {
             op.completion.set(DETACHED);
             let seen = seen_at_the_end(port, op);
             let queued = port.pressure.queued().0;
@@ -131,9 +138,9 @@ fn a_poll_runs_a_bounded_number_of_ancestors() {
     };
     for by_poll in [true, false] {
         let port = port();
-        assert!(run(port, &chain(port, 64), by_poll));
-        let long = chain(port, 66);
-        assert!(!run(port, &long, by_poll));
+        assert!(run(port, &mut chain(port, 64), by_poll));
+        let mut long = chain(port, 66);
+        assert!(!run(port, &mut long, by_poll));
         assert_eq!(port.pressure.queued().0, 66, "nothing of it was run");
 
         fn tree(port: &'static Port, depth: u32) -> NodeHandle {
@@ -144,10 +151,10 @@ fn a_poll_runs_a_bounded_number_of_ancestors() {
             node(port, Op::Binary(BinaryOp::Add), &[&a, &b], 4)
         }
         let before = port.pressure.queued().0;
-        let tree = tree(port, 9);
+        let mut tree = tree(port, 9);
         let mut ran = 0;
         let mut polls = 0;
-        while !run(port, &tree, by_poll) {
+        while !run(port, &mut tree, by_poll) {
             let left = port.pressure.queued().0 - before;
             assert!(1023 - left > ran && 1023 - left - ran <= 256, "{ran}, then {left} left of 1023");
             ran = 1023 - left;
@@ -165,16 +172,28 @@ fn what_a_poll_has_run_it_takes_back_where_nobody_else_can_reach_it() {
     for kept in [false, true] {
         let mut end = node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
         let kept = kept.then(|| end.clone());
-        let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-        let mut bench = Bench::of_poll(port, backend, 6_000);
-        assert!(bench.run_held(Held::Handle(&end)));
-        bench.settle_run(&mut end);
+        assert!(run_awaited(port, &mut end));
         assert_eq!(end.completion.state().has(QUEUED), kept.is_some());
         let links = kept.is_some() as u32;
         assert_eq!(end.counts(), Counts { handles: 1 + links, links });
         assert_eq!(port.intake.take().count(), kept.iter().count());
         assert_eq!(port.pressure.queued().0, 0);
     }
+}
+
+/// The task may have changed since: the waker of an earlier poll is another's.
+#[test]
+fn a_value_that_a_poll_alone_can_reach_wakes_who_waited_for_it_before() {
+    let port = port();
+    let mut end = node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
+    let rung = Arc::new(AtomicUsize::new(0));
+    let ring = rung.clone();
+    let waker = Waker::from(Arc::new(Does(move || {
+        ring.fetch_add(1, SeqCst);
+    })));
+    assert!(!end.completion.register(&mut None, &waker));
+    assert!(run_awaited(port, &mut end));
+    assert_eq!(rung.load(SeqCst), 1);
 }
 
 #[test]
@@ -190,10 +209,7 @@ fn what_a_poll_has_run_for_a_nodes_sake_it_takes_back_down_to_what_others_can_re
             // Its one owner but the intake, twice.
             end = node(port, Op::Binary(BinaryOp::Add), &[&end, &end], 4);
         }
-        let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-        let mut bench = Bench::of_poll(port, backend, 6_000);
-        assert!(bench.run_held(Held::Handle(&end)));
-        bench.settle_run(&mut end);
+        assert!(run_awaited(port, &mut end));
         assert_eq!(end.counts(), Counts { handles: 1, links: 0 });
         assert_eq!(
             port.intake.take().count(),
@@ -215,10 +231,7 @@ fn what_a_failed_poll_has_not_run_stays_with_the_engine() {
     pending.completion.set(DETACHED);
     let mut sum = node(port, Op::Binary(BinaryOp::Add), &[&failed, &pending], 64);
     drop(pending);
-    let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    let mut bench = Bench::of_poll(port, backend, 6_000);
-    assert!(bench.run_held(Held::Handle(&sum)) && sum.error().is_some());
-    bench.settle_run(&mut sum);
+    assert!(run_awaited(port, &mut sum) && sum.error().is_some());
     let left: Vec<_> = port.intake.take().collect();
     assert_eq!(left.len(), 1, "the one that is detached");
     assert!(left[0].completion.state().has(DETACHED | QUEUED));
@@ -260,9 +273,9 @@ fn what_a_poll_gives_back_is_looked_at_again_where_the_engine_came_by_meanwhile(
     // `right` has other elements than `left` only in their number: of these, one.
     let lone =
         node(port, Op::View(crate::graph::node::ViewOp::Slice { dim: 0, start: 0, step: 1 }), &[&right], 1);
-    let sum = node(port, Op::Binary(BinaryOp::Add), &[&left, &lone], 4);
+    let mut sum = node(port, Op::Binary(BinaryOp::Add), &[&left, &lone], 4);
     // The engine comes to all but the two that the poll has claimed.
-    assert!(!run(port, &sum, true), "an operand is not there");
+    assert!(!run(port, &mut sum, true), "an operand is not there");
     let mut engine = engine.lock().unwrap();
     look_at_all(&mut engine, port);
     drive(&mut engine);

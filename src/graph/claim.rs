@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::node::{Inputs, Node, NodeLink};
-use super::value::Value;
+use super::value::{Storage, Value};
 use crate::completion::{ENTERED, Phase, State};
 use crate::error::Error;
 
@@ -38,21 +38,37 @@ impl<'n> Claim<'n> {
         unsafe { self.0.let_go() }
     }
 
-    /// See [`Completion::fill_in`].
+    /// [`let_go`](Self::let_go), one at a time.
     #[inline]
-    pub fn fill_in<R>(
-        &mut self,
-        value: Result<Value, Error>,
-        fill: impl FnOnce(&mut Result<Value, Error>) -> R,
-    ) -> R {
+    pub fn let_go_each(&mut self, each: impl FnMut(NodeLink)) {
         // SAFETY: see above.
-        unsafe { self.0.completion.fill_in(value, fill) }
+        unsafe { self.0.let_go_each(each) }
+    }
+
+    /// Puts a value in that lies in the node itself, and has its elements written there; false where `fill` says so, and has not.
+    #[inline]
+    pub fn fill_in(&mut self, fill: impl FnOnce(*mut u8) -> bool) -> bool {
+        let to_words = |value: &mut Result<Value, Error>| match value {
+            Ok(Value { storage: Storage::Inline(words), .. }) => fill(words.as_mut_ptr().cast()),
+            _ => false,
+        };
+        // SAFETY: see above.
+        unsafe { self.0.completion.fill_in(Ok(Value::nothing()), to_words) }
     }
 
     /// See [`Completion::publish`]: something was filled in.
     pub fn publish(self) {
         // SAFETY: see above.
         unsafe { self.0.completion.publish() }
+    }
+
+    /// See [`Completion::publish_alone`]: something was filled in.
+    ///
+    /// # Safety
+    /// The caller has the node's one owner, and lends it to nobody.
+    pub unsafe fn publish_alone(self) {
+        // SAFETY: see above, and the caller's promise.
+        unsafe { self.0.completion.publish_alone() }
     }
 
     /// Gives the right back.

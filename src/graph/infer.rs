@@ -32,9 +32,12 @@ pub(crate) fn unary(op: UnaryOp, dtype: DType) -> Result<Types, Refusal> {
     })
 }
 
+#[inline]
 fn joined(op: BinaryOp, promoted: DType) -> Result<Types, Refusal> {
     let same = |t| Types { on: t, out: t };
     Ok(match op.class() {
+        // What most ops are.
+        Class::number | Class::float | Class::any if promoted.is_float() => same(promoted),
         Class::float => same(float_of(promoted)),
         Class::compare => Types { on: promoted, out: DType::Bool },
         Class::logic => same(DType::Bool),
@@ -51,11 +54,12 @@ pub(crate) fn binary(op: BinaryOp, a: (DType, usize), b: (DType, usize)) -> Resu
     joined(op, if a.0 == b.0 { a.0 } else { a.0.promote_ranked(a.1, b.0, b.1) })
 }
 
+#[inline]
 pub(crate) fn with_scalar(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
     let types = joined(op, dtype.promote_scalar(scalar))?;
     // What the integer type cannot hold is compared as it is, and not as what is left of it.
     let whole = matches!(scalar, Scalar::Int(_));
-    if op.class() == Class::compare && whole && scalar.limited_to(types.on) != scalar {
+    if whole && op.class() == Class::compare && scalar.limited_to(types.on) != scalar {
         return Ok(Types { on: DType::I64, ..types });
     }
     Ok(types)

@@ -10,10 +10,10 @@
 
 mod idle;
 
-use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
+use crate::engine::desk::{Desk, LOOKS_AT_ONCE};
 use crate::engine::port::{Port, Runner};
 use crate::engine::run;
-use crate::engine::small::{Bench, Held};
+use crate::engine::small::Bench;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
@@ -169,14 +169,7 @@ impl Runner for CpuRunner {
 
     fn run_inline(&self, port: &'static Port, node: &mut NodeHandle, limit_ns: u32) -> bool {
         let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
-        let mut bench = Bench::of_poll(port, backend, limit_ns);
-        let done = bench.run_held(Held::Handle(node));
-        if done {
-            bench.settle_run(node)
-        } else {
-            bench.settle()
-        }
-        done
+        Bench::of_poll(port, backend, limit_ns).run_awaited(node)
     }
 
     fn awaits(&self) {

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::backend::{self, Backend, End, Fused, Immediate, OpRun, Operand, Read, guarded};
-use crate::dtype::DType;
+use crate::dtype::{DType, Element, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::infer;
@@ -250,18 +250,6 @@ fn run_reduction_of(
     }
 }
 
-/// Writes an element `n` times.
-///
-/// # Safety
-/// `from` may be read, and `n` such elements written at `to`.
-unsafe fn repeat<T: Copy>(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let x = from.cast::<T>().read_unaligned();
-        (0..n).for_each(|k| to.cast::<T>().add(k).write_unaligned(x));
-    }
-}
-
 /// Runs one elementwise op with a result of a few bytes, straight from its operands' memory to
 /// where the value is read, and leaves it to be published; false where it is not as simple as that.
 /// This is what most small eager ops are, and half of their cost would be the views and the program
@@ -270,68 +258,57 @@ unsafe fn repeat<T: Copy>(from: *const u8, to: *mut u8, n: usize) {
 fn run_tiny(claim: &mut Claim<'_>) -> bool {
     let (node, inputs) = (claim.node(), claim.inputs());
     let n = node.numel();
-    let mut cells = [[0u64; INLINE_BYTES / 8]; 2];
-    let mut cell = |i: usize| cells[i].as_mut_ptr().cast::<u8>();
+    let mut cell = 0u64;
+    let cell = (&raw mut cell).cast::<u8>();
     // Null where it is not simple.
-    let operand = |i: usize, on: DType, cell: *mut u8| -> Lone {
+    let operand = |i: usize, on: DType| -> Lone {
         let input: &Node = &inputs[i];
-        let Some(value) = input.value().filter(|_| input.dtype == on) else {
-            return Lone::same(std::ptr::null());
-        };
-        if input.numel() == 1 {
-            return Lone::same(value.first(on));
+        match input.value() {
+            _ if input.dtype != on => Lone::same(std::ptr::null()),
+            Some(value) if value.placed.is_none() && input.shape.is(&node.shape) => Lone::each(value.first(on)),
+            Some(value) if input.numel() == 1 => Lone::same(value.first(on)),
+            _ => Lone::same(std::ptr::null()),
         }
-        // A constant is one element, repeated by strides of 0. It is written out here, since there
-        // is no loop over two lone elements, and the way through a program costs ten times as much
-        // (5,000 instructions).
-        let constant = value.placed.as_ref().is_some_and(|p| p.strides.iter().all(|&s| s == 0));
-        if constant && n * on.size() <= INLINE_BYTES {
-            let from = value.first(on);
-            // By size, or each copy would be a call.
-            let repeat = match on.size() {
-                8 => repeat::<u64>,
-                4 => repeat::<u32>,
-                2 => repeat::<u16>,
-                _ => repeat::<u8>,
-            };
-            // SAFETY: the value has its element, and there is room for n of them.
-            unsafe { repeat(from, cell, n) };
-            return Lone::each(cell);
-        }
-        let plain = value.placed.is_none() && input.shape == node.shape;
-        Lone::each(if plain { value.first(on) } else { std::ptr::null() })
     };
     let (op, on, a, b) = match node.op {
         Op::WithScalar { op, ref scalar, left } => {
             let Ok(types) = infer::with_scalar(op, inputs[0].dtype, *scalar) else { return false };
-            let x = operand(0, types.on, cell(0));
+            let x = operand(0, types.on);
             // SAFETY: there is room for any element.
-            let s = unsafe { elementwise::lone_number(*scalar, types.on, cell(1)) };
+            let s = unsafe { elementwise::lone_number(*scalar, types.on, cell) };
             let (a, b) = if left { (s, x) } else { (x, s) };
             (One::Binary(op), types.on, a, b)
         }
         Op::Binary(op) => {
             let kind = |i: usize| (inputs[i].dtype, inputs[i].shape.rank());
             let Ok(types) = infer::binary(op, kind(0), kind(1)) else { return false };
-            (One::Binary(op), types.on, operand(0, types.on, cell(0)), operand(1, types.on, cell(1)))
+            (One::Binary(op), types.on, operand(0, types.on), operand(1, types.on))
         }
         Op::Unary(op) => {
             let Ok(types) = infer::unary(op, inputs[0].dtype) else { return false };
-            let x = operand(0, types.on, cell(0));
+            let x = operand(0, types.on);
             (One::Unary(op), types.on, x, x)
+        }
+        // Written out: the way of a constant, one element with strides of 0, through a program costs its readers ten times as
+        // much as theirs (5,000 instructions).
+        Op::Fill(number) => {
+            return claim.fill_in(|to| {
+                with_dtype!(node.dtype, T => {
+                    let x = <T as Element>::from_scalar(number);
+                    // SAFETY: there is room for n of them.
+                    (0..n).for_each(|k| unsafe { to.cast::<T>().add(k).write(x) });
+                });
+                true
+            });
         }
         _ => return false,
     };
     if a.is_null() || b.is_null() {
         return false;
     }
-    let fill = |value: &mut Result<Value, Error>| {
-        let Ok(Value { storage: Storage::Inline(words), .. }) = value else { return false };
-        // SAFETY: operands are complete values of n elements, or of one; the result has room for n.
-        // The kernels of the table do not panic.
-        unsafe { elementwise::one(op, on, a, b, words.as_mut_ptr().cast(), n) }
-    };
-    claim.fill_in(Ok(Value::nothing()), fill)
+    // SAFETY: operands are complete values of n elements, or of one; the result has room for n.
+    // The kernels of the table do not panic.
+    claim.fill_in(|to| unsafe { elementwise::one(op, on, a, b, to, n) })
 }
 
 #[cfg(all(test, not(futensor_loom)))]

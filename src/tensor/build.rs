@@ -274,8 +274,8 @@ pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -
 
 pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> Asked {
     let rule = || {
-        let same = a.shape().dims() == b.shape().dims();
-        let shape = if same { a.shape().clone() } else { infer::broadcast(a.shape(), b.shape())? };
+        let shape =
+            if a.shape().is(b.shape()) { a.shape().clone() } else { infer::broadcast(a.shape(), b.shape())? };
         Ok(Meta { shape, dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out })
     };
     ask(|| Op::Binary(op), &[a, b], rule, at)

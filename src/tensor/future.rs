@@ -276,9 +276,12 @@ impl TensorFuture {
     }
 
     /// The complete value as a `Tensor`, or its error.
-    pub(crate) fn outcome(&self) -> Result<Tensor> {
+    pub(crate) fn outcome(&mut self) -> Result<Tensor> {
         match self.node.completion.get() {
-            Some(Ok(_)) => Ok(Tensor::known(self.clone())),
+            Some(Ok(_)) => {
+                let (node, tape) = (self.node.clone_mut(), self.tape.clone());
+                Ok(Tensor::known(TensorFuture { node, waiting: None, tape }))
+            }
             Some(Err(error)) => Err(error.clone()),
             None => unreachable!("asked for only once the node is complete"),
         }
@@ -304,7 +307,8 @@ impl Future for TensorFuture {
     // The caller is the line of the `.await`.
     #[track_caller]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Tensor>> {
-        self.poll_await(cx, "await", Location::caller()).map(|waited| waited.and_then(|()| self.outcome()))
+        let waited = std::task::ready!(self.poll_await(cx, "await", Location::caller()));
+        Poll::Ready(waited.and_then(|()| self.outcome()))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::Shared;
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
+use crate::engine::port::By;
 use crate::engine::pressure::Pressure;
 use crate::engine::run::without_kernel;
 use crate::graph::node::{NodeLink, Op, free};
@@ -41,7 +42,7 @@ impl Shared {
         }
         let inputs = claim.let_go();
         let weight = Pressure::weight(node.bytes());
-        self.port.publish_small(1, weight, true, || self.port.end_claimed(claim, result));
+        self.port.publish_small(1, weight, By::Engine, |_| self.port.end_claimed(claim, result));
         free(inputs);
         true
     }

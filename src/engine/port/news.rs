@@ -83,38 +83,49 @@ impl Port {
         !self.intake.is_empty() || self.has_awaited.load(SeqCst)
     }
 
-    /// Takes a complete node back that the engine was asked to look at and has not come to. For the
-    /// one who has the only handle on it, and has seen it complete.
+    /// True where nobody else can reach a node that a poll has run, but by the intake, and nobody has waited for it.
+    #[inline]
+    pub fn is_alone(&self, node: &NodeHandle) -> bool {
+        let state = node.completion.state();
+        state.has(QUEUED) && state.ends_unseen() && node.counts() == Counts { handles: 1, links: 1 }
+    }
+
+    /// Takes such a node back; false where it does not lie on top of the intake.
     ///
     /// An awaited loop then never leaves its core: without this the engine fetches every node from
     /// it, only to find it done, and the caller fetches the memory back.
+    ///
+    /// # Safety
+    /// The node [is alone](Self::is_alone), and the handle is lent to the caller only.
     #[inline]
-    pub fn take_back(&'static self, node: &mut NodeHandle) {
-        let mine = Counts { handles: 1, links: 0 };
-        if node.completion.state().has(QUEUED) && node.counts() == (Counts { links: 1, ..mine }) {
-            // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
-            // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
-            // link.)
-            if let Some(link) = unsafe { self.intake.take_back(node.address()) } {
-                // SAFETY: so now both of its owners are here, and the handle is lent exclusively.
-                unsafe {
-                    node.completion.unmark(QUEUED);
-                    link.drop_alone(mine);
-                }
-            }
+    pub unsafe fn take_back(&'static self, node: &NodeHandle) -> bool {
+        // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
+        // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
+        // link.)
+        let Some(link) = (unsafe { self.intake.take_back(node.address()) }) else { return false };
+        // SAFETY: so now both of its owners are here.
+        unsafe {
+            node.completion.unmark(QUEUED);
+            link.drop_alone(Counts { handles: 1, links: 0 });
         }
+        true
     }
 
-    /// The same of what was run for a node's sake and has ended, of which these are all links but the intake's. (A chain of eight took
-    /// 2.0 us instead of 1.3 where that was left to the engine, and a line takes 0.36 us to another core and back.)
-    pub fn take_back_all(&'static self, run: &[NodeLink]) {
+    /// Takes back what has ended, lies on top of the intake, and can be reached by these links alone: a poll has run it for another node's
+    /// sake. (A chain of eight took 2.0 us instead of 1.3 where that was left to the engine, and a line takes 0.36 us to another core and back.)
+    #[inline]
+    pub fn take_back_all(&'static self, freed: &[NodeLink]) {
         for _ in 0..TAKEN_BACK_MAX {
             // What came last lies on top, and was let go last.
-            let Some(link) = run.iter().rev().find(|link| self.intake.is_on_top(link.address())) else { break };
-            debug_assert!(link.completion.state().phase() != Phase::Pending);
-            let links = run.iter().filter(|other| other.address() == link.address()).count() as u32;
+            let Some(link) = freed.iter().rev().find(|link| self.intake.is_on_top(link.address())) else {
+                break;
+            };
+            let links = freed.iter().filter(|other| other.address() == link.address()).count() as u32;
             let mine = Counts { handles: 0, links };
-            if !link.completion.state().has(QUEUED) || link.counts() != (Counts { links: links + 1, ..mine }) {
+            let state = link.completion.state();
+            // Beside an operand that failed another may be pending still: that is the engine's.
+            let ended = state.is_complete() || state.phase() == Phase::Fused;
+            if !ended || !state.has(QUEUED) || link.counts() != (Counts { links: links + 1, ..mine }) {
                 break;
             }
             // SAFETY: as above; `link` keeps it alive.
