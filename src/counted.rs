@@ -78,6 +78,28 @@ unsafe impl<T: Send + Sync> Send for Link<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Link<T> {}
 
+/// A handle that is lent to one thread alone: nobody else uses it meanwhile.
+pub(crate) struct Lent<'a, T: Observed>(&'a Handle<T>);
+
+impl<T: Observed> Clone for Lent<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Observed> Copy for Lent<'_, T> {}
+
+impl<'a, T: Observed> From<&'a mut Handle<T>> for Lent<'a, T> {
+    fn from(handle: &'a mut Handle<T>) -> Self {
+        Lent(handle)
+    }
+}
+
+impl<'a, T: Observed> Lent<'a, T> {
+    pub fn handle(self) -> &'a Handle<T> {
+        self.0
+    }
+}
+
 /// How many of each there are, at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {

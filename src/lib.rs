@@ -95,6 +95,7 @@ mod options;
 mod philox;
 mod shape;
 mod sync;
+mod tally;
 mod view;
 mod waiters;
 mod window;

@@ -35,6 +35,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
             "error",
             "guard",
             "sync",
+            "tally",
             "view",
             "window",
             "blocks",

@@ -73,6 +73,15 @@ impl<T: Linked> Intake<T> {
         Some(unsafe { Link::from_raw(raw) })
     }
 
+    /// Stands before or after each push and each take-back: who does one of them after this sees what was done before it, and who did
+    /// one before it is seen. It is for those who begin to wait, which is rare, for what is then an access the less at each op.
+    pub fn meet(&self) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        while let Err(seen) = self.head.compare_exchange_weak(head, head, Ordering::AcqRel, Ordering::Relaxed) {
+            head = seen;
+        }
+    }
+
     /// Takes everything that is in.
     pub fn take(&self) -> Batch<T> {
         if self.head.load(Ordering::Relaxed).is_null() {
@@ -233,7 +242,10 @@ impl Attendance {
 mod loom_tests {
     use super::*;
     use crate::counted::{Handle, Observed};
+    use crate::engine::pressure::{Pressure, QueueLimits};
+    use crate::sync::AtomicBool;
     use loom::sync::{Arc, Notify};
+    use std::task::{Wake, Waker};
 
     struct Item(usize, AtomicPtr<Inner<Item>>);
     impl Linked for Item {
@@ -297,6 +309,47 @@ mod loom_tests {
             seen.extend(intake.take().map(|l| l.0));
             seen.sort();
             assert_eq!(seen, [1, 2, 3]);
+        });
+    }
+
+    /// Rung, whatever loom's bell does.
+    struct Bell(Notify, AtomicBool);
+    impl Wake for Bell {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.1.store(true, Ordering::SeqCst);
+            self.0.notify();
+        }
+    }
+
+    #[test]
+    fn who_begins_to_wait_beside_an_op_that_is_taken_back_sees_its_end_or_is_woken() {
+        loom::model(|| {
+            let limits = QueueLimits { ops_max: 0, bytes_max: 0, permits_max: 1 };
+            let shared = Arc::new((Intake::new(), Pressure::new(limits)));
+            let op = item(1);
+            let (address, poll) = (op.address(), shared.clone());
+            // SAFETY: it is new.
+            unsafe { shared.0.push(op) };
+            shared.1.enqueued(0);
+            let thread = loom::thread::spawn(move || {
+                poll.1.count_off_early(1, 0);
+                // SAFETY: the intake keeps it, and nobody pushes it.
+                assert!(unsafe { poll.0.take_back(address) }.is_some());
+                poll.1.wake_if_below();
+            });
+            let bell = std::sync::Arc::new(Bell(Notify::new(), AtomicBool::new(false)));
+            let (waker, mut id) = (Waker::from(bell.clone()), None);
+            let mut is_ready = || shared.1.ready(&mut id, &waker);
+            if !is_ready() && {
+                shared.0.meet();
+                !is_ready()
+            } {
+                while !bell.1.load(Ordering::SeqCst) {
+                    bell.0.wait();
+                }
+                assert!(is_ready());
+            }
+            thread.join().unwrap();
         });
     }
 

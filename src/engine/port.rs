@@ -1,6 +1,6 @@
 //! The port: the one place of a device that any thread may touch.
 //!
-//! Handles and nodes point at it for the life of the process (a few hundred bytes a device; devices
+//! Handles and nodes point at it for the life of the process (some kilobytes a device; devices
 //! are few), so that making or dropping a value counts no reference on anything shared. Through it
 //! run the intake, the counters, the generator's position and the log of detached errors. What the
 //! engine does with them stands elsewhere.
@@ -18,7 +18,7 @@ use super::record::Recordings;
 use super::sources::Sources;
 use super::step::Step;
 use crate::completion::{AWAITED, DETACHED, Phase, QUEUED, State};
-use crate::counted::Inner;
+use crate::counted::{Inner, Lent};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -31,6 +31,7 @@ use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Apart, AtomicPtr, Mutex, lock};
+use crate::tally::Tally;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
@@ -96,19 +97,15 @@ pub(crate) trait Runner: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Counters of those who await.
-#[derive(Default)]
-pub(crate) struct Awaits {
-    pub barriers: AtomicU64,
-    pub barrier_ns: AtomicU64,
-}
+/// Places in [`Port::polls`]: small steps that polls have run, and awaits that have ended.
+pub(crate) const INLINE: usize = 0;
+pub(crate) const BARRIERS: usize = 1;
 
 /// Counters of whoever runs ops. All are read by `Device::stats`.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// Steps of the engine's, and of polls.
+    /// Steps of the engine's.
     pub started: AtomicU64,
-    pub inline: AtomicU64,
     pub fused: AtomicU64,
     pub skipped: AtomicU64,
     pub failed: AtomicU64,
@@ -154,8 +151,10 @@ pub(crate) struct Port {
     pub sources: Sources,
     /// Written at each op by whoever runs it.
     pub counters: Apart<Counters>,
-    /// Written at the end of each await.
-    pub awaits: Apart<Awaits>,
+    /// Counters of polls.
+    pub polls: Tally<2>,
+    /// Nanoseconds that awaits have waited.
+    pub barrier_ns: AtomicU64,
     pub pressure: Pressure,
     pub memory: Arc<Memory>,
     pub runner: Box<dyn Runner>,
@@ -183,8 +182,8 @@ impl Linked for Node {
 /// Who has run a small step.
 pub(crate) enum By<'a> {
     Engine,
-    /// A poll; with the handle that it was given, and lends to nobody else, where the step is of that node.
-    Poll(Option<&'a NodeHandle>),
+    /// A poll; with what it was lent, where the step is of that node.
+    Poll(Option<Lent<'a, Node>>),
 }
 
 /// All ports, so that `futensor::waitall` can join them.
@@ -223,7 +222,8 @@ impl Port {
             hurry: Apart(AtomicBool::new(false)),
             sources: Sources::default(),
             counters: Apart::default(),
-            awaits: Apart::default(),
+            polls: Tally::default(),
+            barrier_ns: AtomicU64::new(0),
             pressure: Pressure::new(queue),
             memory,
             runner,
@@ -341,38 +341,49 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Publishes a small step of so many ops; `publish` is told whether nobody else can reach the value. It is counted as started before, so that who has
-    /// awaited it finds it in the counters; and off the queue after, so that where nothing is
-    /// queued every value is there and every error noted.
+    /// Publishes a small step of so many ops; `publish` is told whether nobody else can reach the value. The step is counted as started
+    /// before, so that who has awaited it finds it in the counters; and off the queue after, so that where nothing is queued every value is
+    /// there and every error noted.
+    ///
+    /// Returns what `publish` was told. A poll then sees to those who [wait for less to be queued](Pressure::wake_if_below): after a `fence`
+    /// where the last step that it has run was not alone.
     #[inline]
-    pub fn publish_small(&'static self, ops: usize, weight: usize, by: By<'_>, publish: impl FnOnce(bool)) {
-        let by_engine = matches!(by, By::Engine);
-        let started = if by_engine { &self.counters.started } else { &self.counters.inline };
-        started.fetch_add(1, Relaxed);
+    pub fn publish_small(
+        &'static self,
+        ops: usize,
+        weight: usize,
+        by: By<'_>,
+        publish: impl FnOnce(bool),
+    ) -> bool {
         if ops > 1 {
             self.counters.fused.fetch_add(ops as u64 - 1, Relaxed);
         }
         match by {
-            By::Poll(Some(node)) if self.is_alone(node) => {
-                // Nobody can see that its value is not there yet; but once it has left the intake, a `waitall` would end
-                // without it in the counters.
-                self.pressure.count_off(ops, weight);
-                // SAFETY: `By` says so.
-                publish(unsafe { self.take_back(node) });
-            }
-            By::Poll(_) => {
-                publish(false);
-                self.pressure.count_off(ops, weight);
-            }
             By::Engine => {
+                self.counters.started.fetch_add(1, Relaxed);
                 self.counters.closing_small.store(ops, Relaxed);
                 publish(false);
                 self.pressure.count_off(ops, weight);
+                self.counters.closing_small.store(0, Relaxed);
+                self.pressure.wake_if_below();
+                false
             }
-        }
-        self.pressure.wake_if_below();
-        if by_engine {
-            self.counters.closing_small.store(0, Relaxed);
+            By::Poll(Some(node)) if self.is_alone(node) => {
+                self.polls.add(INLINE, 1);
+                // Nobody can see that its value is not there yet; but once it has left the intake, a `waitall` would end
+                // without it in the counters.
+                self.pressure.count_off_early(ops, weight);
+                // SAFETY: it is alone.
+                let taken = unsafe { self.take_back(node) };
+                publish(taken);
+                taken
+            }
+            By::Poll(_) => {
+                self.polls.add(INLINE, 1);
+                publish(false);
+                self.pressure.count_off_early(ops, weight);
+                false
+            }
         }
     }
 

@@ -6,7 +6,8 @@
 //! queued is below its limit. Knows nothing of nodes.
 
 use crate::guard::wake_all;
-use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, in_total_order, lock};
+use crate::tally::Tally;
 use std::collections::BTreeMap;
 use std::task::Waker;
 
@@ -22,22 +23,21 @@ pub(crate) struct QueueLimits {
 }
 
 pub(crate) struct Pressure {
-    /// What has come, written by callers.
-    came: Apart<Count>,
-    /// What has come to an end, written by whoever runs it. One counter for both would go back and
+    /// Ops that have come, and ops that have come to an end.
+    ops: Tally<2>,
+    /// Bytes of results that have come, written by callers; wraps around.
+    bytes_came: Apart<AtomicUsize>,
+    /// And those that have come to an end, written by whoever runs it. One counter for both would go back and
     /// forth between two cores at each op.
-    ended: Apart<Count>,
+    bytes_ended: Apart<AtomicUsize>,
     limits: QueueLimits,
     waiting: AtomicBool,
     waiters: Mutex<Waiters>,
 }
 
-/// Since the beginning; wraps around.
-#[derive(Default)]
-struct Count {
-    ops: AtomicUsize,
-    bytes: AtomicUsize,
-}
+/// Places in `Pressure::ops`.
+const CAME: usize = 0;
+const ENDED: usize = 1;
 
 #[derive(Default)]
 struct Waiters {
@@ -62,8 +62,9 @@ pub(crate) enum Turn {
 impl Pressure {
     pub fn new(limits: QueueLimits) -> Pressure {
         Pressure {
-            came: Apart::default(),
-            ended: Apart::default(),
+            ops: Tally::default(),
+            bytes_came: Apart::default(),
+            bytes_ended: Apart::default(),
             limits,
             waiting: AtomicBool::new(false),
             waiters: Mutex::new(Waiters::default()),
@@ -73,15 +74,14 @@ impl Pressure {
     /// Ops and bytes that are queued or running.
     pub fn queued(&self) -> (usize, usize) {
         // What has ended first: who sees the end of an op sees, after it, that it came.
-        let (ops, bytes) = (self.ended.ops.load(Ordering::SeqCst), self.ended.bytes.load(Ordering::SeqCst));
-        let came = &self.came;
-        let ops = came.ops.load(Ordering::SeqCst).wrapping_sub(ops);
-        (ops, came.bytes.load(Ordering::SeqCst).wrapping_sub(bytes))
+        let (ops, bytes) = (self.ops.sum(ENDED), self.bytes_ended.load(Ordering::SeqCst));
+        let ops = self.ops.sum(CAME).wrapping_sub(ops);
+        (ops as usize, self.bytes_came.load(Ordering::SeqCst).wrapping_sub(bytes))
     }
 
     /// Ops that have ever come; wraps around.
-    pub fn came(&self) -> usize {
-        self.came.ops.load(Ordering::Relaxed)
+    pub fn came(&self) -> u64 {
+        self.ops.sum(CAME)
     }
 
     /// What a result of this many bytes weighs.
@@ -90,10 +90,10 @@ impl Pressure {
     }
 
     pub fn enqueued(&self, bytes: usize) {
-        self.came.ops.fetch_add(1, Ordering::Relaxed);
+        self.ops.add(CAME, 1);
         let weight = Pressure::weight(bytes);
         if weight > 0 {
-            self.came.bytes.fetch_add(weight, Ordering::Relaxed);
+            self.bytes_came.fetch_add(weight, Ordering::Relaxed);
         }
     }
 
@@ -108,19 +108,33 @@ impl Pressure {
         self.wake_if_below();
     }
 
-    /// Counts ops off. Whoever waits is woken by who then asks for it.
+    /// Counts ops off. Whoever waits is woken by who then [asks](Self::wake_if_below) for it.
     #[inline]
     pub fn count_off(&self, ops: usize, weight: usize) {
-        if weight > 0 {
-            self.ended.bytes.fetch_add(weight, Ordering::Release);
-        }
+        self.count_bytes_off(weight);
         // SeqCst: in one order with `waiting`, see `ready`.
-        self.ended.ops.fetch_add(ops, Ordering::SeqCst);
+        self.ops.add_in_order(ENDED, ops as u64);
+    }
+
+    /// The same without a locked access, for who takes something back from the intake before it asks, which
+    /// [`Intake::meet`](super::intake::Intake::meet) is for, or a `fence`.
+    #[inline]
+    pub fn count_off_early(&self, ops: usize, weight: usize) {
+        self.count_bytes_off(weight);
+        self.ops.add(ENDED, ops as u64);
+    }
+
+    #[inline]
+    fn count_bytes_off(&self, weight: usize) {
+        if weight > 0 {
+            self.bytes_ended.fetch_add(weight, Ordering::Release);
+        }
     }
 
     /// Wakes those who wait for less to be queued, if it is so little.
     #[inline]
     pub fn wake_if_below(&self) {
+        in_total_order();
         if self.waiting.load(Ordering::SeqCst) {
             self.wake();
         }

@@ -13,13 +13,16 @@ use super::pressure::Pressure;
 use super::run::{run_group, run_node};
 use crate::backend::Immediate;
 use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
+use crate::counted::Lent;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free, pops};
 use crate::graph::program::Reg;
 use crate::graph::value::Value;
+use crate::sync::fence;
 use smallvec::SmallVec;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 /// Most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
@@ -43,26 +46,28 @@ pub(crate) struct Bench<B> {
     freed: SmallVec<[NodeLink; 4]>,
     /// How many more may be run for the sake of the one that was asked for.
     left: u32,
+    /// What has been counted off the queue is known to those who then begin to wait for that.
+    in_order: bool,
 }
 
 /// A node as its holder has it.
 #[derive(Clone, Copy)]
 enum Held<'a> {
-    /// A poll's, which lends it to nobody else.
-    Handle(&'a NodeHandle),
+    /// What a poll awaits.
+    Lent(Lent<'a, Node>),
     Link(&'a NodeLink),
 }
 
 impl<'a> Held<'a> {
     fn node(self) -> &'a Node {
         match self {
-            Held::Handle(handle) => handle,
+            Held::Lent(lent) => lent.handle(),
             Held::Link(link) => link,
         }
     }
     fn link(self) -> NodeLink {
         match self {
-            Held::Handle(handle) => handle.link(),
+            Held::Lent(lent) => lent.handle().link(),
             Held::Link(link) => link.clone(),
         }
     }
@@ -101,7 +106,8 @@ impl<B: Immediate> OnTheSpot for Bench<B> {
 impl<B: Immediate> Bench<B> {
     /// For the engine.
     pub fn new(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
-        Bench { port, backend, limit_ns, look_again: false, freed: SmallVec::new(), left: 0 }
+        let freed = SmallVec::new();
+        Bench { port, backend, limit_ns, look_again: false, freed, left: 0, in_order: true }
     }
 
     /// For a poll.
@@ -112,10 +118,14 @@ impl<B: Immediate> Bench<B> {
     /// Runs what a poll awaits, if it is small and can be run now; true where it is complete afterwards.
     #[inline]
     pub fn run_awaited(&mut self, node: &mut NodeHandle) -> bool {
-        let done = self.run_held(Held::Handle(node));
+        let done = self.run_held(Held::Lent(node.into()));
         if done {
             self.port.take_back_all(&self.freed);
         }
+        if !self.in_order {
+            fence(SeqCst);
+        }
+        self.port.pressure.wake_if_below();
         self.settle();
         done
     }
@@ -127,7 +137,7 @@ impl<B: Immediate> Bench<B> {
 
     fn by<'a>(&self, held: Held<'a>) -> By<'a> {
         match held {
-            Held::Handle(handle) => By::Poll(Some(handle)),
+            Held::Lent(lent) => By::Poll(Some(lent)),
             Held::Link(_) if self.look_again => By::Poll(None),
             Held::Link(_) => By::Engine,
         }
@@ -163,7 +173,7 @@ impl<B: Immediate> Bench<B> {
                 }
                 super::events::small(&self.port.name, node, 0, self.look_again);
                 claim.let_go_each(|link| self.freed.push(link));
-                self.port.publish_small(1, 0, self.by(held), |alone| match alone {
+                self.in_order = self.port.publish_small(1, 0, self.by(held), |alone| match alone {
                     // SAFETY: nobody has waited, since nobody else can reach it.
                     true => unsafe { claim.publish_alone() },
                     false => claim.publish(),
@@ -323,7 +333,8 @@ impl<B: Immediate> Bench<B> {
             }
         }
         freed.extend(claim.let_go());
-        self.port.publish_small(ended, weight, self.by(held), |_| self.port.end_claimed(claim, result));
+        let end = |_| self.port.end_claimed(claim, result);
+        self.in_order = self.port.publish_small(ended, weight, self.by(held), end);
         freed
     }
 }

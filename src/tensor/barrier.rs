@@ -120,7 +120,7 @@ impl Future for Ready {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let port = self.port;
-        if port.pressure.ready(&mut self.id, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
+        if port.is_ready(&mut self.id, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -150,7 +150,7 @@ impl Future for Admit {
     type Output = Permit;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let port = self.port;
-        match self.key.map(|key| port.pressure.turn(key, cx.waker())) {
+        match self.key.map(|key| port.turn(key, cx.waker())) {
             Some(Turn::Waiting) => Poll::Pending,
             _ => {
                 self.key = None;

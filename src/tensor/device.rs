@@ -2,7 +2,7 @@
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use super::future::TensorFuture;
-use crate::engine::port::Port;
+use crate::engine::port::{BARRIERS, INLINE, Port};
 use crate::host::cpu::{self, CpuOptions};
 use crate::memory::DeviceMemory;
 use crate::sync::lock;
@@ -153,9 +153,10 @@ impl Device {
         let c = &self.port.counters;
         let bytes = self.port.memory.bytes();
         let queued = self.port.pressure.queued().0;
-        let (inline, fused, skipped) = (c.inline.load(Relaxed), c.fused.load(Relaxed), c.skipped.load(Relaxed));
+        let inline = self.port.polls.sum(INLINE);
+        let (fused, skipped) = (c.fused.load(Relaxed), c.skipped.load(Relaxed));
         Stats {
-            enqueued: self.port.pressure.came() as u64,
+            enqueued: self.port.pressure.came(),
             started: c.started.load(Relaxed) + inline,
             inline,
             fused,
@@ -170,8 +171,8 @@ impl Device {
             bytes_cached: bytes.cached,
             copied_bytes: bytes.copied,
             allocations: bytes.asked,
-            barriers: self.port.awaits.barriers.load(Relaxed),
-            barrier_time: Duration::from_nanos(self.port.awaits.barrier_ns.load(Relaxed)),
+            barriers: self.port.polls.sum(BARRIERS),
+            barrier_time: Duration::from_nanos(self.port.barrier_ns.load(Relaxed)),
         }
     }
 

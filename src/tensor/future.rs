@@ -5,7 +5,7 @@ use super::region::trace;
 use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::limits::INLINE_NS;
-use crate::engine::port::Port;
+use crate::engine::port::{BARRIERS, Port};
 use crate::error::{Error, Result};
 use crate::graph::node::{Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
@@ -218,11 +218,13 @@ impl TensorFuture {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let awaits = &self.port().awaits;
-            awaits.barriers.fetch_add(counted as u64, std::sync::atomic::Ordering::Relaxed);
+            let port = self.port();
+            if counted {
+                port.polls.add(BARRIERS, 1);
+            }
             if let Some(waiting) = self.waiting.take() {
                 let waited = if counted { waiting.since.elapsed().as_nanos() as u64 } else { 0 };
-                awaits.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
+                port.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
                 if let Some(id) = waiting.id {
                     self.node.completion.deregister(id);
                 }

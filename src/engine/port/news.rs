@@ -7,12 +7,14 @@
 
 use super::{BACKLOG, Port, Queued};
 use crate::completion::{Phase, QUEUED};
-use crate::counted::Counts;
+use crate::counted::{Counts, Lent};
 use crate::engine::intake::Batch;
 use crate::engine::limits::INLINE_NS;
-use crate::graph::node::{Node, NodeHandle, NodeLink, Op};
+use crate::engine::pressure::Turn;
+use crate::graph::node::{Node, NodeLink, Op};
 use crate::sync::lock;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::Waker;
 
 /// Most nodes that a poll takes back beside its own: each is sought among all that it has run.
 const TAKEN_BACK_MAX: usize = 16;
@@ -27,6 +29,25 @@ impl Port {
         // What is in the books may wait for its end.
         if before.is_complete() {
             self.hurry(true);
+        }
+    }
+
+    /// True where the queue is below its limits; else the waker is put on the list under `id`.
+    pub fn is_ready(&self, id: &mut Option<u64>, waker: &Waker) -> bool {
+        self.pressure.ready(id, waker) || {
+            self.intake.meet();
+            self.pressure.ready(id, waker)
+        }
+    }
+
+    /// How a queued request for a permit stands; a granted one leaves the line.
+    pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
+        match self.pressure.turn(key, waker) {
+            Turn::Granted => Turn::Granted,
+            Turn::Waiting => {
+                self.intake.meet();
+                self.pressure.turn(key, waker)
+            }
         }
     }
 
@@ -85,7 +106,8 @@ impl Port {
 
     /// True where nobody else can reach a node that a poll has run, but by the intake, and nobody has waited for it.
     #[inline]
-    pub fn is_alone(&self, node: &NodeHandle) -> bool {
+    pub fn is_alone(&self, node: Lent<'_, Node>) -> bool {
+        let node = node.handle();
         let state = node.completion.state();
         state.has(QUEUED) && state.ends_unseen() && node.counts() == Counts { handles: 1, links: 1 }
     }
@@ -96,9 +118,10 @@ impl Port {
     /// it, only to find it done, and the caller fetches the memory back.
     ///
     /// # Safety
-    /// The node [is alone](Self::is_alone), and the handle is lent to the caller only.
+    /// The node [is alone](Self::is_alone).
     #[inline]
-    pub unsafe fn take_back(&'static self, node: &NodeHandle) -> bool {
+    pub unsafe fn take_back(&'static self, node: Lent<'_, Node>) -> bool {
+        let node = node.handle();
         // SAFETY: nobody else has an owner of the node but the intake, or who has just taken it
         // from there; and nobody but an owner pushes. (A waker that asks for a look holds a
         // link.)

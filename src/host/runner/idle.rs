@@ -2,6 +2,7 @@
 
 use super::Shared;
 use crate::engine::limits::INLINE_NS;
+use crate::engine::port::INLINE;
 use crate::host::errands::Idle;
 use crate::host::threads;
 use crate::sync::lock;
@@ -103,7 +104,7 @@ impl Shared {
         if !self.port.inline || self.port.is_in_hurry() {
             return true;
         }
-        let now = || self.port.counters.inline.load(Relaxed);
+        let now = || self.port.polls.sum(INLINE);
         let mut left = if now() == std::mem::replace(ran, now()) { 1 } else { LEAVE_TO_SAME };
         for _ in 0..LEAVE_AT_MOST {
             let from = Instant::now();

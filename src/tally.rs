@@ -1,0 +1,149 @@
+//! Counters that many threads count up and few read.
+//!
+//! Each thread has a row of its own and counts in it by plain stores: a locked access takes 5 ns, and an op that is awaited has four such
+//! counts. A reader adds the rows up. Threads for which there is no row share one. Knows nothing of what is counted.
+
+use crate::sync::{Apart, AtomicU64, Ordering, lock_plain};
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+/// Rows; the last is shared.
+const ROWS: usize = if cfg!(futensor_loom) { 1 } else { 32 };
+const SHARED: usize = ROWS - 1;
+
+/// `N` counters, which wrap around.
+pub(crate) struct Tally<const N: usize>(Box<[Apart<[AtomicU64; N]>]>);
+
+impl<const N: usize> Default for Tally<N> {
+    fn default() -> Tally<N> {
+        Tally((0..ROWS).map(|_| Apart(std::array::from_fn(|_| AtomicU64::new(0)))).collect())
+    }
+}
+
+impl<const N: usize> Tally<N> {
+    #[inline]
+    pub fn add(&self, what: usize, n: u64) {
+        self.add_in(my_row(), what, n);
+    }
+
+    /// As [`add`](Self::add); and in one order with all accesses that are SeqCst.
+    #[inline]
+    pub fn add_in_order(&self, what: usize, n: u64) {
+        self.0[my_row()][what].fetch_add(n, Ordering::SeqCst);
+    }
+
+    /// Only for who has this row, unless it is the shared one.
+    #[inline]
+    fn add_in(&self, row: usize, what: usize, n: u64) {
+        let count = &self.0[row][what];
+        // Release: who sees it counted sees what was done before.
+        if row == SHARED {
+            count.fetch_add(n, Ordering::Release);
+        } else {
+            count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
+        }
+    }
+
+    /// What all threads have counted. Who has seen what one of them did after it had counted sees that count.
+    pub fn sum(&self, what: usize) -> u64 {
+        // Relaxed: who has seen a count of a row that was new has seen that there is that row.
+        let rows = (0..HANDED_OUT.load(Ordering::Relaxed)).chain([SHARED]);
+        rows.fold(0, |sum: u64, row| sum.wrapping_add(self.0[row][what].load(Ordering::SeqCst)))
+    }
+}
+
+/// So many rows, from the first, have had an owner.
+static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
+/// Those of them that have none any more.
+static LEFT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static MINE: Cell<Option<usize>> = const { Cell::new(None) };
+    static OWNER: Owner = const { Owner };
+}
+
+/// Gives the thread's row back as the thread ends. What it counts after that goes to the shared one.
+struct Owner;
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Some(row) = MINE.replace(Some(SHARED))
+            && row != SHARED
+        {
+            lock_plain(&LEFT).push(row);
+        }
+    }
+}
+
+#[inline]
+fn my_row() -> usize {
+    // Loom's threads are one to the system.
+    if cfg!(futensor_loom) { SHARED } else { MINE.get().unwrap_or_else(take_row) }
+}
+
+#[cold]
+fn take_row() -> usize {
+    let mut left = lock_plain(&LEFT);
+    let row = match left.pop() {
+        Some(row) => row,
+        None if HANDED_OUT.load(Ordering::Relaxed) < SHARED => HANDED_OUT.fetch_add(1, Ordering::Relaxed),
+        None => SHARED,
+    };
+    // Where the thread is ending already nobody would give it back.
+    let row = if OWNER.try_with(|_| ()).is_ok() {
+        row
+    } else {
+        if row != SHARED {
+            left.push(row);
+        }
+        SHARED
+    };
+    MINE.set(Some(row));
+    row
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn what_more_threads_than_rows_count_in_turn_and_at_once_is_all_there() {
+        let tally = Tally::<2>::default();
+        for _ in 0..3 {
+            thread::scope(|scope| {
+                for _ in 0..2 * ROWS {
+                    scope.spawn(|| (0..1000).for_each(|k| tally.add((k % 4 == 0) as usize, 1)));
+                }
+            });
+        }
+        assert_eq!((tally.sum(0), tally.sum(1)), (3 * 2 * ROWS as u64 * 750, 3 * 2 * ROWS as u64 * 250));
+    }
+
+    #[test]
+    fn what_a_thread_counts_as_it_ends_is_there() {
+        struct CountsAsItGoes(&'static Tally<1>);
+        impl Drop for CountsAsItGoes {
+            fn drop(&mut self) {
+                self.0.add(0, 1);
+            }
+        }
+        thread_local!(static LAST: Cell<Option<CountsAsItGoes>> = const { Cell::new(None) });
+        let tally: &'static Tally<1> = Box::leak(Box::default());
+        let threads: Vec<_> = (0..100)
+            .map(|k| {
+                thread::spawn(move || {
+                    // Before its row is there, or after: so its end comes after the row's, or before.
+                    if k % 2 == 0 {
+                        tally.add(0, 1);
+                    }
+                    LAST.set(Some(CountsAsItGoes(tally)));
+                    tally.add(0, 1);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(tally.sum(0), 250);
+    }
+}
