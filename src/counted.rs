@@ -36,14 +36,17 @@ impl<T> Inner<T> {
     /// Loom follows what a `Box` allocates.
     const IN_BLOCK: bool = cfg!(not(futensor_loom)) && blocks::fits(Layout::new::<Inner<T>>());
 
+    /// The value is made once there is room for it, so that it is written where it stays: made before, it was written on the
+    /// stack word by word and copied from there by lines, which waits for all that was stored before.
     #[inline(always)]
-    fn allocate(inner: Inner<T>) -> NonNull<Inner<T>> {
+    fn allocate(counts: u64, value: impl FnOnce() -> T) -> NonNull<Inner<T>> {
         if !Self::IN_BLOCK {
+            let inner = Inner { counts: AtomicU64::new(counts), value: value() };
             return NonNull::from(Box::leak(Box::new(inner)));
         }
         let block = blocks::take().cast::<Inner<T>>();
         // SAFETY: a block has room for it, and is ours.
-        unsafe { block.write(inner) };
+        unsafe { block.write(Inner { counts: AtomicU64::new(counts), value: value() }) };
         block
     }
 
@@ -116,14 +119,14 @@ fn counts_of<T>(inner: &Inner<T>) -> Counts {
 impl<T: Observed> Handle<T> {
     /// A new value with one handle and, beside it, one link (for the queue).
     #[inline(always)]
-    pub fn with_link(value: T) -> (Handle<T>, Link<T>) {
-        let ptr = Inner::allocate(Inner { counts: AtomicU64::new(LINK + 1), value });
+    pub fn with_link(value: impl FnOnce() -> T) -> (Handle<T>, Link<T>) {
+        let ptr = Inner::allocate(LINK + 1, value);
         (Handle(ptr, PhantomData), Link(ptr, PhantomData))
     }
 
     /// A new value with one handle.
     pub fn new(value: T) -> Handle<T> {
-        Handle(Inner::allocate(Inner { counts: AtomicU64::new(1), value }), PhantomData)
+        Handle(Inner::allocate(1, || value), PhantomData)
     }
 
     /// Both counts, at one moment.
@@ -344,7 +347,7 @@ mod tests {
     #[test]
     fn last_handle_reports_once_and_a_link_keeps_the_memory() {
         let log = Arc::new(Mutex::new(vec![]));
-        let (handle, link) = Handle::with_link(Watched(log.clone()));
+        let (handle, link) = Handle::with_link(|| Watched(log.clone()));
         let second = handle.clone();
         drop(handle);
         assert!(log.lock().unwrap().is_empty());
@@ -404,7 +407,7 @@ mod loom_tests {
     fn two_droppers_of_handles_and_one_of_a_link_report_once_and_free_once() {
         loom::model(|| {
             let (value, gone, freed) = Watched::new();
-            let (a, link) = Handle::with_link(value);
+            let (a, link) = Handle::with_link(|| value);
             let b = a.clone();
             let t1 = loom::thread::spawn(move || drop(a));
             let t2 = loom::thread::spawn(move || drop(b));
@@ -436,7 +439,7 @@ mod loom_tests {
     fn a_value_is_freed_after_what_its_owners_did() {
         loom::model(|| {
             let (value, _, freed) = Watched::new();
-            let (handle, a) = Handle::with_link(value);
+            let (handle, a) = Handle::with_link(|| value);
             drop(handle);
             let b = a.clone();
             let thread = loom::thread::spawn(move || {
@@ -453,7 +456,7 @@ mod loom_tests {
     #[test]
     fn the_only_owner_writes_after_what_the_others_did() {
         loom::model(|| {
-            let (handle, a) = Handle::with_link(Watched::new().0);
+            let (handle, a) = Handle::with_link(|| Watched::new().0);
             drop(handle);
             let (b, c) = (a.clone(), a.clone());
             let thread = loom::thread::spawn(move || {
@@ -475,7 +478,7 @@ mod loom_tests {
     #[test]
     fn links_that_were_deferred_are_dropped_after_what_was_done_before() {
         loom::model(|| {
-            let (handle, a) = Handle::with_link(Watched::new().0);
+            let (handle, a) = Handle::with_link(|| Watched::new().0);
             drop(handle);
             let (b, c) = (a.clone(), a.clone());
             let thread = loom::thread::spawn(move || {

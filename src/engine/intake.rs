@@ -262,7 +262,7 @@ mod loom_tests {
         unsafe { intake.push(item(n)) };
     }
     fn item(n: usize) -> Link<Item> {
-        Handle::with_link(Item(n, AtomicPtr::new(null_mut()))).1
+        Handle::with_link(|| Item(n, AtomicPtr::new(null_mut()))).1
     }
 
     #[test]

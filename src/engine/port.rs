@@ -259,11 +259,11 @@ impl Port {
     /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle,
     /// and what is to be [pushed](Self::push). For a device that [has not ended](Self::is_ended).
     #[inline(always)]
-    pub fn take_in(&'static self, node: Node, bytes: usize) -> (NodeHandle, Queued) {
-        debug_assert!(node.completion.state().has(QUEUED));
-        super::events::op(&self.name, &node);
+    pub fn take_in(&'static self, node: impl FnOnce() -> Node, bytes: usize) -> (NodeHandle, Queued) {
         self.pressure.enqueued(bytes);
         let (handle, link) = NodeHandle::with_link(node);
+        debug_assert!(handle.completion.state().has(QUEUED));
+        super::events::op(&self.name, &handle);
         (handle, Queued(link))
     }
 
@@ -271,7 +271,7 @@ impl Port {
     pub fn enqueue_marker(&'static self, at: &'static Location<'static>) -> NodeHandle {
         let mut node = Node::new(Op::Marker, Inputs::new(), ().into(), DType::Bool, self, at);
         node.completion.mark(QUEUED | AWAITED);
-        let (handle, link) = NodeHandle::with_link(node);
+        let (handle, link) = NodeHandle::with_link(|| node);
         self.push(Queued(link));
         handle
     }
@@ -290,7 +290,7 @@ impl Port {
         }
         node.completion.mark(QUEUED);
         let bytes = node.bytes();
-        let (handle, queued) = self.take_in(node, bytes);
+        let (handle, queued) = self.take_in(|| node, bytes);
         (handle, Some(queued))
     }
 

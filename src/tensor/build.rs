@@ -211,11 +211,13 @@ pub(crate) fn ask(
             if !usual || numel == 0 || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
                 return ask_slowly(op(), operands, Ok(Meta { shape, dtype }), at);
             }
-            let mut inputs = Inputs::new();
-            for x in operands {
-                inputs.push(x.node.link());
-            }
-            let node = Node::with(op(), inputs, shape, dtype, port, at, numel, QUEUED);
+            let node = || {
+                let mut inputs = Inputs::new();
+                for x in operands {
+                    inputs.push(x.node.link());
+                }
+                Node::with(op(), inputs, shape, dtype, port, at, numel, QUEUED)
+            };
             let (node, queued) = port.take_in(node, bytes);
             Asked { value: TensorFuture::new(node), queued: Some(queued) }
         }
