@@ -34,7 +34,8 @@ BATCH, INPUTS, HIDDEN, CLASSES = 256, 784, 256, 10
 RATE = 0.05
 ROWS = (16, 384, 1536)
 SIDE = 4096
-CASES = ["enqueue", "detached", "awaited", "chain", "exp", "tanh", "gelu", "sum", "softmax", "matmul-64", "matmul-256",
+SMALL = ("enqueue", "detached", "awaited", "awaited-two")
+CASES = ["enqueue", "detached", "awaited", "awaited-two", "chain", "exp", "tanh", "gelu", "sum", "softmax", "matmul-64", "matmul-256",
          "matmul-1000", "matmul-2048", "matmul-4096", "rows", "randn", "overlap-64", "overlap-512", "mlp", "train"]
 
 
@@ -56,7 +57,7 @@ def chain_length(n):
 
 
 def items(case):
-    return OPS if case in ("enqueue", "detached", "awaited") else LARGE if case == "randn" else 1
+    return OPS if case in SMALL else LARGE if case == "randn" else 1
 
 
 class Inputs:
@@ -98,13 +99,16 @@ def numpy_engines(inputs, case):
         return run
 
     x = lambda: inputs(8, (LARGE,), 3.0)
-    if case in ("enqueue", "detached", "awaited"):
-        one = np.ones((1, 2), np.float32)
+    if case in SMALL:
+        one, other = np.ones((1, 2), np.float32), np.ones((1, 2), np.float32)
 
         def small(n):
             begin = time.perf_counter()
             for _ in range(n):
-                if case == "awaited":
+                if case == "awaited-two":
+                    for i in range(OPS):
+                        y = one * other + np.float32(i)
+                elif case == "awaited":
                     for i in range(OPS):
                         y = one + np.float32(i)
                 else:
@@ -189,14 +193,17 @@ def torch_engines(inputs, case, torch):
         return {"PyTorch": each(op, *given), "torch.compile": each(torch.compile(op), *given)}
 
     x = lambda: from_numpy(inputs(8, (LARGE,), 3.0))
-    if case in ("enqueue", "detached", "awaited"):
-        one = torch.ones(1, 2)
+    if case in SMALL:
+        one, other = torch.ones(1, 2), torch.ones(1, 2)
 
         def small(n):
             with torch.no_grad():
                 begin = time.perf_counter()
                 for _ in range(n):
-                    if case == "awaited":
+                    if case == "awaited-two":
+                        for i in range(OPS):
+                            y = one * other + i
+                    elif case == "awaited":
                         for i in range(OPS):
                             y = one + i
                     else:
@@ -268,7 +275,7 @@ def jax_engines(inputs, case, jax):
         return {"JAX": each(op, *given), "JAX jit": each(jax.jit(op), *given)}
 
     x = lambda: inputs(8, (LARGE,), 3.0)
-    if case in ("enqueue", "detached", "awaited"):
+    if case in SMALL:
         one = jax.block_until_ready(jnp.ones((1, 2), jnp.float32))
 
         def small(op):
@@ -276,7 +283,7 @@ def jax_engines(inputs, case, jax):
                 took = 0.0
                 for _ in range(n):
                     begin = time.perf_counter()
-                    if case == "awaited":
+                    if case.startswith("awaited"):
                         for i in range(OPS):
                             y = op(one, i).block_until_ready()
                         took += time.perf_counter() - begin
@@ -290,7 +297,9 @@ def jax_engines(inputs, case, jax):
                         y = held[-1]
                 return took, y
             return run
-        return {"JAX": small(lambda x, i: x + i), "JAX jit": small(jax.jit(lambda x, i: x + i))}
+        other = jax.block_until_ready(jnp.ones((1, 2), jnp.float32))
+        op = (lambda x, i: x * other + i) if case == "awaited-two" else (lambda x, i: x + i)
+        return {"JAX": small(op), "JAX jit": small(jax.jit(op))}
     if case == "chain":
         return both(lambda x: jax.nn.relu((x * 2 + 1) * x - 0.5), x())
     if case == "gelu":

@@ -26,6 +26,8 @@ pub enum Case {
     Detached,
     /// The same, each awaited before the next.
     Awaited,
+    /// `x * y + i`, each awaited before the next.
+    AwaitedTwo,
     /// `relu((x * 2 + 1) * x - 0.5)`.
     Chain,
     Exp,
@@ -49,6 +51,7 @@ pub const CASES: &[Case] = &[
     Case::Enqueue,
     Case::Detached,
     Case::Awaited,
+    Case::AwaitedTwo,
     Case::Chain,
     Case::Exp,
     Case::Tanh,
@@ -107,6 +110,7 @@ impl Case {
         match self {
             Case::Matmul(n) => format!("matmul-{n}"),
             Case::Overlap(n) => format!("overlap-{n}"),
+            Case::AwaitedTwo => "awaited-two".into(),
             other => format!("{other:?}").to_lowercase(),
         }
     }
@@ -116,6 +120,7 @@ impl Case {
             Case::Enqueue => "`x + i` on [1, 2], until the call returns".into(),
             Case::Detached => format!("{OPS} x `x + i` on [1, 2], executed and checked, an op"),
             Case::Awaited => "`x + i` on [1, 2], awaited each".into(),
+            Case::AwaitedTwo => "`x * y + i` on [1, 2], awaited each".into(),
             Case::Chain => "`relu((x*2+1)*x-0.5)`, 16 Mi".into(),
             Case::Exp | Case::Tanh | Case::Gelu | Case::Sum => format!("`{}`, 16 Mi", self.name()),
             Case::Softmax => "softmax of [4096, 4096]".into(),
@@ -131,7 +136,7 @@ impl Case {
     /// A time is divided by this.
     pub fn items(self) -> f64 {
         match self {
-            Case::Enqueue | Case::Detached | Case::Awaited => OPS as f64,
+            Case::Enqueue | Case::Detached | Case::Awaited | Case::AwaitedTwo => OPS as f64,
             Case::Randn => LARGE as f64,
             _ => 1.0,
         }
@@ -157,7 +162,8 @@ impl Case {
             Case::Enqueue => vec![bar(Against::Seconds(0.1e-6), 1.0)],
             Case::Detached => vec![bar(Against::Fastest(&["candle"]), 1.5)],
             // What a synchronous call costs, and a tenth of a microsecond.
-            Case::Awaited => vec![bar(Against::Over(&["candle"], 0.1e-6), 1.0)],
+            Case::Awaited => vec![bar(Against::Over(&["candle"], 0.1e-6), 1.0), AHEAD],
+            Case::AwaitedTwo => vec![bar(Against::Seconds(0.3e-6), 1.0), AHEAD],
             Case::Chain | Case::Exp => vec![share(copy, 0.9), AHEAD],
             // Bound by arithmetic.
             Case::Tanh | Case::Gelu => vec![bar(copy, 1.5), AHEAD],

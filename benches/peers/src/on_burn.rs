@@ -48,14 +48,18 @@ impl On {
     }
 
     fn small(&self, case: Case) -> Vec<Job> {
-        let x = Tensor::<2>::ones([1, 2], &self.device);
+        let ones = || Tensor::<2>::ones([1, 2], &self.device);
+        let (x, y) = (ones(), ones());
         let device = self.device.clone();
         vec![Job::new(self.name, move |n| {
             let mut time = Duration::ZERO;
             let mut last = None;
             for _ in 0..n {
                 let from = Instant::now();
-                if case == Case::Awaited {
+                if case == Case::AwaitedTwo {
+                    (0..OPS).for_each(|i| last = Some(x.clone() * y.clone() + i as f32));
+                    time += from.elapsed();
+                } else if case == Case::Awaited {
                     (0..OPS).for_each(|i| last = Some(x.clone() + i as f32));
                     time += from.elapsed();
                 } else {
@@ -141,7 +145,7 @@ impl On {
 
     fn jobs(&self, case: Case) -> Vec<Job> {
         match case {
-            Case::Enqueue | Case::Detached | Case::Awaited => self.small(case),
+            Case::Enqueue | Case::Detached | Case::Awaited | Case::AwaitedTwo => self.small(case),
             Case::Chain => self.large(|x| relu((x.clone() * 2.0 + 1.0) * x - 0.5)),
             Case::Exp => self.large(|x| x.exp()),
             Case::Tanh => self.large(tanh),

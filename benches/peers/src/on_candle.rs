@@ -34,13 +34,18 @@ fn large(op: impl Fn(&Tensor) -> Result<Tensor> + 'static) -> Vec<Job> {
 }
 
 fn small(case: Case) -> Vec<Job> {
-    let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).expect("ones");
+    let ones = || Tensor::ones((1, 2), DType::F32, &Device::Cpu).expect("ones");
+    let (x, y) = (ones(), ones());
     vec![Job::new(NAME, move |n| {
         let mut time = Duration::ZERO;
         let mut last = None;
         for _ in 0..n {
             let from = Instant::now();
-            if case == Case::Awaited {
+            if case == Case::AwaitedTwo {
+                let two = |i| (&x * &y)? + i as f64;
+                (0..OPS).for_each(|i| last = Some(two(i).expect("a sum")));
+                time += from.elapsed();
+            } else if case == Case::Awaited {
                 (0..OPS).for_each(|i| last = Some((&x + i as f64).expect("a sum")));
                 time += from.elapsed();
             } else {
@@ -138,7 +143,7 @@ fn train() -> Vec<Job> {
 
 pub fn jobs(case: Case) -> Vec<Job> {
     match case {
-        Case::Enqueue | Case::Detached | Case::Awaited => small(case),
+        Case::Enqueue | Case::Detached | Case::Awaited | Case::AwaitedTwo => small(case),
         Case::Chain => large(|x| ((((x * 2.0)? + 1.0)? * x)? - 0.5)?.relu()),
         Case::Exp => large(|x| x.exp()),
         Case::Tanh => large(|x| x.tanh()),

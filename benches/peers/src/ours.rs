@@ -88,10 +88,10 @@ impl Ours {
     }
 
     fn small(&self, case: Case) -> Job {
-        let x = self.device.ones([1, 2]);
-        self.runtime.block_on(x.wait_to_read()).expect("ones");
+        let (x, y) = (self.device.ones([1, 2]), self.device.ones([1, 2]));
+        self.runtime.block_on(self.device.waitall()).expect("ones");
         self.job("futensor", move |device, n| {
-            let x = x.clone();
+            let (x, y) = (x.clone(), y.clone());
             async move {
                 let mut time = Duration::ZERO;
                 let mut shows = Vec::new();
@@ -115,15 +115,21 @@ impl Ours {
                         }
                         _ => {
                             let mut last = None;
-                            for i in 0..OPS {
-                                last = Some((&x + i as f32).await.expect("a value"));
+                            if case == Case::AwaitedTwo {
+                                for i in 0..OPS {
+                                    last = Some((&x * &y + i as f32).await.expect("a value"));
+                                }
+                            } else {
+                                for i in 0..OPS {
+                                    last = Some((&x + i as f32).await.expect("a value"));
+                                }
                             }
                             time += from.elapsed();
                             held.extend(last.map(TensorFuture::from));
                         }
                     }
                     device.waitall().await.expect("no errors");
-                    ran(&device, &before, OPS);
+                    ran(&device, &before, if case == Case::AwaitedTwo { 2 * OPS } else { OPS });
                     let last = OPS - held.len();
                     for (i, y) in held.iter().enumerate().step_by(97) {
                         let values = y.to_vec::<f32>().await.expect("a value");
@@ -242,7 +248,7 @@ impl Ours {
     pub fn jobs(&self, case: Case) -> Vec<Job> {
         let chain = |x: &TensorFuture| ((x * 2.0 + 1.0) * x - 0.5).relu();
         match case {
-            Case::Enqueue | Case::Detached | Case::Awaited => vec![self.small(case)],
+            Case::Enqueue | Case::Detached | Case::Awaited | Case::AwaitedTwo => vec![self.small(case)],
             Case::Chain => vec![self.large("futensor", chain), self.planned(chain)],
             Case::Exp => vec![self.large("futensor", |x| x.exp())],
             Case::Tanh => vec![self.large("futensor", |x| x.tanh())],
