@@ -435,6 +435,25 @@ mod loom_tests {
         });
     }
 
+    /// As a poll looks whether it is alone with a node.
+    #[test]
+    fn who_sees_that_the_others_are_gone_sees_what_they_have_left() {
+        loom::model(|| {
+            let a = Handle::new(Watched::new().0);
+            let b = a.clone();
+            let flag = Arc::new(AtomicUsize::new(0));
+            let flags = flag.clone();
+            let thread = loom::thread::spawn(move || {
+                flags.store(1, Ordering::Relaxed);
+                drop(b);
+            });
+            if a.counts() == (Counts { handles: 1, links: 0 }) {
+                assert_eq!(flag.load(Ordering::Relaxed), 1);
+            }
+            thread.join().unwrap();
+        });
+    }
+
     #[test]
     fn a_value_is_freed_after_what_its_owners_did() {
         loom::model(|| {

@@ -30,14 +30,14 @@ use crate::guard::caught;
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
-use crate::sync::{Apart, AtomicPtr, Mutex, lock};
+use crate::sync::{Apart, AtomicPtr, Mutex, fence, lock};
 use crate::tally::Tally;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 // Counters and switches that are no part of a lock-free protocol.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Whoever owns a device's threads.
 pub(crate) trait Runner: Send + Sync {
@@ -302,9 +302,7 @@ impl Port {
         at: &'static Location<'static>,
         value: Result<Value, Error>,
     ) -> NodeHandle {
-        if value.is_err() {
-            self.counters.failed.fetch_add(1, Relaxed);
-        }
+        self.count_failure(&value);
         NodeHandle::new(Node::complete(shape, dtype, self, at, value))
     }
 
@@ -382,6 +380,11 @@ impl Port {
                 self.polls.add(INLINE, 1);
                 publish(false);
                 self.pressure.count_off_early(ops, weight);
+                // What the poll runs next may be a user's, and wait for whoever waits here.
+                if self.pressure.has_waiting() {
+                    fence(SeqCst);
+                    self.pressure.wake_if_below();
+                }
                 false
             }
         }
@@ -416,10 +419,17 @@ impl Port {
         self.look(node);
     }
 
-    /// Completes a claimed node, as [`finish`](Self::finish).
+    pub fn count_failure(&self, result: &Result<Value, Error>) {
+        if result.is_err() {
+            self.counters.failed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Completes a claimed node, as [`finish`](Self::finish); a failure was [counted](Self::count_failure), since its op may be
+    /// off the queue.
     pub fn end_claimed(&self, claim: Claim<'_>, result: Result<Value, Error>) {
         // SAFETY: the claim is the right to write.
-        unsafe { self.finish(claim.node(), result) }
+        unsafe { self.write(claim.node(), result) }
     }
 
     /// Completes a node, and does what comes with an end. The error of a detached one is in the log
@@ -428,11 +438,18 @@ impl Port {
     /// # Safety
     /// The caller holds the right to write (phase Writing), and has it no more.
     pub unsafe fn finish(&self, node: &Node, result: Result<Value, Error>) {
+        self.count_failure(&result);
+        // SAFETY: the caller's promise.
+        unsafe { self.write(node, result) }
+    }
+
+    /// # Safety
+    /// As of [`finish`](Self::finish).
+    unsafe fn write(&self, node: &Node, result: Result<Value, Error>) {
         let Err(error) = &result else {
             // SAFETY: the caller's promise.
             return unsafe { node.completion.write(result, false) };
         };
-        self.counters.failed.fetch_add(1, Relaxed);
         let mut error = Some(error.clone());
         let note = |state: State| {
             if state.has(DETACHED)

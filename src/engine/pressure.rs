@@ -6,7 +6,7 @@
 //! queued is below its limit. Knows nothing of nodes.
 
 use crate::guard::wake_all;
-use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, in_total_order, lock};
+use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, fence, in_total_order, lock};
 use crate::tally::Tally;
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -131,6 +131,12 @@ impl Pressure {
         }
     }
 
+    /// Somebody waits for less to be queued, or did a moment ago.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Wakes those who wait for less to be queued, if it is so little.
     #[inline]
     pub fn wake_if_below(&self) {
@@ -147,6 +153,8 @@ impl Pressure {
 
     #[cold]
     fn wake(&self) {
+        // Of two who have counted off, each in its row, one sees both.
+        fence(Ordering::SeqCst);
         if !self.is_below() && !lock(&self.waiters).open_gate {
             return;
         }

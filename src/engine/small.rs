@@ -333,6 +333,7 @@ impl<B: Immediate> Bench<B> {
             }
         }
         freed.extend(claim.let_go());
+        self.port.count_failure(&result);
         let end = |_| self.port.end_claimed(claim, result);
         self.in_order = self.port.publish_small(ended, weight, self.by(held), end);
         freed

@@ -42,6 +42,7 @@ impl Shared {
         }
         let inputs = claim.let_go();
         let weight = Pressure::weight(node.bytes());
+        self.port.count_failure(&result);
         self.port.publish_small(1, weight, By::Engine, |_| self.port.end_claimed(claim, result));
         free(inputs);
         true

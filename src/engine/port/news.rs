@@ -108,8 +108,10 @@ impl Port {
     #[inline]
     pub fn is_alone(&self, node: Lent<'_, Node>) -> bool {
         let node = node.handle();
+        // First the counts: whoever has let an owner go has set its flags before.
+        let counts = node.counts();
         let state = node.completion.state();
-        state.has(QUEUED) && state.ends_unseen() && node.counts() == Counts { handles: 1, links: 1 }
+        state.has(QUEUED) && state.ends_unseen() && counts == Counts { handles: 1, links: 1 }
     }
 
     /// Takes such a node back; false where it does not lie on top of the intake.
