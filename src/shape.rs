@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::{fmt, ops::Deref};
 
 /// Strides in elements. A stride of 0 repeats, a negative one walks backwards.
-pub(crate) type Strides = SmallVec<[isize; 4]>;
+pub(crate) type Strides = SmallVec<[isize; FEW]>;
 
 /// The sizes of a tensor's dimensions, outermost first. A 0-d shape has one element.
 ///
@@ -195,13 +195,22 @@ pub(crate) struct Layout {
 
 /// Row-major strides of a shape.
 pub(crate) fn contiguous_strides(dims: &[usize]) -> Strides {
-    let mut strides: Strides = SmallVec::from_elem(0, dims.len());
+    // Each operand of each op has them: a few lie in an array until they are all there.
+    let mut few = [0; FEW];
+    let mut many = Strides::new();
+    let strides = match few.get_mut(..dims.len()) {
+        Some(strides) => strides,
+        None => {
+            many.resize(dims.len(), 0);
+            &mut many[..]
+        }
+    };
     let mut step = 1isize;
-    for i in (0..dims.len()).rev() {
-        strides[i] = step;
-        step = step.saturating_mul(dims[i].max(1) as isize);
+    for (stride, &size) in strides.iter_mut().zip(dims).rev() {
+        *stride = step;
+        step = step.saturating_mul(size.max(1) as isize);
     }
-    strides
+    if dims.len() > FEW { many } else { SmallVec::from_buf_and_len(few, dims.len()) }
 }
 
 impl Layout {

@@ -18,7 +18,7 @@ use crate::shape::{Layout, Shape};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 use smallvec::{Array, SmallVec};
 use std::cell::{Cell, RefCell};
-use std::{any::Any, mem::MaybeUninit, panic::Location, sync::Arc};
+use std::{any::Any, mem::MaybeUninit, ops::Deref, panic::Location, sync::Arc};
 
 /// The device that a node lives on, as far as the graph needs to know.
 pub(crate) trait Home: Sync {
@@ -243,7 +243,7 @@ impl Op {
 /// Never below [`floor_ns`], whatever an op says of itself. None of an elementwise op's operands
 /// has more elements than the result, unless the result has none.
 #[inline(always)]
-fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: usize) -> u64 {
+fn cost_ns(op: &Op, inputs: &[Link<Node>], out: &Meta, numel: usize) -> u64 {
     let (a, b) = (Arg::Reg(0), Arg::Reg(1));
     let code = match *op {
         Op::Unary(op) => Code::Unary(op, a),
@@ -253,11 +253,11 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: u
         Op::Random { normal: true, seed, offset } => Code::Normal { seed, offset },
         Op::Random { normal: false, seed, offset } => Code::Uniform { seed, offset },
         Op::Cast | Op::View(ViewOp::Reshape) => Code::Cast(a),
-        _ => return cost_of_others_ns(op, inputs, shape, dtype),
+        _ => return cost_of_others_ns(op, inputs, out),
     };
-    let n = numel as u64;
+    let (n, dtype) = (numel as u64, out.dtype);
     if n == 0 {
-        return floor_ns(inputs, shape).max(20);
+        return floor_ns(inputs, &out.shape).max(20);
     }
     let on = inputs.last().map_or(dtype, |input| input.dtype);
     let moved = inputs.len() as u64 * on.size() as u64 + dtype.size() as u64;
@@ -267,23 +267,22 @@ fn cost_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType, numel: u
 }
 
 #[inline(never)]
-fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], shape: &Shape, dtype: DType) -> u64 {
+fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], out: &Meta) -> u64 {
     let estimate = match op {
         // Its ops have their floors.
         Op::Call(call) => return call.cost_ns(),
         Op::Reduce(_) | Op::Sink(_) => {
             let read = inputs.first().map_or(0, |i| i.numel() as u64);
-            30 + (read / 2).max(shape.numel() as u64 / 4)
+            30 + (read / 2).max(out.shape.numel() as u64 / 4)
         }
         Op::Custom(op) => {
-            let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|i| i.meta()).collect();
-            let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
-            op.estimate_ns(&refs, &Meta { shape: shape.clone(), dtype })
+            let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|i| &i.meta).collect();
+            op.estimate_ns(&metas, out)
         }
         // Other looks at what is there, and one number repeated: no element is touched.
         _ => return 20,
     };
-    estimate.max(floor_ns(inputs, shape))
+    estimate.max(floor_ns(inputs, &out.shape))
 }
 
 /// Elements that the fastest kernel may get through in a nanosecond: 64 bytes of float32 a
@@ -324,8 +323,8 @@ pub(crate) struct Node {
     inputs: UnsafeCell<Inputs>,
     /// The value or the error, and who waits for it.
     pub completion: Completion<Result<Value, Error>>,
-    pub dtype: DType,
-    pub shape: Shape,
+    /// Its shape and type; see `Deref`.
+    pub meta: Meta,
     pub op: Op,
 }
 
@@ -346,7 +345,7 @@ impl Node {
         at: &'static Location<'static>,
     ) -> Node {
         let numel = shape.numel();
-        Node::with(op, inputs, shape, dtype, home, at, numel, 0)
+        Node::with(op, inputs, Meta { shape, dtype }, home, at, numel, 0)
     }
 
     /// A node with these flags; `numel` is what the shape says. Part of its caller, so that the
@@ -356,18 +355,16 @@ impl Node {
     pub fn with(
         op: Op,
         inputs: Inputs,
-        shape: Shape,
-        dtype: DType,
+        meta: Meta,
         home: &'static dyn Home,
         at: &'static Location<'static>,
         numel: usize,
         flags: u32,
     ) -> Node {
-        let cost_ns = u32::try_from(cost_ns(&op, &inputs, &shape, dtype, numel)).unwrap_or(u32::MAX);
+        let cost_ns = u32::try_from(cost_ns(&op, &inputs, &meta, numel)).unwrap_or(u32::MAX);
         Node {
             op,
-            shape,
-            dtype,
+            meta,
             home,
             at,
             cost_ns,
@@ -389,8 +386,7 @@ impl Node {
         let failed = value.is_err();
         Node {
             op: Op::Given,
-            shape,
-            dtype,
+            meta: Meta { shape, dtype },
             home,
             at,
             cost_ns: 0,
@@ -403,14 +399,6 @@ impl Node {
 
     pub fn numel(&self) -> usize {
         self.shape.numel()
-    }
-
-    pub fn meta(&self) -> Meta {
-        Meta { shape: self.shape.clone(), dtype: self.dtype }
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.numel().saturating_mul(self.dtype.size())
     }
 
     /// What it is made from.
@@ -492,6 +480,15 @@ impl Node {
 
     pub fn set_entry(&self, entry: Option<u32>) {
         self.entry.store(entry.unwrap_or(NO_ENTRY), Ordering::Relaxed);
+    }
+}
+
+/// What is known of the value from the start is asked of the node itself.
+impl Deref for Node {
+    type Target = Meta;
+    #[inline(always)]
+    fn deref(&self) -> &Meta {
+        &self.meta
     }
 }
 

@@ -179,7 +179,7 @@ impl Entry {
         Handle::new(Entry {
             serial: next_serial(),
             made,
-            meta: node.meta(),
+            meta: node.meta.clone(),
             home: node.home,
             at: node.at,
             state: Mutex::new(State {

@@ -138,7 +138,7 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
     let at = seen(at);
     let own = || Error::new(refusal.kind, named(op), refusal.message, at);
-    failed(first.port(), first.node.meta(), first.node.error().cloned().unwrap_or_else(own), at)
+    failed(first.port(), first.node.meta.clone(), first.node.error().cloned().unwrap_or_else(own), at)
 }
 
 /// An op that is asked for and that the engine has not been told of. Who owns an operand lets it go
@@ -216,7 +216,7 @@ pub(crate) fn ask(
                 for x in operands {
                     inputs.push(x.node.link());
                 }
-                Node::with(op(), inputs, shape, dtype, port, at, numel, QUEUED)
+                Node::with(op(), inputs, Meta { shape, dtype }, port, at, numel, QUEUED)
             };
             let (node, queued) = port.take_in(node, bytes);
             Asked { value: TensorFuture::new(node), queued: Some(queued) }
@@ -231,7 +231,7 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
     let first = operands[0];
     let port = first.port();
     let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), queued: None };
-    let fail = |error: Error| failed(first.node.meta(), error);
+    let fail = |error: Error| failed(first.node.meta.clone(), error);
     if let Some(error) = operands.iter().find_map(|x| x.node.error()) {
         return match ruled {
             Ok(meta) => failed(meta, error.clone()),
@@ -300,7 +300,7 @@ pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, le
 /// device.
 pub(crate) fn gate(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
     let operands: SmallVec<[&TensorFuture; 8]> = std::iter::once(x).chain(after).collect();
-    apply(Op::Gate(Otherwise::Fails), &operands, || Ok(x.node.meta()), at)
+    apply(Op::Gate(Otherwise::Fails), &operands, || Ok(x.node.meta.clone()), at)
 }
 
 /// [`gate`], but that it never fails: where an operand does, it is `number` in every element.
@@ -321,7 +321,7 @@ pub(crate) fn gate_else(new: &TensorFuture, old: &TensorFuture, after: &TensorFu
 
 fn gate_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> TensorFuture {
     let (at, port) = (seen(at), operands[0].port());
-    let Meta { shape, dtype } = operands[0].node.meta();
+    let Meta { shape, dtype } = operands[0].node.meta.clone();
     // Not by `apply`: an operand that has failed by now is what this op is for.
     let inputs = operands.iter().map(|x| x.node.link()).collect();
     let node = Node::new(Op::Gate(otherwise), inputs, shape, dtype, port, at);
@@ -338,14 +338,14 @@ pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> Ten
 /// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape
 /// and type.
 pub(crate) fn choose(condition: &TensorFuture, new: TensorFuture, old: TensorFuture, at: At) -> TensorFuture {
-    let rule = || match (new.node.meta(), old.node.meta()) {
+    let rule = || match (&new.node.meta, &old.node.meta) {
         (n, o) if n.shape != o.shape => {
             Err(Refusal::shape(format!("cannot put {} in the place of {}", n.shape, o.shape)))
         }
         (n, o) if n.dtype != o.dtype => {
             Err(Refusal::dtype(format!("cannot put {} in the place of {}", n.dtype, o.dtype)))
         }
-        (_, old) => Ok(old),
+        (_, old) => Ok(old.clone()),
     };
     let asked = ask(|| Op::Where, &[condition, &new, &old], rule, at);
     asked.without((new, old))
@@ -356,11 +356,9 @@ pub(crate) fn custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At)
 }
 
 pub(crate) fn ask_custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> Asked {
-    let metas: SmallVec<[Meta; 4]> = operands.iter().map(|x| x.node.meta()).collect();
-    let refs: SmallVec<[&Meta; 4]> = metas.iter().collect();
-    let rule = || op.infer(&refs);
-    let meta = rule();
-    ask(|| Op::Custom(op.clone()), operands, move || meta, at)
+    let metas: SmallVec<[&Meta; 4]> = operands.iter().map(|x| &x.node.meta).collect();
+    let meta = op.infer(&metas);
+    ask(|| Op::Custom(op), operands, || meta, at)
 }
 
 /// A reduction over these dimensions, or all of them. As in PyTorch, no dimension at all stands for
@@ -381,7 +379,7 @@ pub(crate) fn reduce(
     }
     let rule = || match &wrong {
         Some(refusal) => Err(refusal.clone()),
-        None => infer::reduce(op, &x.node.meta(), &gone, keepdim),
+        None => infer::reduce(op, &x.node.meta, &gone, keepdim),
     };
     let reduction = crate::graph::node::Reduction { op, dims: gone.clone() };
     apply(Op::Reduce(Box::new(reduction)), &[x], rule, at)

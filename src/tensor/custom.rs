@@ -111,8 +111,8 @@ pub(crate) fn own(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture 
 }
 
 fn foreign(op: impl Operation, inputs: &[&TensorFuture], at: build::At) -> build::Asked {
-    let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|x| x.node.meta()).collect();
-    let (op, ruled) = Foreign::ask(op, &metas.iter().collect::<SmallVec<[&Meta; 4]>>());
+    let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|x| &x.node.meta).collect();
+    let (op, ruled) = Foreign::ask(op, &metas);
     match inputs {
         [] => build::of_nothing(op.name(), at).into(),
         _ => build::ask(|| Op::Custom(Arc::new(op)), inputs, move || ruled, at),

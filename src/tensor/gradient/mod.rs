@@ -211,7 +211,7 @@ fn zeros(like: &TensorFuture) -> TensorFuture {
 }
 
 fn failed(like: &TensorFuture, error: Error, at: At) -> TensorFuture {
-    build::failed(like.port(), like.node.meta(), error, at)
+    build::failed(like.port(), like.node.meta.clone(), error, at)
 }
 
 /// The gradient of the loss itself.

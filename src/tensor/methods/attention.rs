@@ -123,7 +123,7 @@ fn lead(x: &TensorFuture) -> Shape {
 
 /// Lengths as int64, one for each of the batch of these: theirs are its first dimensions.
 fn lengths_of(lengths: &TensorFuture, all: [&TensorFuture; 3]) -> Result<TensorFuture, Refusal> {
-    indices(&lengths.node.meta())?;
+    indices(&lengths.node.meta)?;
     let [q, k, v] = all.map(lead);
     let batch = q.broadcast(&k).and_then(|batch| batch.broadcast(&v));
     let batch = batch.ok_or_else(|| Refusal::shape(format!("batches {q}, {k} and {v}")))?;

@@ -71,7 +71,7 @@ impl TensorFuture {
         let (draws, at) = (draws.as_ref(), Location::caller());
         let _within = build::within("categorical", at);
         let lead = self.rank().saturating_sub(1);
-        let refusal = match weights(&self.node.meta()) {
+        let refusal = match weights(&self.node.meta) {
             Err(refusal) => Some(refusal),
             Ok(()) if self.dims()[lead] == 0 => Some(Refusal::argument("a row of no weights")),
             Ok(()) if !draws.dtype().is_float() => {

@@ -178,7 +178,7 @@ fn convolve(
     let refuse =
         |refusal: Refusal| match [Some(x), Some(w), bias].into_iter().flatten().find_map(|t| t.node.error()) {
             // What failed before is the root, whatever shape it was given.
-            Some(root) => build::failed(x.port(), x.node.meta(), root.clone(), at),
+            Some(root) => build::failed(x.port(), x.node.meta.clone(), root.clone(), at),
             None => build::refused(asked.name, x, refusal, at),
         };
     let _within = build::within(asked.name, at);

@@ -314,7 +314,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     /// Traces the closure and plans the block.
     fn trace(&self, inputs: &[TensorFuture], lengths: &[usize], at: At) -> (How, bool) {
         let port = self.device.port;
-        let metas: Vec<Meta> = inputs.iter().map(|x| x.node.meta()).collect();
+        let metas: Vec<Meta> = inputs.iter().map(|x| x.node.meta.clone()).collect();
         let mut given = Vec::new();
         let (outputs, traced) = Trace::of(port, &metas, at, |stand_ins| {
             let stand_ins = stand_ins.into_iter().map(TensorFuture::new).collect();
@@ -361,7 +361,7 @@ impl Ready {
             gives.push(match output.node.error() {
                 // An op that was refused, or a value that was waited for inside.
                 Some(error) if is_traced(&node) => {
-                    Gives::Outside(build::failed(port, node.meta(), error.clone(), at))
+                    Gives::Outside(build::failed(port, node.meta.clone(), error.clone(), at))
                 }
                 _ if !is_traced(&node) => Gives::Outside(output),
                 _ => match traced.inputs.iter().position(|i| i.address() == node.address()) {
@@ -387,7 +387,7 @@ impl Ready {
             draws: std::mem::take(&mut traced.draws),
             gives,
             lengths,
-            metas: made.iter().map(|n| n.meta()).collect(),
+            metas: made.iter().map(|n| n.meta.clone()).collect(),
             detached: made.len() - before,
         }
     }
