@@ -384,14 +384,14 @@ mod tests {
 }
 
 #[cfg(all(test, futensor_loom))]
-mod loom_tests {
+pub(crate) mod loom_tests {
     use super::*;
     use crate::sync::AtomicBool;
     use loom::sync::{Arc, Notify};
     use std::task::Wake;
 
     /// Loom's bell may ring for nothing: what counts is that it was rung.
-    struct Bell(Notify, AtomicBool);
+    pub(crate) struct Bell(pub Notify, pub AtomicBool);
     impl Wake for Bell {
         fn wake(self: std::sync::Arc<Self>) {
             self.1.store(true, Ordering::SeqCst);

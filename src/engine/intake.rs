@@ -241,11 +241,12 @@ impl Attendance {
 #[cfg(all(test, futensor_loom))]
 mod loom_tests {
     use super::*;
+    use crate::completion::loom_tests::Bell;
     use crate::counted::{Handle, Observed};
     use crate::engine::pressure::{Pressure, QueueLimits};
     use crate::sync::AtomicBool;
     use loom::sync::{Arc, Notify};
-    use std::task::{Wake, Waker};
+    use std::task::Waker;
 
     struct Item(usize, AtomicPtr<Inner<Item>>);
     impl Linked for Item {
@@ -310,15 +311,6 @@ mod loom_tests {
             seen.sort();
             assert_eq!(seen, [1, 2, 3]);
         });
-    }
-
-    /// Rung, whatever loom's bell does.
-    struct Bell(Notify, AtomicBool);
-    impl Wake for Bell {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.1.store(true, Ordering::SeqCst);
-            self.0.notify();
-        }
     }
 
     #[test]
