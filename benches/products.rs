@@ -6,8 +6,8 @@
 //! thread. The same with the second operand transposed, which each side brings into its own order
 //! (`gemm` as it packs it; the device turns up to 4 MiB of it first, or packs one that stays), and
 //! on a device of as many threads as there are cores. Then `[16, 384] x [384, 1536]` against a
-//! weight that stays, as a served model has it: f32, f16 and bf16, each beside `gemm` in f32.
-//! Values are checked before the clock starts.
+//! weight that stays, as a served model has it: f32, f16 and bf16, each beside `gemm` in f32. And
+//! one row by a matrix, both ways round. Values are checked before the clock starts.
 //!
 //! `cargo bench -p futensor-benches --bench products`
 
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// Sizes, and how many products are queued for a sample.
 const SIZES: [(usize, usize); 5] = [(64, 500), (256, 50), (1000, 3), (2048, 1), (4096, 1)];
 const SERVED: [usize; 3] = [16, 384, 1536];
-const SERVED_CALLS: usize = 200;
+const ROW: [usize; 3] = [1, 1024, 1024];
+const CALLS: usize = 200;
 
 /// Operands of `[m, k] x [k, n]`, the second possibly lying transposed.
 struct Case {
@@ -128,16 +129,21 @@ fn main() {
             ledger.bench(group, &name, calls as u64, |i| runtime.block_on(ours(&every, &case, calls, i)));
             rows.push((name, n.to_string()));
         }
-        let [m, k, n] = SERVED;
-        for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
-            let case = runtime.block_on(Case::new(&device, SERVED, true, dtype));
-            let peer = runtime.block_on(Direct::of(&case, SERVED));
+        for (size, turned, dtype, tolerance) in [
+            (SERVED, true, DType::F32, 1e-4),
+            (SERVED, true, DType::F16, 2e-3),
+            (SERVED, true, DType::BF16, 2e-2),
+            (ROW, false, DType::F32, 1e-4),
+            (ROW, true, DType::F32, 1e-4),
+        ] {
+            let [m, k, n] = size;
+            let case = runtime.block_on(Case::new(&device, size, turned, dtype));
+            let peer = runtime.block_on(Direct::of(&case, size));
             runtime.block_on(agree(&case, &peer, tolerance));
-            let name = format!("[{m}, {k}] x [{k}, {n}] {dtype}");
-            let calls = SERVED_CALLS;
-            ledger.bench(group, &name, calls as u64, |i| runtime.block_on(ours(&device, &case, calls, i)));
+            let name = format!("[{m}, {k}] x [{k}, {n}] {dtype}{}", if turned { " transposed" } else { "" });
+            ledger.bench(group, &name, CALLS as u64, |i| runtime.block_on(ours(&device, &case, CALLS, i)));
             let gemm = format!("gemm, {name}");
-            ledger.bench(group, &gemm, calls as u64, |i| direct(&peer, calls, i));
+            ledger.bench(group, &gemm, CALLS as u64, |i| direct(&peer, CALLS, i));
             rows.push((name, gemm));
         }
         for (name, gemm) in rows {

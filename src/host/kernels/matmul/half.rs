@@ -21,7 +21,7 @@ thread_local! {
 
 pub(super) fn halves<T: Load<f32>>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
     let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
-    let cut = Cut::new(p, p.batch.numel(), [24, 64], par);
+    let cut = Cut::new(p, p.library_grain(), par);
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
         // Tiles as even as can be: one of a single column would be summed up in another order.

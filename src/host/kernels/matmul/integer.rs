@@ -29,7 +29,7 @@ const DEPTH: usize = 64;
 
 pub(super) fn integers<T: Int>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
     let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
-    let cut = Cut::new(p, p.batch.numel(), [4, COLS], par);
+    let cut = Cut::new(p, [4, COLS], par);
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
         vectorize!(|| {

@@ -28,6 +28,8 @@ pub(super) trait Lanes {
     unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register;
     /// `a * b + c`, in one rounding where the machine has that.
     unsafe fn fma(a: Self::Register, b: Self::Register, c: Self::Register) -> Self::Register;
+    /// The sum of the lanes, half by half.
+    unsafe fn sum(x: Self::Register) -> f32;
     /// Asks for a line of the second-level cache.
     #[inline(always)]
     unsafe fn fetch(_line: *const f32) {}
@@ -76,11 +78,15 @@ impl Lanes for Plain {
         let of = |i: usize| if Baseline::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] };
         [of(0), of(1), of(2), of(3)]
     }
+    #[inline(always)]
+    unsafe fn sum([a, b, c, d]: [f32; 4]) -> f32 {
+        (a + c) + (b + d)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
-    ($($(#[$doc:meta])* $Name:ident $t:ident $width:literal $splat:ident $load:ident $store:ident $add:ident $fma:ident $read:ident $f16:ident $wide:ident $shift:ident $cast:ident;)*) => {$(
+    ($($(#[$doc:meta])* $Name:ident $t:ident $width:literal $splat:ident $load:ident $store:ident $add:ident $fma:ident $read:ident $f16:ident $wide:ident $shift:ident $cast:ident $sum:ident;)*) => {$(
         $(#[$doc])*
         pub(super) struct $Name;
 
@@ -106,6 +112,8 @@ macro_rules! lanes {
             #[inline(always)]
             unsafe fn fma(a: $t, b: $t, c: $t) -> $t { unsafe { $fma(a, b, c) } }
             #[inline(always)]
+            unsafe fn sum(x: $t) -> f32 { unsafe { $sum(x) } }
+            #[inline(always)]
             unsafe fn fetch(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) } }
             #[inline(always)]
             unsafe fn fetch_near(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) } }
@@ -114,11 +122,22 @@ macro_rules! lanes {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn sum_256(x: __m256) -> f32 {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 lanes! {
     /// A 256-bit register.
     Avx2 __m256 8 _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps
-        _mm_loadu_si128 _mm256_cvtph_ps _mm256_cvtepu16_epi32 _mm256_slli_epi32 _mm256_castsi256_ps;
+        _mm_loadu_si128 _mm256_cvtph_ps _mm256_cvtepu16_epi32 _mm256_slli_epi32 _mm256_castsi256_ps sum_256;
     /// A 512-bit register.
     Avx512 __m512 16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps
-        _mm256_loadu_si256 _mm512_cvtph_ps _mm512_cvtepu16_epi32 _mm512_slli_epi32 _mm512_castsi512_ps;
+        _mm256_loadu_si256 _mm512_cvtph_ps _mm512_cvtepu16_epi32 _mm512_slli_epi32 _mm512_castsi512_ps _mm512_reduce_add_ps;
 }

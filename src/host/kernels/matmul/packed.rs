@@ -10,9 +10,8 @@
 //! with thousands level (on a Zen 5 ahead with these too: [1000, 1000] by [1000, 1000] 3.69 and 3.86 ms,
 //! with 4096 259 and 274). Sums are blocked over k as elsewhere, so that a product
 //! does not change when its weight is packed: what the library would compute in an order of its own
-//! is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of f32 is left to
-//! it: `[1, 1024]` by `[1024, 1024]`, transposed or not, takes it 215 us on one thread, panels
-//! 240.) Weights of halves stay halves, which are widened on their way into a register: half the
+//! is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of f32 is
+//! [`row`](super::row)'s, which reads the weight as it lies.) Weights of halves stay halves, which are widened on their way into a register: half the
 //! memory and half the reading, the same sums; results are rounded once.
 
 use super::super::isa::vectorize;
@@ -65,7 +64,7 @@ pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 
     if level() == Level::Baseline && !cfg!(target_feature = "fma") && std::is_x86_feature_detected!("fma") {
         return false;
     }
-    // A single row or column, and one or two along k, the library adds in ways of their own; a
+    // A single row or column is added in ways of its own, and one or two along k by the library; a
     // weight whose rows lie in reverse it reads from its end. (Of halves it sees widened tiles,
     // whose rows are none of this.)
     let ordered = match dtype {

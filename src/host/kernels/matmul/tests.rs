@@ -130,6 +130,39 @@ fn a_product_is_bitwise_the_same_for_any_number_of_threads() {
     }
 }
 
+#[test]
+fn a_row_or_a_column_by_a_matrix_is_right_for_any_size_and_number_of_threads() {
+    let mut rng = Rng::new(38);
+    let pick = |rng: &mut Rng, of: &[usize]| of[rng.below(of.len())];
+    let mut taken = 0;
+    for turn in turns(120) {
+        let k = pick(&mut rng, &[0, 1, 2, 15, 16, 17, 100, 512, 513, 1030, 8192, 8211, 20_000]);
+        let n = pick(&mut rng, &[1, 3, 4, 5, 16, 31, 100, 600, 2048, 2051, 5000]);
+        if k * n > 600_000 {
+            continue;
+        }
+        let mut x = Value::<f32>::random(&mut rng, &[1, k], small);
+        let mut matrix = weight::<f32>(&mut rng, k, n);
+        let mut shape = [1, n];
+        if turn % 2 == 1 {
+            for value in [&mut x, &mut matrix] {
+                value.shape.reverse();
+                value.strides.reverse();
+            }
+            (x, matrix) = (matrix, x);
+            shape.reverse();
+        }
+        taken += super::row::takes(&super::Product::new(&x.view(), &matrix.view(), &shape)) as usize;
+        let one = run(&x, &matrix, &shape, &Serial);
+        let many = run(&x, &matrix, &shape, &Threads { threads: 2 + turn % 5, seed: rng.word() });
+        for (i, (sum, size)) in reference(&x, &matrix, &shape).into_iter().enumerate() {
+            assert!((one[i] as f64 - sum).abs() <= 3.1e-5 * size, "{} {sum}: {i} of {n}, k = {k}", one[i]);
+            assert_eq!(one[i].to_bits(), many[i].to_bits(), "{i} of {n}, k = {k}");
+        }
+    }
+    assert!(taken > turns(60).len(), "{taken}");
+}
+
 /// Contiguous, as the kernel reads them.
 fn rows<T: Element>(rng: &mut Rng, m: usize, k: usize) -> Value<T> {
     let data = (0..m * k).map(|_| small(rng)).collect();
@@ -276,6 +309,7 @@ at_every_level! {
     halves_are_rounded_once
     a_product_without_depth_is_zero
     a_product_is_bitwise_the_same_for_any_number_of_threads
+    a_row_or_a_column_by_a_matrix_is_right_for_any_size_and_number_of_threads
     a_packed_weight_gives_the_product_for_any_number_of_rows_and_threads
     what_can_be_packed_is_the_same_to_the_bit_packed_or_not
 }
