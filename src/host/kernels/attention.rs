@@ -252,23 +252,22 @@ impl<W: Real> Levelled for Powers<'_, '_, W> {
         let wide = block.sizes[2];
         for (r, row) in room.scores.chunks_mut(len).take(block.count).enumerate() {
             let query = block.first + r;
+            // Beyond its own key a causal query sees nothing: what is hidden adds nothing.
+            let seen = if block.sight.causal { (query + 1).saturating_sub(start).min(len) } else { len };
+            let (row, hidden) = row.split_at_mut(seen);
+            hidden.fill(W::ZERO);
             if let Some(mask) = &block.mask {
                 let line = mask.at + query as isize * mask.rows + start as isize * mask.cols;
-                for (c, x) in row.iter_mut().enumerate() {
-                    let at = line + c as isize * mask.cols;
-                    // SAFETY: an element of the mask, of its type.
-                    *x = unsafe {
-                        match mask.bool {
-                            true if *mask.ptr.at(at) != 0 => *x,
-                            true => W::LEAST,
-                            false => x.add(*mask.ptr.at(0).cast::<W>().wrapping_offset(at)),
-                        }
-                    };
+                // SAFETY: elements of the mask, of its type.
+                unsafe {
+                    if mask.bool {
+                        let of = mask.ptr.at(line).cast_const();
+                        beside(row, of, mask.cols, |x, is_seen| *x = if is_seen != 0 { *x } else { W::LEAST });
+                    } else {
+                        let of = mask.ptr.at(0).cast::<W>().cast_const().wrapping_offset(line);
+                        beside(row, of, mask.cols, |x, more| *x = x.add(more));
+                    }
                 }
-            }
-            if block.sight.causal {
-                let seen = (query + 1).saturating_sub(start).min(len);
-                row[seen..].fill(W::LEAST);
             }
             let before = room.largest[r];
             let largest = by_lanes(row, W::LEAST, |x| *x, |a, b| if b > a { b } else { a });
@@ -290,6 +289,23 @@ impl<W: Real> Levelled for Powers<'_, '_, W> {
             }
             room.largest[r] = largest;
             room.sums[r] = room.sums[r].add(sum);
+        }
+    }
+}
+
+/// Each element of a row with what lies at so many steps from an address.
+///
+/// # Safety
+/// There are as many elements.
+#[inline(always)]
+unsafe fn beside<W, M: Copy>(row: &mut [W], from: *const M, step: isize, f: impl Fn(&mut W, M)) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if step == 1 {
+            let of = std::slice::from_raw_parts(from, row.len());
+            row.iter_mut().zip(of).for_each(|(x, m)| f(x, *m));
+        } else {
+            (0..).zip(row).for_each(|(i, x)| f(x, *from.wrapping_offset(i * step)));
         }
     }
 }
