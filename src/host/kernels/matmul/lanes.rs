@@ -111,6 +111,7 @@ macro_rules! lanes {
             unsafe fn add(a: $t, b: $t) -> $t { unsafe { $add(a, b) } }
             #[inline(always)]
             unsafe fn fma(a: $t, b: $t, c: $t) -> $t { unsafe { $fma(a, b, c) } }
+            // SAFETY: as above.
             #[inline(always)]
             unsafe fn sum(x: $t) -> f32 { unsafe { $sum(x) } }
             #[inline(always)]
