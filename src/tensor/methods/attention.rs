@@ -215,6 +215,7 @@ impl TensorFuture {
     /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
     /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. Scores that are many
     /// are never there all at once; on a GPU those of their gradient neither.
+    /// (On a host's tape fewer are kept for the gradient, and the last bits may be others than off it.)
     /// [`grouped`](AttentionOptions::grouped) has several heads share keys and values,
     /// [`lengths`](AttentionOptions::lengths) leaves out the padding of each row.
     ///

@@ -161,7 +161,9 @@ impl Row {
         let deep = depth(self.k).max(1);
         for from in (0..self.k.max(1)).step_by(deep) {
             let end = self.k.min(from + deep);
-            sums[..columns.len()].fill(0.0);
+            if from > 0 {
+                sums[..columns.len()].fill(0.0);
+            }
             let mut p = from;
             while p + BANDS <= end {
                 self.add_rows::<L, REGS, BANDS>(p, &columns, &mut sums);
