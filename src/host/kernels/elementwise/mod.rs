@@ -41,8 +41,6 @@ use std::ops::Range;
 /// Tiles whose result is written around the cache: smaller, so that reading, computing and writing overlap. (One unary
 /// op on f32 needs none: `loops::streamed`.)
 const SLOT_STREAMED: usize = SLOT / 4;
-/// Streamed tiles that are asked for ahead.
-const TILES_AHEAD: usize = 2;
 /// Arrays of so many bytes do not come from the first two caches: their tiles are asked for ahead.
 const AHEAD_FROM: usize = 1 << 20;
 /// A part of a step that is handed to another thread takes at least so long, by the estimate. Two threads are
@@ -184,8 +182,6 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     {
         tile -= tile % period;
     }
-    // How far behind the tile that is computed lies the one whose inputs are asked for.
-    let far = if call.stream { TILES_AHEAD * tile } else { tile };
     let mut ahead = Ahead::default();
     if range.len() > tile && range.len() * plan.widest >= AHEAD_FROM {
         for view in call.inputs.iter().filter(|v| v.is_contiguous()) {
@@ -196,7 +192,7 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     let mut position = range.start;
     while position < range.end {
         let n = tile.min(range.end - position);
-        ahead.begin(position + far);
+        ahead.begin(position + tile);
         for step in steps {
             if !matches!(step, Step::Stream { .. }) {
                 ahead.step();
