@@ -6,7 +6,7 @@
 use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Shared, slice_of};
-use super::{Cut, Matrix, Product, gemm_piece, is_few, packed};
+use super::{Cut, Matrix, Product, gemm_piece, is_few, panel};
 use crate::view::Parallel;
 use std::cell::RefCell;
 
@@ -54,7 +54,7 @@ unsafe fn tile<T: Load<f32>>(
     let rows = if as_packed && high == 1 { 2 } else { high };
     let plain = as_packed && is_few(rows, wide);
     BUFFERS.with_borrow_mut(|buffers| {
-        let deep = packed::depth(k);
+        let deep = panel::depth(k);
         buffers.resize(buffers.len().max(high * deep + deep * wide + rows * wide), 0.0);
         let (wide_a, rest) = buffers.split_at_mut(high * deep);
         let (wide_b, acc) = rest.split_at_mut(deep * wide);

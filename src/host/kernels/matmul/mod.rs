@@ -9,7 +9,7 @@
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks whose
 //! length depends on k alone, so how the output is cut does not show in it. Where a weight may come to be packed
-//! ([`can_be_packed`]) the blocks are [`packed`]'s from the start: the first products, which the library computes,
+//! ([`can_be_packed`]) the blocks are [`panel`]'s from the start: the first products, which the library computes,
 //! and the later ones are the same to the bit. With one row, with one column, with few results of a transposed
 //! operand and with a few sizes more the library adds in other orders; these it is asked for in another way, or they
 //! are left to it for good.
@@ -18,6 +18,7 @@ mod half;
 mod integer;
 mod lanes;
 mod packed;
+mod panel;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -232,7 +233,7 @@ fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &
         let [o, a, b] = p.at(matrix, a, b, out);
         let o = Matrix { at: Shared::new(o.from(rows.start, cols.start)), ..o };
         // The library's own blocks of k, or those of a packed weight: these it takes as they are.
-        let deep = if p.as_packed { packed::depth(p.k) } else { p.k };
+        let deep = if p.as_packed { panel::depth(p.k) } else { p.k };
         let mut from = 0;
         loop {
             let deep = deep.min(p.k - from);

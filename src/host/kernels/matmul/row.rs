@@ -10,7 +10,7 @@ use super::super::simd::{Level, level};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
-use super::packed::{LINE, depth};
+use super::panel::{LINE, depth};
 use super::{Cut, Matrix, Product};
 use crate::view::Parallel;
 use std::cell::RefCell;

@@ -4,7 +4,8 @@
 //! it lies, and the `gemm` crate brings it into order at each product.
 
 use super::super::nest::Shared;
-use super::packed::{LINE, Panel, pack_matrix};
+use super::packed::pack_matrix;
+use super::panel::{BLOCK, LINE, Panels, Rows, panels_of};
 use super::{Float, Matrix, gemm_piece};
 use crate::dtype::{DType, Element};
 
@@ -56,9 +57,17 @@ impl<'a, T: Float + Element> Tile<'a, T> {
         let Some((matrix, [k, n])) = self.of else { return };
         if T::DTYPE == DType::F32 {
             // SAFETY: `take` has put the matrix there in panels, and T is f32; else the caller's promise.
-            return unsafe {
-                Panel::product(self.room.as_ptr().cast(), [m, k, n], Shared::new(rows), Shared::new(out))
-            };
+            unsafe {
+                let lines = std::slice::from_raw_parts(self.room.as_ptr().cast(), n.div_ceil(LINE) * k);
+                let by = Panels::<f32> { lines, k, n };
+                for first in (0..m).step_by(BLOCK) {
+                    let (from, to) = (Shared::new(rows.add(first * k)), Shared::new(out.add(first * n)));
+                    let rows = Rows { from, step: k as isize, high: BLOCK.min(m - first), to };
+                    // One by one: they are in the cache, and nothing is to be fetched.
+                    (0..panels_of(n)).for_each(|panel| by.multiply(&rows, panel..panel + 1, None));
+                }
+            }
+            return;
         }
         let in_rows = |at: *mut T, n: usize| Matrix { at: Shared::new(at), rows: n as isize, cols: 1 };
         // SAFETY: the caller's promise.

@@ -1,0 +1,375 @@
+//! Rows by a matrix in panels: the kernel of every product of f32 that is not the library's.
+//!
+//! Called for weights that are packed once ([`packed`](super::packed)) and for tiles ([`Tile`](super::Tile)). Panels are
+//! two or three [`Line`]s of columns (one, where the matrix has no more), as even as can be, each contiguous along k;
+//! rows are read as they lie. It goes block by block of k, so that errors grow with k / DEPTH and what is read again stays
+//! in the second-level cache: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while the rows do. Whatever
+//! is multiplied next is fetched meanwhile. Knows no threads.
+
+use super::super::isa::vectorize;
+use super::super::load::Load;
+use super::super::nest::{Shared, slice_of};
+#[cfg(target_arch = "x86_64")]
+use super::super::simd::Level;
+use super::super::simd::level;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Plain};
+use crate::dtype::Element;
+use ::half::{bf16, f16};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Most lines of columns of a panel: three 512-bit registers of f32.
+pub(super) const LINES_MAX: usize = 3;
+/// Columns of a line.
+pub(super) const LINE: usize = 16;
+/// Most depth after which a block of sums is put aside, so that errors grow with k / DEPTH.
+const DEPTH: usize = 512;
+/// Rows of a block, at most: of a block of k they take 128 KiB.
+pub(super) const BLOCK: usize = 64;
+/// Panels that one block of rows meets, a block of k after the other: all of them meet one, and then all the next. One panel
+/// at a time the rows as a whole, 1 MiB at k = 4096, would have to stay in the cache: of n = 4096 on two cores of a Xeon 300 to
+/// 320 GFLOP/s, where it is 340 to 360.
+pub(super) const BUNDLE: usize = 4;
+/// From one row of sums that wait to the next.
+const SUMS: usize = LINES_MAX * LINE;
+/// Rows that are taken together, at most.
+pub(super) const ROWS_MAX: usize = 8;
+/// Steps along k between two looks at where the operands are: to walk each row by each step took a
+/// seventh of the time (150 and 172 GFLOP/s on one thread, of 210), and to walk each row, instead of
+/// the first alone, a twentieth.
+const UNROLLED: usize = 4;
+
+/// Length of the blocks of k, as even as can be; the last may be shorter.
+pub(super) fn depth(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(DEPTH).max(1))
+}
+
+/// A cache line of f32, half a one of halves.
+pub(super) type Line<T> = [T; LINE];
+
+/// An element of panels.
+pub(super) trait Stored: Load<f32> + Element {
+    /// A register of them, widened.
+    ///
+    /// # Safety
+    /// As [`Lanes`] says.
+    unsafe fn register<L: Lanes>(from: *const Self) -> L::Register;
+}
+
+macro_rules! stored {
+    ($($t:ident $load:ident)*) => {$(
+        impl Stored for $t {
+            #[inline(always)]
+            unsafe fn register<L: Lanes>(from: *const $t) -> L::Register {
+                // SAFETY: by the caller's promise.
+                unsafe { L::$load(from) }
+            }
+        }
+    )*};
+}
+stored! { f32 load f16 load_f16 bf16 load_bf16 }
+
+/// A `[k, n]` matrix in panels, one after the other.
+pub(super) struct Panels<'a, T> {
+    pub lines: &'a [Line<T>],
+    pub k: usize,
+    pub n: usize,
+}
+
+/// Rows of f32 from an address on, `step` elements from one to the next, [`BLOCK`] of them at most, and where their products
+/// go, as many elements from one to the next as the matrix has columns.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<T> {
+    pub from: Shared<f32>,
+    pub step: isize,
+    pub high: usize,
+    pub to: Shared<T>,
+}
+
+/// Panels of a matrix of `n` columns.
+pub(super) fn panels_of(n: usize) -> usize {
+    n.div_ceil(LINE).div_ceil(LINES_MAX)
+}
+
+/// The lines of columns of a panel. One of 64 columns has twice two, not three and one: a line
+/// alone has too few sums to keep the machine busy.
+pub(super) fn columns_of(n: usize, panel: usize) -> Range<usize> {
+    slice_of(n.div_ceil(LINE), panels_of(n), panel)
+}
+
+impl<T: Stored> Panels<'_, T> {
+    /// A block of k of a panel.
+    fn part(&self, panel: usize, k: Range<usize>) -> &[Line<T>] {
+        let columns = columns_of(self.n, panel);
+        let (first, lines) = (columns.start * self.k, columns.len());
+        &self.lines[first + k.start * lines..first + k.end * lines]
+    }
+
+    /// Multiplies rows by some of the panels, [`BUNDLE`] at most; `then` is what comes after them.
+    ///
+    /// # Safety
+    /// The rows are valid for reads, and the panels' columns of their products for writes.
+    pub unsafe fn multiply(&self, rows: &Rows<T>, some: Range<usize>, then: Option<usize>) {
+        let mut sums = [[[MaybeUninit::<f32>::uninit(); SUMS]; BLOCK]; BUNDLE];
+        let (k, deep) = (self.k, depth(self.k).max(1));
+        // At least one block of k, since without any the sums are zeros all the same.
+        for from in (0..k.max(1)).step_by(deep) {
+            let here = from..(from + deep).min(k);
+            for (panel, sums) in some.clone().zip(&mut sums) {
+                let next = match (panel + 1 < some.end, here.end < k) {
+                    (true, _) => self.part(panel + 1, here.clone()),
+                    (_, true) => self.part(some.start, here.end..(here.end + deep).min(k)),
+                    _ => then.map_or(&[][..], |panel| self.part(panel, 0..deep.min(k))),
+                };
+                let columns = columns_of(self.n, panel);
+                let first = columns.start * LINE;
+                let wide = (columns.len() * LINE).min(self.n - first);
+                let out = rows.to.at(first as isize);
+                let is_last = here.end == k;
+                let panel = Panel {
+                    lines: self.part(panel, here.clone()),
+                    next,
+                    rows: Shared::new(rows.from.at(from as isize)),
+                    step: rows.step,
+                    high: rows.high,
+                    k: here.len(),
+                    wide,
+                    sums: Shared::new(sums.as_mut_ptr()),
+                    adds: from > 0,
+                    out: (is_last && T::IS_WIDE).then_some((Shared::new(out), self.n)),
+                };
+                panel.run();
+                if is_last && !T::IS_WIDE {
+                    // Sums of halves are rounded once, from a block of f32: the kernel knows no element types.
+                    vectorize!(|| for row in 0..rows.high {
+                        for c in 0..wide {
+                            // SAFETY: the panel's own columns of its rows, whose sums the kernel has written.
+                            unsafe { out.add(row * self.n + c).write(T::store(sums[row][c].assume_init())) }
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A block of rows by a block of k of one panel.
+struct Panel<'a, T> {
+    lines: &'a [Line<T>],
+    /// What is multiplied next, to be fetched meanwhile.
+    next: &'a [Line<T>],
+    /// The first row, the step from one to the next, how many there are, and how long.
+    rows: Shared<f32>,
+    step: isize,
+    high: usize,
+    k: usize,
+    /// Columns of the result.
+    wide: usize,
+    /// Where sums wait for the next block's, each row [`SUMS`] after the one before, and whether those of the blocks before are
+    /// there.
+    sums: Shared<f32>,
+    adds: bool,
+    /// Of the last block, where the results go, and the step from one row to the next. Without it they stay where sums wait.
+    out: Option<(Shared<f32>, usize)>,
+}
+
+/// How many of `left` rows are taken together: as even as can be, so 9 are 5 and 4, not 8 and 1.
+#[inline(always)]
+fn group(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(ROWS_MAX))
+}
+
+impl<T: Stored> Panel<'_, T> {
+    fn run(&self) {
+        match level() {
+            // SAFETY: a `Level` is only made where the machine has it.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { self.on_avx512() },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { self.on_avx2() },
+            _ => self.block::<Plain, 2>(),
+        }
+    }
+
+    // 8 rows by 3 registers are 24 sums of the 32 registers; by 2 they are 16.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
+    fn on_avx512(&self) {
+        self.block::<Avx512, 1>();
+    }
+
+    // 4 rows by 3 registers are 12 sums of 16: each group of rows in two halves, each panel in two.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+    fn on_avx2(&self) {
+        self.block::<Avx2, 2>();
+    }
+
+    #[inline(always)]
+    fn block<L: Lanes, const CUTS: usize>(&self) {
+        let lines = self.wide.div_ceil(LINE);
+        let registers = lines * LINE / L::WIDTH;
+        let row_groups = self.high.div_ceil(ROWS_MAX) * CUTS;
+        // How often k is walked along, to fetch the next panel's lines evenly: all in the first third they came too many at
+        // once for a Xeon to keep in flight (n = 4096: 390 and 365 ms).
+        match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
+            (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 4>(),
+            (1, _) => self.groups::<L, CUTS, 1, 2, 4>(),
+            (2, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 8>(),
+            (2, 2..=3) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 4>(),
+            (2, _) => self.groups::<L, CUTS, 2, 2, 2>(),
+            (_, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 12>(),
+            (_, 2) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 6>(),
+            (_, 3..=5) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 4>(),
+            (_, _) => self.groups::<L, CUTS, 3, 3, 2>(),
+        }
+    }
+
+    /// [`UNROLLED`] steps along k fetch `AHEAD` lines of what is multiplied next, until all are.
+    #[inline(always)]
+    fn groups<L: Lanes, const CUTS: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(&self) {
+        let (mut row, mut next) = (0, self.next.as_ptr_range());
+        while row < self.high {
+            let high = group(self.high - row);
+            let end = row + high;
+            while row < end {
+                let some = (end - row).min(high.div_ceil(CUTS));
+                match some {
+                    1 => self.group::<L, 1, LINES, REGS, AHEAD>(row, &mut next),
+                    2 => self.group::<L, 2, LINES, REGS, AHEAD>(row, &mut next),
+                    3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
+                    4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
+                    // A group cut in two has no more rows than four.
+                    5 if CUTS == 1 => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
+                    6 if CUTS == 1 => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
+                    7 if CUTS == 1 => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
+                    _ if CUTS == 1 => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
+                    _ => unreachable!("{some} rows of a group of {ROWS_MAX} that is cut in {CUTS}"),
+                }
+                row += some;
+            }
+        }
+    }
+
+    /// `M` rows by the whole panel, `REGS` registers wide at a time.
+    #[inline(always)]
+    fn group<L: Lanes, const M: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(
+        &self,
+        row: usize,
+        next: &mut Range<*const Line<T>>,
+    ) {
+        let rows = self.rows.at(row as isize * self.step).cast_const();
+        for first in (0..self.wide).step_by(REGS * L::WIDTH) {
+            // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie within the rows, the
+            // panel, the sums, which the first block of k has written, and the results.
+            unsafe {
+                let aside: [*mut f32; M] =
+                    std::array::from_fn(|r| self.sums.at(((row + r) * SUMS + first) as isize));
+                let out: Option<[*mut f32; M]> = self
+                    .out
+                    .map(|(out, step)| std::array::from_fn(|r| out.at(((row + r) * step + first) as isize)));
+                if let Some(out) = out {
+                    fetch_results::<L, M, REGS>(out);
+                }
+                let mut acc = [[L::splat(0.0); REGS]; M];
+                let mut b = self.lines.as_ptr().cast::<T>().add(first);
+                let mut a = rows;
+                for _ in 0..self.k / UNROLLED {
+                    steps::<T, L, M, REGS, LINES, UNROLLED>(&mut acc, &mut a, self.step, &mut b, next, AHEAD);
+                }
+                for _ in 0..self.k % UNROLLED {
+                    steps::<T, L, M, REGS, LINES, 1>(&mut acc, &mut a, self.step, &mut b, next, AHEAD);
+                }
+                if self.adds {
+                    for r in 0..M {
+                        for c in 0..REGS {
+                            acc[r][c] = L::add(L::load(aside[r].add(c * L::WIDTH)), acc[r][c]);
+                        }
+                    }
+                }
+                let there = (self.wide - first).min(REGS * L::WIDTH);
+                let is_whole = there == REGS * L::WIDTH;
+                let to = out.filter(|_| is_whole).unwrap_or(aside);
+                for r in 0..M {
+                    for c in 0..REGS {
+                        L::store(to[r].add(c * L::WIDTH), acc[r][c]);
+                    }
+                }
+                if let Some(out) = out.filter(|_| !is_whole) {
+                    for r in 0..M {
+                        std::ptr::copy_nonoverlapping(aside[r], out[r], there);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Asks for the lines of the result that are written next, so that they come while their sums
+/// are made. Of `gemm`'s speed beside it, on two threads: [4096, 384] by [384, 1536] 0.86 without and
+/// 1.0 with, by [384, 384] 0.88 and 0.98.
+///
+/// # Safety
+/// As for the functions of `L`.
+#[inline(always)]
+unsafe fn fetch_results<L: Lanes, const M: usize, const REGS: usize>(rows: [*mut f32; M]) {
+    for row in rows {
+        for c in 0..REGS {
+            // SAFETY: by the caller's promise; what is beyond the last column is asked for in vain.
+            unsafe { L::fetch_near(row.wrapping_add(c * L::WIDTH)) };
+        }
+    }
+}
+
+/// `STEPS` steps along k: `M` rows by some registers of a panel, whose lines of one step are `LINES`.
+/// So many of [`UNROLLED`] fetch `ahead` lines of what comes next, until all are: a few at once, since a look at each step
+/// has [16, 384] by [384, 1536] take 149 us, not 107.
+///
+/// # Safety
+/// As for the functions of `L`; the rows and the panel go on for so many steps.
+#[inline(always)]
+unsafe fn steps<
+    T: Stored,
+    L: Lanes,
+    const M: usize,
+    const REGS: usize,
+    const LINES: usize,
+    const STEPS: usize,
+>(
+    acc: &mut [[L::Register; REGS]; M],
+    rows: &mut *const f32,
+    step: isize,
+    panel: &mut *const T,
+    next: &mut Range<*const Line<T>>,
+    ahead: usize,
+) {
+    if next.start < next.end {
+        let lines = (STEPS * ahead).div_ceil(UNROLLED);
+        for i in 0..lines {
+            // SAFETY: a line beyond the last is asked for in vain.
+            unsafe { L::fetch(next.start.wrapping_add(i).cast()) };
+        }
+        next.start = next.start.wrapping_add(lines);
+    }
+    for p in 0..STEPS {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let line: [L::Register; REGS] =
+                std::array::from_fn(|c| T::register::<L>(panel.add(p * LINES * LINE + c * L::WIDTH)));
+            for r in 0..M {
+                let x = L::splat(*rows.offset(r as isize * step + p as isize));
+                for c in 0..REGS {
+                    acc[r][c] = L::fma(x, line[c], acc[r][c]);
+                }
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        *rows = rows.add(STEPS);
+        *panel = panel.add(STEPS * LINES * LINE);
+    }
+}
