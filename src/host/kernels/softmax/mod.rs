@@ -340,14 +340,13 @@ impl<T: Load<W>, W: Float> Half<T, W> {
             self.written = unsafe { self.plain(log, 0, self.to.align_offset(LINE).min(end)) };
         }
         while self.written + in_line <= end {
-            let mut line = [MaybeUninit::<T>::uninit(); LINE];
             // SAFETY: the caller's promise; the line begins where memory's does.
             unsafe {
-                let kept = self.kept.add(self.written);
-                for i in 0..in_line {
-                    line[i].write(T::store(self.end(log, *kept.add(i))));
+                let (kept, to) = (self.kept.add(self.written), self.to.add(self.written));
+                match log {
+                    true => line::<T, W, S>(kept, to, |x| x.sub(self.end)),
+                    false => line::<T, W, S>(kept, to, |x| x.mul(self.end)),
                 }
-                stream::copy_line::<S>(line.as_ptr().cast(), self.to.add(self.written).cast());
             }
             self.written += in_line;
         }
@@ -368,6 +367,22 @@ impl<T: Load<W>, W: Float> Half<T, W> {
             unsafe { self.to.add(i).write(T::store(self.end(log, *self.kept.add(i)))) };
         }
         end
+    }
+}
+
+/// Writes a line around the cache.
+///
+/// # Safety
+/// There are as many elements, and the line begins where memory's does.
+#[inline(always)]
+unsafe fn line<T: Load<W>, W: Float, S: Simd>(kept: *const W, to: *mut T, f: impl Fn(W) -> W) {
+    let mut line = [MaybeUninit::<T>::uninit(); LINE];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (i, y) in line.iter_mut().take(const { LINE / size_of::<T>() }).enumerate() {
+            y.write(T::store(f(*kept.add(i))));
+        }
+        stream::copy_line::<S>(line.as_ptr().cast(), to.cast());
     }
 }
 
