@@ -219,11 +219,11 @@ impl<T: Stored> Panel<'_, T> {
             (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 4>(),
             (1, _) => self.groups::<L, CUTS, 1, 2, 4>(),
             (2, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 8>(),
-            (2, 2..=3) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 4>(),
+            (2, 2 | 3) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 4>(),
             (2, _) => self.groups::<L, CUTS, 2, 2, 2>(),
             (_, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 12>(),
             (_, 2) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 6>(),
-            (_, 3..=5) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 4>(),
+            (3, 3..=5) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 4>(),
             (_, _) => self.groups::<L, CUTS, 3, 3, 2>(),
         }
     }

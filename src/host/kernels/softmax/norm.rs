@@ -4,9 +4,10 @@
 use super::super::isa::{Levelled, at_level};
 use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
-use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
+use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_block_of};
 use super::super::simd::Simd;
-use super::{Float, LEAST, in_order};
+use super::super::stream::{self, LINE, STREAM_FROM, fetch};
+use super::{Float, LEAST, PIECE, in_order};
 use crate::dtype::with_dtype;
 use crate::view::{Parallel, View, ViewMut};
 use std::mem::MaybeUninit;
@@ -76,9 +77,10 @@ fn norm_of<T: Load<W>, W: Float>(
     let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
     let [weight, bias] = affine.map(|v| v.map(|v| widened::<W>(&v)));
     let eps = W::of(eps);
+    let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
     in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
         let (weight, bias) = (weight.as_deref(), bias.as_deref());
-        at_level(Rows { outer: &outer, rows, from, to, n, weight, bias, eps, centred });
+        at_level(Rows { outer: &outer, rows, from, to, n, weight, bias, eps, centred, streamed });
     });
 }
 
@@ -107,48 +109,71 @@ struct Rows<'a, T, W> {
     bias: Option<&'a [W]>,
     eps: W,
     centred: bool,
+    /// Written around the cache.
+    streamed: bool,
 }
 
 impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let n = self.n;
-        for (row, [offset]) in self.outer.turns(self.rows) {
+        let (n, last) = (self.n, self.rows.end);
+        for (row, [offset]) in self.outer.turns(self.rows.clone()) {
             let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
             // SAFETY: a row of the input; where it is the output's own, this reference ends before
             // that is written.
             let x = unsafe { std::slice::from_raw_parts(from, n) };
             let mean = if self.centred { mean::<T, W>(x) } else { W::ZERO };
             let scale = W::ONE.div(mean_of_squares::<T, W>(x, mean).add(self.eps).sqrt());
+            let ahead = match self.streamed && row + 1 < last {
+                true => self.from.at(self.outer.at(row + 1)[0]).cast_const(),
+                false => std::ptr::null(),
+            };
             let mut first = 0;
             while first < n {
-                let len = BLOCK.min(n - first);
-                let mut block = [W::ZERO; BLOCK];
-                // SAFETY: a block of the row, as above.
+                // Up to where a line of memory begins, and then in lines.
+                let head = if first == 0 && self.streamed { to.align_offset(LINE) } else { 0 };
+                let len = if head > 0 { head } else { PIECE }.min(n - first);
+                let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
+                // SAFETY: a piece of the row, as above.
                 let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
-                let block = &mut block[..len];
-                for (b, x) in block.iter_mut().zip(x) {
-                    *b = x.load().sub(mean).mul(scale);
-                }
-                if let Some(weight) = self.weight {
-                    for (b, w) in block.iter_mut().zip(&weight[first..]) {
-                        *b = b.mul(*w);
+                self.put(first, x.iter().map(|x| x.load().sub(mean).mul(scale)), &mut piece);
+                // SAFETY: the output's row, this part's own, and so many have been written.
+                unsafe {
+                    let (piece, to) = (piece.as_ptr().cast::<T>(), to.add(first));
+                    if self.streamed && len == PIECE {
+                        for line in (0..PIECE).step_by(LINE / size_of::<T>()) {
+                            stream::copy_line::<S>(piece.add(line).cast(), to.add(line).cast());
+                            if !ahead.is_null() {
+                                fetch(ahead.wrapping_add(first + line).cast());
+                            }
+                        }
+                    } else {
+                        std::ptr::copy_nonoverlapping(piece, to, len);
                     }
-                }
-                if let Some(bias) = self.bias {
-                    for (b, w) in block.iter_mut().zip(&bias[first..]) {
-                        *b = b.add(*w);
-                    }
-                }
-                // SAFETY: the output's row, this part's own.
-                let out =
-                    unsafe { std::slice::from_raw_parts_mut(to.add(first).cast::<MaybeUninit<T>>(), len) };
-                for (o, b) in out.iter_mut().zip(&*block) {
-                    o.write(T::store(*b));
                 }
                 first += len;
             }
+        }
+        if self.streamed {
+            stream::fence();
+        }
+    }
+}
+
+impl<T: Load<W>, W: Float> Rows<'_, T, W> {
+    /// Elements of a row from the `first` on with its weight and bias.
+    #[inline(always)]
+    fn put(&self, first: usize, x: impl Iterator<Item = W>, to: &mut [MaybeUninit<T>; PIECE]) {
+        let to = to.iter_mut().zip(x);
+        match (self.weight, self.bias) {
+            (None, None) => to.for_each(|(o, x)| _ = o.write(T::store(x))),
+            (Some(w), None) => to.zip(&w[first..]).for_each(|((o, x), w)| _ = o.write(T::store(x.mul(*w)))),
+            (None, Some(b)) => to.zip(&b[first..]).for_each(|((o, x), b)| _ = o.write(T::store(x.add(*b)))),
+            (Some(w), Some(b)) => to
+                .zip(&w[first..])
+                .zip(&b[first..])
+                .for_each(|(((o, x), w), b)| _ = o.write(T::store(x.mul(*w).add(*b)))),
         }
     }
 }
@@ -167,14 +192,12 @@ fn mean<T: Load<W>, W: Float>(x: &[T]) -> W {
 #[inline(always)]
 fn mean_of_squares<T: Load<W>, W: Float>(x: &[T], mean: W) -> W {
     let mut tree = Tree::new();
-    let mut squares = [W::ZERO; BLOCK];
     for block in x.chunks(BLOCK) {
-        let squares = &mut squares[..block.len()];
-        for (s, x) in squares.iter_mut().zip(block) {
+        let square = |x: T| {
             let d = x.load().sub(mean);
-            *s = d.mul(d);
-        }
-        tree.push(fold_block::<Sum<W, W, W>>(squares), W::add);
+            d.mul(d)
+        };
+        tree.push(fold_block_of::<Sum<T, W, W>>(block, square), W::add);
     }
     tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
 }
