@@ -115,6 +115,8 @@ fn check_norms<T: Element>(rng: &mut Rng, eps: f64) {
         layer_norm(x.view(), trailing, Some(weight.view()), Some(bias.view()), 1e-5, out, &par);
     });
     let plain = filled::<T>(&shape, |out| layer_norm(x.view(), trailing, None, None, 1e-5, out, &par));
+    let moved =
+        filled::<T>(&shape, |out| layer_norm(x.view(), trailing, None, Some(bias.view()), 1e-5, out, &par));
     let rms = filled::<T>(&shape, |out| rms_norm(x.view(), trailing, Some(weight.view()), 1e-5, out, &par));
     let unit = if T::DTYPE == DType::F64 { 2f64.powi(-44) } else { 2f64.powi(-22) };
     let (n, all) = (tail.iter().product::<usize>(), x.to_vec());
@@ -129,6 +131,8 @@ fn check_norms<T: Element>(rng: &mut Rng, eps: f64) {
             // A mean that is one unit off shows in rows that hardly vary.
             let slack = eps + unit * mean.abs() / (variance + 1e-5).sqrt();
             assert!(near(plain[at].to_f64(), y, slack), "{} {y}", plain[at].to_f64());
+            let (got, exact) = (moved[at].to_f64(), y + b[j].to_f64());
+            assert!((got - exact).abs() <= slack * (2.0 + y.abs() + exact.abs()), "{got} {exact}");
             // The bias may cancel, so the bound is on what goes in.
             let scaled = y * w[j] as f64;
             let (got, exact) = (layer[at].to_f64(), scaled + b[j].to_f64());
@@ -157,16 +161,26 @@ fn streamed<T: Element + PartialEq>(rng: &mut Rng) {
     let shape = [40 + rng.below(10), 1100 + rng.below(200)];
     let data = (0..shape[0] * shape[1]).map(|_| T::from_f64(rng.unit() * 20.0)).collect();
     let x = Value::<T>::new(&shape, data);
+    let weight = Value::<T>::random(rng, &shape[1..], small);
     let par = Threads { threads: 3, seed: rng.word() };
-    for form in [Form::Plain, Form::Safe, Form::Log] {
-        let all = filled::<T>(&shape, |out| softmax(x.view(), 1, form, out, &par));
+    let same = |of: &dyn Fn(View<'_>, &ViewMut<'_>, &dyn Parallel), name: &str| {
+        let all = filled::<T>(&shape, |out| of(x.view(), out, &par));
         for row in 0..shape[0] {
             let range = row * shape[1]..(row + 1) * shape[1];
             let alone = Value::<T>::new(&[1, shape[1]], x.data[range.clone()].to_vec());
-            let alone = filled::<T>(&[1, shape[1]], |out| softmax(alone.view(), 1, form, out, &Serial));
-            assert!(all[range] == alone[..], "row {row} of {shape:?}, {form:?}");
+            let alone = filled::<T>(&[1, shape[1]], |out| of(alone.view(), out, &Serial));
+            assert!(all[range] == alone[..], "row {row} of {shape:?}, {name}");
         }
+    };
+    for form in [Form::Plain, Form::Safe, Form::Log] {
+        same(&|x, out, par| softmax(x, 1, form, out, par), &format!("{form:?}"));
     }
+    let given = Some(weight.view());
+    for (weight, bias) in [(None, None), (None, given), (given, None), (given, given)] {
+        let name = format!("layer norm, {} {}", weight.is_some(), bias.is_some());
+        same(&|x, out, par| layer_norm(x, 1, weight, bias, 1e-5, out, par), &name);
+    }
+    same(&|x, out, par| rms_norm(x, 1, given, 1e-5, out, par), "RMS norm");
 }
 
 #[test]
