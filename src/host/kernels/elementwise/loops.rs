@@ -10,7 +10,7 @@
 use super::rep::{REPS, Rep};
 use crate::host::kernels::math::{self, Lane, Number, Real, Value};
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
-use crate::host::kernels::stream::{LINE, copy_line, fetch};
+use crate::host::kernels::stream::{LINE, copy_line, prefetch_second};
 use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
 use std::marker::PhantomData;
 
@@ -44,12 +44,12 @@ impl<A: Copy, F: Fn1<A>> Body for Map<F, A> {
 
 /// The same around the caches: `dst` is aligned to lines and has whole ones. Each is computed in registers, so that
 /// the memory is at work all the while: by tiles, which are computed and then written, 64 MiB of `tanh` took 3.4 ms
-/// instead of 1.9, of `gelu` 4.0 instead of 2.5, of `exp` 2.6 instead of 1.2 (two cores of a Zen 5). What comes later is
-/// asked for: of itself a Xeon looks a few lines ahead, and took 12 ms for `tanh` where it takes 3.5, 15 and 4.2 for `gelu`
-/// (nearer than 2 KiB it is slower; on the Zen 5 it brings nothing, and takes a negation 6 % longer).
+/// instead of 1.9, of `gelu` 4.0 instead of 2.5, of `exp` 2.6 instead of 1.2 (two cores of a Zen 5).
 struct Streamed<F>(PhantomData<F>);
 
-/// How far ahead, in bytes, the operand is asked for.
+/// How far ahead, in bytes, the operand is asked for. A Xeon by itself looks a few lines ahead: there
+/// `tanh` of 16 Mi took 12 ms without and 3.5 with it, `gelu` 15 and 4.2, nearer than 2 KiB it is slower.
+/// (On the Zen 5 it brings nothing, and a negation takes 6 % longer.)
 const AHEAD: usize = 4096;
 
 /// Elements of a line.
@@ -63,7 +63,7 @@ impl<F: Fn1<f32, Out = f32>> Body for Streamed<F> {
             // SAFETY: the planner passes places of n floats, in whole lines.
             unsafe {
                 let (dst, a) = (dst.cast::<f32>().add(at), a.cast::<f32>().add(at));
-                fetch(a.cast::<u8>().wrapping_add(AHEAD));
+                prefetch_second(a.cast::<u8>().wrapping_add(AHEAD));
                 for (i, y) in line.iter_mut().enumerate() {
                     *y = F::eval::<S>(*a.add(i));
                 }

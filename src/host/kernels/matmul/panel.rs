@@ -1,10 +1,11 @@
-//! Rows by a matrix in panels: the kernel of every product of f32 that is not the library's.
+//! Rows by a matrix in panels: the kernel of products of several rows that are not the library's.
 //!
-//! Called for weights that are packed once ([`packed`](super::packed)) and for tiles ([`Tile`](super::Tile)). Panels are
-//! two or three [`Line`]s of columns (one, where the matrix has no more), as even as can be, each contiguous along k;
-//! rows are read as they lie. It goes block by block of k, so that errors grow with k / DEPTH and what is read again stays
-//! in the second-level cache: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while the rows do. Whatever
-//! is multiplied next is fetched meanwhile. Knows no threads.
+//! Called for weights that are packed once ([`packed`](super::packed)) and for tiles
+//! ([`Tile`](super::Tile)). Panels are two or three [`Line`]s of columns (one, where the matrix has no
+//! more), as even as can be, each contiguous along k; rows are read as they lie. It goes block by
+//! block of k, so that errors grow with k / DEPTH and what is read again stays in the second-level
+//! cache: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while the rows do.
+//! Whatever is multiplied next is fetched meanwhile. Knows no threads.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -28,9 +29,9 @@ pub(super) const LINE: usize = 16;
 const DEPTH: usize = 512;
 /// Rows of a block, at most: of a block of k they take 128 KiB.
 pub(super) const BLOCK: usize = 64;
-/// Panels that one block of rows meets, a block of k after the other: all of them meet one, and then all the next. One panel
-/// at a time the rows as a whole, 1 MiB at k = 4096, would have to stay in the cache: of n = 4096 on two cores of a Xeon 300 to
-/// 320 GFLOP/s, where it is 340 to 360.
+/// Panels that are multiplied by one block of k of the rows before the next block of k begins. With
+/// one panel at a time the rows as a whole, 1 MiB at k = 4096, would have to stay in the cache: on two
+/// cores of a Xeon n = 4096 reached 300 to 320 GFLOP/s, and 340 to 360 so.
 pub(super) const BUNDLE: usize = 4;
 /// From one row of sums that wait to the next.
 const SUMS: usize = LINES_MAX * LINE;
@@ -78,9 +79,8 @@ pub(super) struct Panels<'a, T> {
     pub n: usize,
 }
 
-/// Rows of f32 from an address on, `step` elements from one to the next, [`BLOCK`] of them at most, and where their products
-/// go, as many elements from one to the next as the matrix has columns.
-#[derive(Clone, Copy)]
+/// Rows of f32 from an address on, [`BLOCK`] at most, each as long as the matrix is deep and `step`
+/// elements after the one before, and where their products go, which lie row by row.
 pub(super) struct Rows<T> {
     pub from: Shared<f32>,
     pub step: isize,
@@ -107,29 +107,31 @@ impl<T: Stored> Panels<'_, T> {
         &self.lines[first + k.start * lines..first + k.end * lines]
     }
 
-    /// Multiplies rows by some of the panels, [`BUNDLE`] at most; `then` is what comes after them.
+    /// Multiplies rows by some of the panels; `then` is what comes after them.
     ///
     /// # Safety
-    /// The rows are valid for reads, and the panels' columns of their products for writes.
+    /// There are at most [`BLOCK`] rows of `k` elements each and [`BUNDLE`] panels; the rows are valid
+    /// for reads, and the panels' columns of their products for writes.
     pub unsafe fn multiply(&self, rows: &Rows<T>, some: Range<usize>, then: Option<usize>) {
+        debug_assert!(rows.high <= BLOCK && some.len() <= BUNDLE);
         let mut sums = [[[MaybeUninit::<f32>::uninit(); SUMS]; BLOCK]; BUNDLE];
         let (k, deep) = (self.k, depth(self.k).max(1));
         // At least one block of k, since without any the sums are zeros all the same.
         for from in (0..k.max(1)).step_by(deep) {
             let here = from..(from + deep).min(k);
-            for (panel, sums) in some.clone().zip(&mut sums) {
-                let next = match (panel + 1 < some.end, here.end < k) {
-                    (true, _) => self.part(panel + 1, here.clone()),
+            for (i, sums) in some.clone().zip(&mut sums) {
+                let next = match (i + 1 < some.end, here.end < k) {
+                    (true, _) => self.part(i + 1, here.clone()),
                     (_, true) => self.part(some.start, here.end..(here.end + deep).min(k)),
                     _ => then.map_or(&[][..], |panel| self.part(panel, 0..deep.min(k))),
                 };
-                let columns = columns_of(self.n, panel);
+                let columns = columns_of(self.n, i);
                 let first = columns.start * LINE;
                 let wide = (columns.len() * LINE).min(self.n - first);
                 let out = rows.to.at(first as isize);
                 let is_last = here.end == k;
                 let panel = Panel {
-                    lines: self.part(panel, here.clone()),
+                    lines: self.part(i, here.clone()),
                     next,
                     rows: Shared::new(rows.from.at(from as isize)),
                     step: rows.step,
@@ -167,11 +169,12 @@ struct Panel<'a, T> {
     k: usize,
     /// Columns of the result.
     wide: usize,
-    /// Where sums wait for the next block's, each row [`SUMS`] after the one before, and whether those of the blocks before are
-    /// there.
+    /// Where sums wait for the next block's, each row [`SUMS`] after the one before, and whether those
+    /// of the blocks before are there.
     sums: Shared<f32>,
     adds: bool,
-    /// Of the last block, where the results go, and the step from one row to the next. Without it they stay where sums wait.
+    /// Of the last block, where the results go, and the step from one row to the next. Without it they
+    /// stay where sums wait.
     out: Option<(Shared<f32>, usize)>,
 }
 

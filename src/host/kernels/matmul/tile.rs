@@ -63,7 +63,7 @@ impl<'a, T: Float + Element> Tile<'a, T> {
                 for first in (0..m).step_by(BLOCK) {
                     let (from, to) = (Shared::new(rows.add(first * k)), Shared::new(out.add(first * n)));
                     let rows = Rows { from, step: k as isize, high: BLOCK.min(m - first), to };
-                    // One by one: they are in the cache, and nothing is to be fetched.
+                    // One by one: the others are in the cache, and not to be fetched.
                     (0..panels_of(n)).for_each(|panel| by.multiply(&rows, panel..panel + 1, None));
                 }
             }

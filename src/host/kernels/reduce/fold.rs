@@ -71,12 +71,12 @@ pub(in super::super) trait Fold: 'static {
             (0..size_of_val(turn)).step_by(LINE).for_each(|at| prefetch(ahead.wrapping_add(at)));
         };
         if Self::CHOOSES {
-            if IS_FAR {
-                turns.iter().for_each(ask);
-            }
             for (group, lanes) in lanes.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
                 let mut acc = *lanes;
                 for turn in turns {
+                    if IS_FAR && group == 0 {
+                        ask(turn);
+                    }
                     let turn = &turn.as_chunks::<GROUP>().0[group];
                     for l in 0..GROUP {
                         acc[l] = Self::join(acc[l], of(turn[l]));
@@ -139,8 +139,7 @@ pub(in super::super) trait Wide: Bits + Send + Sync + PartialOrd + 'static {
     /// The larger, or NaN.
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
-        // Two choices, so that lanes stay in registers: of one with two conditions came stores
-        // under a mask.
+        // Two choices: one with two conditions is slower.
         let larger = if self > other { self } else { other };
         if self.is_nan() { self } else { larger }
     }
@@ -230,8 +229,8 @@ impl Fold for SumBytes {
     const WHOLE: bool = true;
     const BY_LANES: bool = false;
     #[inline(always)]
-    fn block<const IS_FAR: bool>(x: &[u8], _: impl Fn(u8) -> i64) -> i64 {
-        x.iter().map(|&x| x as u32).sum::<u32>() as i64
+    fn block<const IS_FAR: bool>(x: &[u8], of: impl Fn(u8) -> i64) -> i64 {
+        x.iter().map(|&x| of(x) as u32).sum::<u32>() as i64
     }
 }
 

@@ -344,8 +344,8 @@ impl<T: Load<W>, W: Float> Half<T, W> {
             unsafe {
                 let (kept, to) = (self.kept.add(self.written), self.to.add(self.written));
                 match log {
-                    true => line::<T, W, S>(kept, to, |x| x.sub(self.end)),
-                    false => line::<T, W, S>(kept, to, |x| x.mul(self.end)),
+                    true => stream_line::<T, W, S>(kept, to, |x| x.sub(self.end)),
+                    false => stream_line::<T, W, S>(kept, to, |x| x.mul(self.end)),
                 }
             }
             self.written += in_line;
@@ -370,12 +370,12 @@ impl<T: Load<W>, W: Float> Half<T, W> {
     }
 }
 
-/// Writes a line around the cache.
+/// Writes what is made of a line's elements around the cache.
 ///
 /// # Safety
-/// There are as many elements, and the line begins where memory's does.
+/// `kept` and `to` have a line's elements of `T`, and `to` begins one of memory's.
 #[inline(always)]
-unsafe fn line<T: Load<W>, W: Float, S: Simd>(kept: *const W, to: *mut T, f: impl Fn(W) -> W) {
+unsafe fn stream_line<T: Load<W>, W: Float, S: Simd>(kept: *const W, to: *mut T, f: impl Fn(W) -> W) {
     let mut line = [MaybeUninit::<T>::uninit(); LINE];
     // SAFETY: the caller's promise.
     unsafe {

@@ -6,7 +6,7 @@ use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_block_of};
 use super::super::simd::Simd;
-use super::super::stream::{self, LINE, STREAM_FROM, fetch};
+use super::super::stream::{self, LINE, STREAM_FROM, prefetch_second};
 use super::{Float, LEAST, PIECE, in_order};
 use crate::dtype::with_dtype;
 use crate::view::{Parallel, View, ViewMut};
@@ -109,7 +109,7 @@ struct Rows<'a, T, W> {
     bias: Option<&'a [W]>,
     eps: W,
     centred: bool,
-    /// Written around the cache.
+    /// Written around the cache, but for what is no whole piece at a row's ends.
     streamed: bool,
 }
 
@@ -131,21 +131,22 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             };
             let mut first = 0;
             while first < n {
-                // Up to where a line of memory begins, and then in lines.
+                // Up to where a line of memory begins, and then in whole pieces.
                 let head = if first == 0 && self.streamed { to.align_offset(LINE) } else { 0 };
-                let len = if head > 0 { head } else { PIECE }.min(n - first);
+                let len = if head > 0 { head } else { PIECE }.min(n - first).min(PIECE);
                 let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
                 // SAFETY: a piece of the row, as above.
                 let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
-                self.put(first, x.iter().map(|x| x.load().sub(mean).mul(scale)), &mut piece);
+                self.put(first, x, |x| x.load().sub(mean).mul(scale), &mut piece);
                 // SAFETY: the output's row, this part's own, and so many have been written.
                 unsafe {
                     let (piece, to) = (piece.as_ptr().cast::<T>(), to.add(first));
                     if self.streamed && len == PIECE {
+                        debug_assert_eq!(to.align_offset(LINE), 0);
                         for line in (0..PIECE).step_by(LINE / size_of::<T>()) {
                             stream::copy_line::<S>(piece.add(line).cast(), to.add(line).cast());
                             if !ahead.is_null() {
-                                fetch(ahead.wrapping_add(first + line).cast());
+                                prefetch_second(ahead.wrapping_add(first + line).cast());
                             }
                         }
                     } else {
@@ -162,18 +163,30 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
 }
 
 impl<T: Load<W>, W: Float> Rows<'_, T, W> {
-    /// Elements of a row from the `first` on with its weight and bias.
+    /// Writes some elements of a row, from the `first` on, normalised and with their weight and bias.
     #[inline(always)]
-    fn put(&self, first: usize, x: impl Iterator<Item = W>, to: &mut [MaybeUninit<T>; PIECE]) {
-        let to = to.iter_mut().zip(x);
+    fn put(&self, first: usize, x: &[T], of: impl Fn(T) -> W, to: &mut [MaybeUninit<T>; PIECE]) {
         match (self.weight, self.bias) {
-            (None, None) => to.for_each(|(o, x)| _ = o.write(T::store(x))),
-            (Some(w), None) => to.zip(&w[first..]).for_each(|((o, x), w)| _ = o.write(T::store(x.mul(*w)))),
-            (None, Some(b)) => to.zip(&b[first..]).for_each(|((o, x), b)| _ = o.write(T::store(x.add(*b)))),
-            (Some(w), Some(b)) => to
-                .zip(&w[first..])
-                .zip(&b[first..])
-                .for_each(|(((o, x), w), b)| _ = o.write(T::store(x.mul(*w).add(*b)))),
+            (None, None) => {
+                for (o, x) in to.iter_mut().zip(x) {
+                    o.write(T::store(of(*x)));
+                }
+            }
+            (Some(weight), None) => {
+                for ((o, x), w) in to.iter_mut().zip(x).zip(&weight[first..]) {
+                    o.write(T::store(of(*x).mul(*w)));
+                }
+            }
+            (None, Some(bias)) => {
+                for ((o, x), b) in to.iter_mut().zip(x).zip(&bias[first..]) {
+                    o.write(T::store(of(*x).add(*b)));
+                }
+            }
+            (Some(weight), Some(bias)) => {
+                for (((o, x), w), b) in to.iter_mut().zip(x).zip(&weight[first..]).zip(&bias[first..]) {
+                    o.write(T::store(of(*x).mul(*w).add(*b)));
+                }
+            }
         }
     }
 }
