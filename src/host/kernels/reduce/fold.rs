@@ -50,7 +50,7 @@ pub(in super::super) trait Fold: 'static {
     const WHOLE: bool;
     /// Whether joining chooses one of two floats. Of lanes in memory the compiler makes that a store on a condition, for which
     /// the next load waits: a block's lanes are folded group by group then, in registers. (The largest of each row of
-    /// [4096, 4096] took 2.7 ms on two cores of a Xeon and takes 1.75; sums would take 1.7 instead of 1.2.)
+    /// [4096, 4096] took 2.7 ms on two cores of a Xeon and takes 1.5; sums would take 1.7 instead of 1.2.)
     const CHOOSES: bool = false;
     /// Whether a block is folded by lanes, so that a short one can do with fewer.
     const BY_LANES: bool = true;
