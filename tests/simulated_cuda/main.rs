@@ -63,9 +63,12 @@ fn two_devices() -> (Device, Device) {
 }
 
 /// Waits until the devices' threads have ended, which they do by themselves once the last handle is
-/// gone.
+/// gone. A device gives its pool back last.
 fn settle(simulator: &Simulator) {
-    support::until(|| simulator.stats().live_streams == 0);
+    support::until(|| {
+        let stats = simulator.stats();
+        stats.live_streams == 0 && stats.live_pools == 0
+    });
 }
 
 fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {

@@ -285,6 +285,7 @@ pub extern "C" fn futsim_check() -> u64 {
     for (count, what) in [
         (stats.live_events, "events"),
         (stats.live_streams, "streams"),
+        (stats.live_pools, "pools"),
         (stats.live_modules, "modules"),
         (stats.live_graphs, "graphs"),
     ] {
