@@ -211,6 +211,7 @@ impl<T: Stored> Panel<'_, T> {
         self.block::<Avx2, 2>();
     }
 
+    // Guards are `const` so that what cannot be is not compiled either: these copies are a tenth of the crate's code.
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
         let lines = self.wide.div_ceil(LINE);
@@ -219,14 +220,14 @@ impl<T: Stored> Panel<'_, T> {
         // How often k is walked along, to fetch the next panel's lines evenly: all in the first third they came too many at
         // once for a Xeon to keep in flight (n = 4096: 390 and 365 ms).
         match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
-            (1, _) if L::WIDTH == LINE => self.groups::<L, CUTS, 1, 1, 4>(),
+            (1, _) if const { L::WIDTH == LINE } => self.groups::<L, CUTS, 1, 1, 4>(),
             (1, _) => self.groups::<L, CUTS, 1, 2, 4>(),
-            (2, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 8>(),
-            (2, 2 | 3) if L::FETCHES => self.groups::<L, CUTS, 2, 2, 4>(),
+            (2, 0..=1) if const { L::FETCHES } => self.groups::<L, CUTS, 2, 2, 8>(),
+            (2, 2 | 3) if const { L::FETCHES } => self.groups::<L, CUTS, 2, 2, 4>(),
             (2, _) => self.groups::<L, CUTS, 2, 2, 2>(),
-            (_, 0..=1) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 12>(),
-            (_, 2) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 6>(),
-            (3, 3..=5) if L::FETCHES => self.groups::<L, CUTS, 3, 3, 4>(),
+            (_, 0..=1) if const { L::FETCHES } => self.groups::<L, CUTS, 3, 3, 12>(),
+            (_, 2) if const { L::FETCHES } => self.groups::<L, CUTS, 3, 3, 6>(),
+            (3, 3..=5) if const { L::FETCHES } => self.groups::<L, CUTS, 3, 3, 4>(),
             (_, _) => self.groups::<L, CUTS, 3, 3, 2>(),
         }
     }
@@ -246,10 +247,10 @@ impl<T: Stored> Panel<'_, T> {
                     3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
                     4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
                     // A group cut in two has no more rows than four.
-                    5 if CUTS == 1 => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
-                    6 if CUTS == 1 => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
-                    7 if CUTS == 1 => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
-                    _ if CUTS == 1 => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
+                    5 if const { CUTS == 1 } => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
+                    6 if const { CUTS == 1 } => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
+                    7 if const { CUTS == 1 } => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
+                    _ if const { CUTS == 1 } => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
                     _ => unreachable!("{some} rows of a group of {ROWS_MAX} that is cut in {CUTS}"),
                 }
                 row += some;
@@ -360,8 +361,10 @@ unsafe fn steps<
     for p in 0..STEPS {
         // SAFETY: by the caller's promise.
         unsafe {
-            let line: [L::Register; REGS] =
-                std::array::from_fn(|c| T::register::<L>(panel.add(p * LINES * LINE + c * L::WIDTH)));
+            let mut line = [L::splat(0.0); REGS];
+            for c in 0..REGS {
+                line[c] = T::register::<L>(panel.add(p * LINES * LINE + c * L::WIDTH));
+            }
             for r in 0..M {
                 let x = L::splat(*rows.offset(r as isize * step + p as isize));
                 for c in 0..REGS {
