@@ -10,6 +10,9 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
+/// Those who are to be woken.
+pub(crate) type Wakers = SmallVec<[Waker; 2]>;
+
 /// Calls what is a user's: its panic, in words.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(panic_message)
@@ -59,7 +62,7 @@ thread_local! {
     /// at once.
     static LATER: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
     /// Who is to be woken later, where this thread puts that off.
-    static WOKEN: RefCell<Option<SmallVec<[Waker; 2]>>> = const { RefCell::new(None) };
+    static WOKEN: RefCell<Option<Wakers>> = const { RefCell::new(None) };
 }
 
 /// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that
@@ -160,8 +163,8 @@ impl Woken {
     }
 
     /// Ends it: who is to be woken, by the caller. Nobody, where another is around it.
-    pub fn end(mut self) -> SmallVec<[Waker; 2]> {
-        if std::mem::take(&mut self.0) { WOKEN.take().unwrap_or_default() } else { SmallVec::new() }
+    pub fn end(mut self) -> Wakers {
+        if std::mem::take(&mut self.0) { WOKEN.take().unwrap_or_default() } else { Wakers::new() }
     }
 }
 

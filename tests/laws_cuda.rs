@@ -97,7 +97,7 @@ fn run(simulator: Option<&Simulator>, promise: fn(Kind)) -> Result<Completion, F
 }
 
 impl Laws {
-    /// Adds a promise; one that is not for all kinds of devices is ignored.
+    /// Adds a promise; one that is neither for all kinds of devices nor for a GPU is ignored.
     pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
         self.list.note(law, kinds, name);
         let device = if self.real { "cuda" } else { "simulated_cuda" };
@@ -107,7 +107,9 @@ impl Laws {
         let trial = Trial::ignorable_test(name_of, move || {
             let _deadline = Deadline::of(&named);
             match simulator {
-                _ if kinds != ALL => Ok(Completion::ignored_with("of a CPU device alone")),
+                _ if kinds != ALL && !kinds.contains(&Kind::Cuda) => {
+                    Ok(Completion::ignored_with("of a CPU device alone"))
+                }
                 None if !real => Ok(Completion::ignored_with("no simulated driver")),
                 _ if OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("needs host memory")),
                 _ if GROUPS_OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("other groups")),

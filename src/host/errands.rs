@@ -5,9 +5,8 @@
 //! to write a line that an idle worker looks at takes less than one. A product of [256, 256], awaited, took 90 us by
 //! turns of 77 and 100, and takes 77. Knows neither steps nor books.
 
-use crate::guard::wake_all;
+use crate::guard::{Wakers, wake_all};
 use crate::sync::{Mutex, lock};
-use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -18,8 +17,6 @@ const WAIT: Duration = Duration::from_micros(3);
 
 /// No core, or none that is known.
 const NONE: usize = usize::MAX;
-
-type Wakers = SmallVec<[Waker; 2]>;
 
 pub(super) struct Errands {
     /// The core of who last began to wait for a value. A hint: whoever wakes it, it is woken.

@@ -38,7 +38,8 @@ impl Laws {
     /// Adds a promise for each kind of device.
     pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
         self.list.note(law, kinds, name);
-        for &kind in kinds {
+        // Those for a GPU are in a suite of their own.
+        for &kind in kinds.iter().filter(|&&kind| kind != Kind::Cuda) {
             let name = format!("law_{law}::{name}[{}]", kind.name());
             let named = name.clone();
             self.trials.push(Trial::test(name, move || {

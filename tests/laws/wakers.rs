@@ -3,6 +3,7 @@
 
 use crate::support::{ALL, Counter, Gate, Kind, PARALLEL, block_on, copy_input, same_meta, until};
 use crate::{Laws, promises};
+use futensor::cuda::CudaOptions;
 use futensor::custom::{CpuRun, custom_fn};
 use futensor::{CpuOptions, Device, Error, TensorFuture};
 use std::future::Future;
@@ -23,12 +24,16 @@ pub fn add(laws: &mut Laws) {
     promises!(laws, 8, PARALLEL;
         giving_up_many_ops_of_one_value_costs_each_its_own);
     promises!(laws, 8, &[Kind::Cpu];
-        a_waker_may_wait_for_what_is_made_from_its_value
         what_goes_with_an_op_may_wait_for_what_the_last_step_to_read_it_lets_go_on);
+    promises!(laws, 8, &[Kind::Cpu, Kind::Cuda];
+        a_waker_may_wait_for_what_is_made_from_its_value
+        a_waker_of_a_read_may_wait_for_another_read
+        a_waker_of_who_waits_for_room_may_wait_for_what_it_asks_of_the_device);
+    promises!(laws, 8, &[Kind::CpuWithoutInline, Kind::Cuda];
+        a_waker_may_wait_for_what_was_asked_beside_its_value);
     promises!(laws, 8, &[Kind::CpuWithoutInline];
-        a_waker_may_wait_for_what_was_asked_beside_its_value
         a_waker_that_takes_long_keeps_no_step_waiting);
-    promises!(laws, 8, &[Kind::Cpu, Kind::CpuWithoutInline];
+    promises!(laws, 8, &[Kind::Cpu, Kind::CpuWithoutInline, Kind::Cuda];
         a_waker_may_wait_for_what_it_asks_of_the_device);
     promises!(laws, 10, ALL;
         a_waker_may_own_an_await_of_the_value_that_it_waits_for
@@ -103,7 +108,12 @@ fn a_waker_that_panics_keeps_nobody_waiting_and_the_device_lives(kind: Kind) {
 
 /// Room for nothing: whoever asks waits until all is done.
 fn narrow(kind: Kind) -> (Device, Gate, TensorFuture) {
-    let device = kind.device_with(|o: CpuOptions| o.queue_ops(0).permits(1));
+    let device = match kind {
+        Kind::Cuda => {
+            Device::cuda_with(0, CudaOptions::default().queue_ops(0).permits(1)).expect("a simulated GPU")
+        }
+        _ => kind.device_with(|o: CpuOptions| o.queue_ops(0).permits(1)),
+    };
     let gate = Gate::new();
     let x = gate.op(&device.ones([2]));
     gate.wait_entered(1);
@@ -290,9 +300,49 @@ fn a_waker_that_takes_long_keeps_no_step_waiting(kind: Kind) {
     block_on(busy).unwrap();
 }
 
+/// Whoever copies what was read: a few elements, and as many as come in pieces.
+fn a_waker_of_a_read_may_wait_for_another_read(kind: Kind) {
+    let device = kind.device();
+    for elements in [4, 1 << 19] {
+        let x = device.rand([elements]);
+        block_on(x.wait_to_read()).unwrap();
+        for _ in 0..20 {
+            let (tell, seen) = mpsc::channel();
+            let mut read = x.to_vec::<f32>();
+            let reads = does({
+                let x = x.clone();
+                move || tell.send(block_on((&x + 1.0).to_vec::<f32>())).unwrap()
+            });
+            if polled(&mut read, &reads) {
+                continue;
+            }
+            assert_eq!(seen.recv().expect("another read's end").unwrap().len(), elements);
+        }
+    }
+}
+
+/// The engine finds room as a step ends, wherever it looks at that.
+fn a_waker_of_who_waits_for_room_may_wait_for_what_it_asks_of_the_device(kind: Kind) {
+    let (device, gate, x) = narrow(kind);
+    let (tell, seen) = mpsc::channel();
+    let asks = does({
+        let after = &x + 1.0;
+        move || {
+            let y = &after + 1.0;
+            until(|| y.is_ready());
+            tell.send(()).unwrap();
+        }
+    });
+    let mut ready = device.ready();
+    assert!(!polled(&mut ready, &asks));
+    gate.open();
+    seen.recv().expect("the waker saw the end of what it asked for");
+    block_on(ready);
+}
+
 /// What a step's end lets go on begins before its waiters are woken, or beside that.
 fn a_waker_may_wait_for_what_is_made_from_its_value(kind: Kind) {
-    let device = kind.device_with(|options| options.threads(2));
+    let device = kind.device();
     let x = device.rand([1 << 16]);
     block_on(x.wait_to_read()).unwrap();
     let gate = Gate::new();
@@ -342,7 +392,7 @@ fn what_goes_with_an_op_may_wait_for_what_the_last_step_to_read_it_lets_go_on(ki
 
 /// The engine looks at both at once, and runs the small one on the spot: who wakes for it has no step in hand.
 fn a_waker_may_wait_for_what_was_asked_beside_its_value(kind: Kind) {
-    let device = kind.device_with(|options| options.threads(2));
+    let device = kind.device();
     let (x, few) = (device.rand([1 << 16]), device.rand([4]));
     block_on(async { (x.wait_to_read().await, few.wait_to_read().await) }).0.unwrap();
     for _ in 0..300 {
@@ -365,7 +415,7 @@ fn a_waker_may_wait_for_what_was_asked_beside_its_value(kind: Kind) {
 /// Whichever thread calls it, at the end of a large step or of a small one that the engine runs as it takes it up: another
 /// looks at what comes in meanwhile.
 fn a_waker_may_wait_for_what_it_asks_of_the_device(kind: Kind) {
-    let device = kind.device_with(|options| options.threads(2));
+    let device = kind.device();
     let x = device.rand([if kind == Kind::Cpu { 1 << 18 } else { 4 }]);
     block_on(x.wait_to_read()).unwrap();
     for _ in 0..300 {

@@ -1,5 +1,5 @@
 //! Threads that do what takes long or may wait for the GPU: compile, load modules, make a library's
-//! handles, page-lock memory. The device's thread asks for it, puts off what needs it, and looks
+//! handles, page-lock memory, call wakers. The device's thread asks for it, puts off what needs it, and looks
 //! again when the bell has rung.
 //!
 //! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
@@ -8,7 +8,7 @@
 use super::nvidia::Opened;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
-use crate::guard::caught;
+use crate::guard::{Later, Wakers, Woken, caught, wake_all};
 use crate::host::threads::lower_priority;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -45,11 +45,22 @@ impl<T> Pending<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// They are woken as it goes, whether its job runs or the device ends before.
+struct Wakes(Wakers);
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        wake_all(std::mem::take(&mut self.0));
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
+    /// Threads that call what is a user's, who may wait for another job.
+    away: usize,
     over: bool,
 }
 
@@ -69,7 +80,7 @@ impl Crew {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) {
+    fn live(self: Arc<Crew>) {
         self.context.make_current();
         if self.lowered {
             lower_priority(10);
@@ -79,9 +90,21 @@ impl Crew {
             match queue.jobs.pop_front() {
                 Some(job) => {
                     drop(queue);
+                    // In this order they go: what is dropped may wait for who is woken.
+                    let (later, woken) = (Later::begin(), Woken::begin());
                     job();
                     (self.bell)();
                     queue = self.queue();
+                    if later.has_some() || woken.has_some() {
+                        queue.away += 1;
+                        // Where there can be no other, who waits does so until this one is back.
+                        let _ = self.hire(&mut queue);
+                        drop(queue);
+                        self.more.notify_one();
+                        drop((woken, later));
+                        queue = self.queue();
+                        queue.away -= 1;
+                    }
                 }
                 None => {
                     queue.idle += 1;
@@ -94,24 +117,30 @@ impl Crew {
 
     fn put(self: &Arc<Crew>, job: Job) {
         let mut queue = self.queue();
+        if queue.over {
+            drop(queue);
+            return drop(job);
+        }
         queue.jobs.push_back(job);
-        if queue.idle < queue.jobs.len() && queue.threads.len() < self.most {
-            let crew = self.clone();
-            let name = thread::Builder::new().name("futensor-background".into());
-            match name.spawn(move || crew.live()) {
-                Ok(thread) => queue.threads.push(thread),
-                Err(_) if queue.threads.is_empty() => {
-                    // There can be no thread: this one does it, and what needs it waits here.
-                    let job = queue.jobs.pop_back();
-                    drop(queue);
-                    job.into_iter().for_each(|job| job());
-                    return;
-                }
-                Err(_) => {}
-            }
+        if self.hire(&mut queue).is_err() && queue.threads.is_empty() {
+            // There can be no thread: this one does it, and what needs it waits here.
+            let job = queue.jobs.pop_back();
+            drop(queue);
+            job.into_iter().for_each(|job| job());
+            return;
         }
         drop(queue);
         self.more.notify_one();
+    }
+
+    /// One more thread, where those at hand are too few for the jobs.
+    fn hire(self: &Arc<Crew>, queue: &mut Queue) -> std::io::Result<()> {
+        if queue.idle < queue.jobs.len() && queue.threads.len() < self.most + queue.away {
+            let crew = self.clone();
+            let name = thread::Builder::new().name("futensor-background".into());
+            queue.threads.push(name.spawn(move || crew.live())?);
+        }
+        Ok(())
     }
 
     fn end(&self) {
@@ -172,6 +201,12 @@ impl Background {
         pending
     }
 
+    /// Has them woken by a thread that nobody else needs meanwhile.
+    pub fn wake(&self, wakers: Wakers) {
+        let wakes = Wakes(wakers);
+        self.crews[Wanted::Copy as usize].put(Box::new(move || drop(wakes)));
+    }
+
     /// How many things have been made: what was not there may be, once there are more.
     pub fn made(&self) -> u64 {
         self.made.load(Acquire)
@@ -181,7 +216,7 @@ impl Background {
     pub fn is_idle(&self) -> bool {
         let idle = |crew: &Arc<Crew>| {
             let queue = crew.queue();
-            queue.jobs.is_empty() && queue.idle == queue.threads.len()
+            queue.jobs.is_empty() && queue.idle + queue.away == queue.threads.len()
         };
         self.crews.iter().all(idle)
     }

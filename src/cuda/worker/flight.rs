@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// One step, or one piece of a copy, on its way.
@@ -43,6 +44,11 @@ pub(super) struct Sky {
     pub events: VecDeque<(u64, Event)>,
     /// When the lane was last seen to come further.
     pub moved: Option<Instant>,
+    /// One reaper waits for an event, or publishes what is behind one: the lane's post is taken.
+    is_reaped: bool,
+    /// Reapers that wait for the post, or for an event.
+    idle: usize,
+    pub reapers: Vec<JoinHandle<()>>,
 }
 
 /// A lane as its reaper sees it.
@@ -65,18 +71,52 @@ impl Lane {
         self.bell.notify_all();
     }
 
-    /// Waits for an event to come, or for the end.
-    pub fn next_event(&self, over: impl Fn() -> bool) -> Option<(u64, Event)> {
+    /// Takes the post, with the next event; waits for both to be had, or for the end. Who has the post gives
+    /// it back first.
+    pub fn next_event(&self, has_post: bool, over: impl Fn() -> bool) -> Option<(u64, Event)> {
         let mut sky = self.sky();
+        sky.is_reaped &= !has_post;
         loop {
             if over() {
                 return None;
             }
-            if let Some(next) = sky.events.pop_front() {
+            if !sky.is_reaped
+                && let Some(next) = sky.events.pop_front()
+            {
+                sky.is_reaped = true;
                 return Some(next);
             }
+            sky.idle += 1;
             sky = self.bell.wait(sky).unwrap_or_else(|poisoned| poisoned.into_inner());
+            sky.idle -= 1;
         }
+    }
+
+    /// Gives the post back for what may take long.
+    pub fn leave_post(&self) {
+        self.sky().is_reaped = false;
+    }
+
+    /// Sees to it that somebody waits for the events that are there: by `another`, where all reapers are away.
+    ///
+    /// # Errors
+    /// Those of `another`, where there is no reaper at all.
+    pub fn call_reaper<E>(&self, another: impl FnOnce() -> Result<JoinHandle<()>, E>) -> Result<(), E> {
+        let mut sky = self.sky();
+        if sky.is_reaped || sky.events.is_empty() {
+            return Ok(());
+        }
+        if sky.idle > 0 {
+            self.bell.notify_one();
+            return Ok(());
+        }
+        match another() {
+            Ok(handle) => sky.reapers.push(handle),
+            Err(why) if sky.reapers.is_empty() => return Err(why),
+            // Those that are away come back.
+            Err(_) => {}
+        }
+        Ok(())
     }
 
     /// True where somebody awaits one of the flights up to this one.

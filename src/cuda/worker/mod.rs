@@ -35,7 +35,7 @@ use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Storage, Value};
-use crate::guard::{self, caught};
+use crate::guard::{self, Later, Woken, caught, wake_all};
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
@@ -180,11 +180,24 @@ impl Shared {
             format!("the device is lost: {what}; it was running {running}")
         };
         self.port.end(ErrorKind::DeviceLost, text);
+        let (_later, woken) = (Later::begin(), Woken::begin());
         // Whatever panics here, the others are to hear of the end.
         let _ = caught(|| guard::lock(&self.desk).end());
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
+        self.wake_apart(woken);
+    }
+
+    /// Has those woken who were put off, by a thread that nobody waits for: a waker is a user's, and may ask for
+    /// what only the one that calls this can do.
+    fn wake_apart(&self, woken: Woken) {
+        let wakers = woken.end();
+        match self.heap.open() {
+            _ if wakers.is_empty() => {}
+            Some(open) => open.background.wake(wakers),
+            None => wake_all(wakers),
+        }
     }
 
     /// Something has come further that the device's thread may wait for.
@@ -214,7 +227,12 @@ impl Shared {
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
-        while self.conduct(&mut guard::lock(&self.desk)) {}
+        let mut is_more = true;
+        while is_more {
+            let (_later, woken) = (Later::begin(), Woken::begin());
+            is_more = self.conduct(&mut guard::lock(&self.desk));
+            self.wake_apart(woken);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A lane's reaper: waits for the lane's events, one after the other, and publishes what is
-//! through.
+//! through. Wakers are a user's, and may wait for what comes later on this lane: while it calls them
+//! another has its post, if there is something to wait for.
 //!
 //! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the
 //! driver on an event made for that. Every answer but "reached" and "not yet" ends the device, and
@@ -7,14 +8,20 @@
 
 use super::Shared;
 use crate::cuda::device::describe;
-use crate::guard::caught;
+use crate::guard::{Later, Woken, caught};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Gives a lane its reaper.
-pub(super) fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
+/// Sees to it that somebody waits for a lane's events.
+pub(super) fn call(shared: &Arc<Shared>, lane: usize) {
+    if shared.lanes[lane].call_reaper(|| start(shared, lane)).is_err() {
+        shared.lose("a thread that waits for it could not be started");
+    }
+}
+
+fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
     let name = format!("futensor-{}-reaper-{lane}", shared.port.name);
     let shared = shared.clone();
     let life = move || {
@@ -31,7 +38,9 @@ fn live(shared: &Arc<Shared>, number: usize) {
     if let Some(open) = shared.heap.context() {
         open.make_current();
     }
-    while let Some((at, event)) = lane.next_event(|| shared.over.load(SeqCst)) {
+    let mut has_post = false;
+    while let Some((at, event)) = lane.next_event(has_post, || shared.over.load(SeqCst)) {
+        has_post = true;
         let spins = !shared.manner.spin.is_zero() && lane.is_awaited(at);
         let from = Instant::now();
         let reached = loop {
@@ -59,9 +68,17 @@ fn live(shared: &Arc<Shared>, number: usize) {
             }
             sky.moved = Some(Instant::now());
         }
+        // In this order they go: what is dropped may wait for who is woken.
+        let (later, woken) = (Later::begin(), Woken::begin());
         for flight in through {
             shared.publish(number, flight);
         }
         shared.look_again();
+        if later.has_some() || woken.has_some() {
+            lane.leave_post();
+            has_post = false;
+            call(shared, number);
+        }
+        drop((woken, later));
     }
 }

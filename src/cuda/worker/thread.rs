@@ -18,13 +18,12 @@ use crate::cuda::device::{Trouble, describe};
 use crate::engine::desk::Desk;
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
-use crate::guard::{self, caught};
+use crate::guard::{self, Later, Woken, caught};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Steps launched on each lane before anything else is looked at.
@@ -71,7 +70,6 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) gear: Gear,
     queues: Vec<Queue>,
-    reapers: Vec<Option<JoinHandle<()>>>,
     /// What the reapers had seen when this thread last looked.
     seen: u64,
     /// Something was freed or has come through since memory was short.
@@ -107,7 +105,6 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
                 gear
             },
             queues: (0..lanes).map(|_| Queue::default()).collect(),
-            reapers: (0..lanes).map(|_| None).collect(),
             seen: 0,
             moved: false,
             trim,
@@ -225,25 +222,20 @@ impl Worker {
             self.tidy |= self.gear.begin_trim()?;
         }
         shared.port.attendance.attend(0);
-        {
+        let (later, woken) = (Later::begin(), Woken::begin());
+        let is_ended = {
             let mut desk = guard::lock(&shared.desk);
             did |= self.settle_done(&mut desk);
             did |= shared.conduct(&mut desk);
-            if desk.machine.is_ended() {
-                drop(desk);
-                shared.over.store(true, SeqCst);
-                shared.ring_all();
-                return Ok(false);
-            }
-            let now = shared.now();
-            desk.machine.tick(now);
-            for lane in 0..self.gear.copy_lane() {
-                desk.machine.stuck(lane, self.queues[lane].put_off.is_some());
-            }
-            while let Some(step) = desk.machine.next(now) {
-                self.queues[step.at.stream as usize].steps.push_back(step);
-                did = true;
-            }
+            did |= !desk.machine.is_ended() && self.take_steps(&mut desk);
+            desk.machine.is_ended()
+        };
+        shared.wake_apart(woken);
+        drop(later);
+        if is_ended {
+            shared.over.store(true, SeqCst);
+            shared.ring_all();
+            return Ok(false);
         }
         did |= self.launch_some()?;
         if self.gear.heap.has_returned() || self.gear.frees_under_way() > 0 {
@@ -262,9 +254,24 @@ impl Worker {
                 self.tidy = self.gear.end_trim()?;
             }
         }
-        self.send_reapers()?;
+        self.send_reapers();
         // Nothing can bring memory any more: the last try is due.
         Ok(did || short && self.has_all_memory())
+    }
+
+    /// Steps that may begin, to their lanes' queues; true where there was any.
+    fn take_steps(&mut self, desk: &mut Desk) -> bool {
+        let now = self.shared.now();
+        desk.machine.tick(now);
+        for lane in 0..self.gear.copy_lane() {
+            desk.machine.stuck(lane, self.queues[lane].put_off.is_some());
+        }
+        let mut any = false;
+        while let Some(step) = desk.machine.next(now) {
+            self.queues[step.at.stream as usize].steps.push_back(step);
+            any = true;
+        }
+        any
     }
 
     /// A free is queued like all else, and other lanes cannot have the memory before that lane has
@@ -396,18 +403,11 @@ impl Worker {
     }
 
     /// Hands recorded events to the reapers.
-    fn send_reapers(&mut self) -> Result<(), Trouble> {
+    fn send_reapers(&mut self) {
         for reap in std::mem::take(&mut self.gear.to_reap) {
             self.shared.lanes[reap.lane].sky().events.push_back((reap.at, reap.event));
-            self.shared.lanes[reap.lane].ring();
-            if self.reapers[reap.lane].is_none() {
-                match reaper::start(&self.shared, reap.lane) {
-                    Ok(handle) => self.reapers[reap.lane] = Some(handle),
-                    Err(_) => self.shared.lose("a thread that waits for it could not be started"),
-                }
-            }
+            reaper::call(&self.shared, reap.lane);
         }
-        Ok(())
     }
 
     /// Stays awake for a moment, then sleeps. False where the thread is to end.
@@ -466,12 +466,13 @@ impl Worker {
     }
 
     /// The orderly end.
-    fn close(mut self) {
+    fn close(self) {
         self.shared.over.store(true, SeqCst);
         self.shared.ring_all();
-        for reaper in self.reapers.drain(..).flatten() {
-            // Nothing is under way, so it ends at once.
-            let _ = reaper.join();
+        for lane in &self.shared.lanes {
+            let reapers = std::mem::take(&mut lane.sky().reapers);
+            // Nothing is under way, so they end at once.
+            reapers.into_iter().for_each(|reaper| drop(reaper.join()));
         }
         for lane in &self.shared.lanes {
             if let Some(anchor) = lock(&lane.anchor).take() {

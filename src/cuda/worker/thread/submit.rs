@@ -108,7 +108,7 @@ impl Worker {
             self.cover(lane)?;
         }
         if let Some(Some(culprit)) = names {
-            self.send_reapers()?;
+            self.send_reapers();
             if let Err(fault) = self.gear.lanes.raw(lane).sleep() {
                 let (op, at) = (culprit.op(), culprit.location());
                 let place = format!("{}:{}", at.file(), at.line());
