@@ -8,7 +8,8 @@
 #![allow(unsafe_code)]
 
 use super::desk::OnTheSpot;
-use super::port::{By, Port};
+use super::port::Port;
+use super::port::publish::By;
 use super::pressure::Pressure;
 use super::run::{run_group, run_node};
 use crate::backend::Immediate;

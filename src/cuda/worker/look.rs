@@ -4,7 +4,7 @@
 
 use super::Shared;
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
-use crate::engine::port::By;
+use crate::engine::port::publish::By;
 use crate::engine::pressure::Pressure;
 use crate::engine::run::without_kernel;
 use crate::graph::node::{NodeLink, Op, free};

@@ -211,7 +211,8 @@ impl<T: Stored> Panel<'_, T> {
         self.block::<Avx2, 2>();
     }
 
-    // Guards are `const` so that what cannot be is not compiled either: these copies are a tenth of the crate's code.
+    // Guards are `const` so that what cannot be is not compiled either, and `group` and `steps` are loops, not calls with
+    // closures: their copies are a tenth of the crate's code.
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
         let lines = self.wide.div_ceil(LINE);
@@ -270,12 +271,14 @@ impl<T: Stored> Panel<'_, T> {
             // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie within the rows, the
             // panel, the sums, which the first block of k has written, and the results.
             unsafe {
-                let aside: [*mut f32; M] =
-                    std::array::from_fn(|r| self.sums.at(((row + r) * SUMS + first) as isize));
-                let out: Option<[*mut f32; M]> = self
-                    .out
-                    .map(|(out, step)| std::array::from_fn(|r| out.at(((row + r) * step + first) as isize)));
-                if let Some(out) = out {
+                let (mut aside, mut out) = ([std::ptr::null_mut(); M], [std::ptr::null_mut(); M]);
+                for r in 0..M {
+                    aside[r] = self.sums.at(((row + r) * SUMS + first) as isize);
+                }
+                if let Some((to, step)) = &self.out {
+                    for r in 0..M {
+                        out[r] = to.at(((row + r) * step + first) as isize);
+                    }
                     fetch_results::<L, M, REGS>(out);
                 }
                 let mut acc = [[L::splat(0.0); REGS]; M];
@@ -296,13 +299,13 @@ impl<T: Stored> Panel<'_, T> {
                 }
                 let there = (self.wide - first).min(REGS * L::WIDTH);
                 let is_whole = there == REGS * L::WIDTH;
-                let to = out.filter(|_| is_whole).unwrap_or(aside);
+                let to = if self.out.is_some() && is_whole { out } else { aside };
                 for r in 0..M {
                     for c in 0..REGS {
                         L::store(to[r].add(c * L::WIDTH), acc[r][c]);
                     }
                 }
-                if let Some(out) = out.filter(|_| !is_whole) {
+                if self.out.is_some() && !is_whole {
                     for r in 0..M {
                         std::ptr::copy_nonoverlapping(aside[r], out[r], there);
                     }
