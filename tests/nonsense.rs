@@ -664,6 +664,24 @@ fn ranges_that_are_longer_than_any_memory_are_refused(device: &Device) {
     assert_eq!(device.arange(0, 4, 1).i(1..=isize::MAX).dims(), [3]);
 }
 
+/// The generator stands where it stood: what is drawn next has numbers of its own.
+fn a_draw_that_fails_at_the_call_uses_no_numbers_up(device: &Device) {
+    let drawn = |x: TensorFuture| block_on(x.to_vec::<f32>()).unwrap();
+    let own = Generator::new(3);
+    let sources: [&dyn Fn(usize) -> TensorFuture; 2] = [&|n| device.rand([n]), &|n| own.randn(device, [n])];
+    for draw in sources {
+        let before = drawn(draw(4));
+        assert!(draw(usize::MAX).error().is_some_and(|e| e.is_out_of_memory()));
+        assert_ne!(drawn(draw(4)), before);
+    }
+    device.seed(3);
+    let all = drawn(device.rand([8]));
+    device.seed(3);
+    let first = drawn(device.rand([4]));
+    assert!(device.rand([usize::MAX]).error().is_some());
+    assert_eq!([first, drawn(device.rand([4]))].concat(), all);
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -702,6 +720,7 @@ const ALL: &[(&str, fn(&Device))] = &[
         a_repeated_value_is_one_copy_and_its_mistakes_name_repeat,
     ),
     ("ranges_that_are_longer_than_any_memory_are_refused", ranges_that_are_longer_than_any_memory_are_refused),
+    ("a_draw_that_fails_at_the_call_uses_no_numbers_up", a_draw_that_fails_at_the_call_uses_no_numbers_up),
 ];
 
 /// Runs all of them, each on a device of its own.

@@ -15,7 +15,8 @@ use crate::sync::Mutex;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Queues a draw, with its positions taken now: a draw that is skipped has used its own up.
+/// Queues a draw, with its positions taken now: a draw that is skipped has used its own up, and one
+/// that fails here has none.
 pub(crate) fn draw(
     port: &'static Port,
     dice: &Dice,
@@ -29,14 +30,18 @@ pub(crate) fn draw(
         let op = if normal { "randn" } else { "rand" };
         return build::failed(port, Meta { shape, dtype }, Error::new(ErrorKind::DType, op, text, at), at);
     }
-    // Words of 32 bits: one an element, two for doubles; whole blocks of four.
-    let words = (shape.numel() as u64).saturating_mul(if dtype == DType::F64 { 2 } else { 1 });
-    let positions = words.saturating_add(3) / 4 * 4;
-    let (seed, offset) = repeat::drawn(|| {
-        let drawn = dice.reserve(positions);
-        drew(dice, positions, drawn);
-        drawn
-    });
+    let (seed, offset) = match build::fits(&shape, dtype) {
+        Ok(()) => repeat::drawn(|| {
+            // Words of 32 bits: one an element, two for doubles; whole blocks of four.
+            let words = shape.numel() as u64 * if dtype == DType::F64 { 2 } else { 1 };
+            let positions = words.next_multiple_of(4);
+            let drawn = dice.reserve(positions);
+            drew(dice, positions, drawn);
+            drawn
+        }),
+        // It fails below, and uses no numbers up.
+        Err(_) => (0, 0),
+    };
     build::create(port, Op::Random { normal, seed, offset }, shape, dtype, at)
 }
 
