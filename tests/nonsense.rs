@@ -682,6 +682,26 @@ fn a_draw_that_fails_at_the_call_uses_no_numbers_up(device: &Device) {
     assert_eq!([first, drawn(device.rand([4]))].concat(), all);
 }
 
+/// Neither differences that a double cannot hold nor products that it rounds to zero.
+fn a_range_that_leads_away_is_refused_whatever_its_size(device: &Device) {
+    let wrong = [
+        device.arange(i64::MAX, i64::MAX - 1, 1),
+        device.arange((1i64 << 53) + 1, 1i64 << 53, 1),
+        device.arange(i64::MIN, i64::MIN + 1, -1),
+        device.arange(1e-200, 0.0, 1e-200),
+        device.arange(0, 1, 0),
+        device.arange(0.0, f64::NAN, 1.0),
+    ];
+    for range in wrong {
+        assert!(range.error().is_some_and(|e| e.is_argument() && e.op() == "arange"), "{range:?}");
+    }
+    let ints = |x: TensorFuture| block_on(x.to_vec::<i64>()).unwrap();
+    assert_eq!(ints(device.arange(i64::MAX - 1, i64::MAX, 1)), [i64::MAX - 1]);
+    assert_eq!(ints(device.arange(i64::MAX, i64::MIN, i64::MIN)), [i64::MAX, -1]);
+    assert_eq!(ints(device.arange(5, 5, -1)), [0i64; 0]);
+    assert_eq!(device.arange(1e-200, 0.0, -1e-200).dims(), [1]);
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -721,6 +741,10 @@ const ALL: &[(&str, fn(&Device))] = &[
     ),
     ("ranges_that_are_longer_than_any_memory_are_refused", ranges_that_are_longer_than_any_memory_are_refused),
     ("a_draw_that_fails_at_the_call_uses_no_numbers_up", a_draw_that_fails_at_the_call_uses_no_numbers_up),
+    (
+        "a_range_that_leads_away_is_refused_whatever_its_size",
+        a_range_that_leads_away_is_refused_whatever_its_size,
+    ),
 ];
 
 /// Runs all of them, each on a device of its own.

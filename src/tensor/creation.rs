@@ -106,18 +106,20 @@ impl Device {
         let (start, end, step) = (start.into(), end.into(), step.into());
         let whole = [start, end, step].iter().all(|s| !matches!(s, Scalar::Float(_)));
         let dtype = if whole { DType::I64 } else { DType::F32 };
-        let (from, to, by) = (start.as_f64(), end.as_f64(), step.as_f64());
-        let wrong =
-            by == 0.0 || !by.is_finite() || !from.is_finite() || !to.is_finite() || (to - from) * by < 0.0;
-        if wrong {
+        let len = if whole {
+            // A double does not tell large integers apart.
+            let [from, to, by] = [start, end, step].map(|s| i128::from(s.as_i64()));
+            let way = (to - from) * by.signum();
+            (by != 0 && way >= 0).then(|| way.unsigned_abs().div_ceil(by.unsigned_abs()))
+        } else {
+            let [from, to, by] = [start, end, step].map(Scalar::as_f64);
+            let finite = [from, to, by].iter().all(|x| x.is_finite());
+            let leads = if by > 0.0 { from <= to } else { by < 0.0 && from >= to };
+            (finite && leads).then(|| ((to - from) / by).ceil() as u128)
+        };
+        let Some(len) = len else {
             let text = format!("no range leads from {start} to {end} in steps of {step}");
             return self.refused("arange", ErrorKind::Argument, text, dtype, at);
-        }
-        let len = if whole {
-            let (from, to, by) = (start.as_i64() as i128, end.as_i64() as i128, step.as_i64() as i128);
-            ((to - from).abs() + by.abs() - 1) / by.abs()
-        } else {
-            ((to - from) / by).ceil() as i128
         };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         build::create(self.port, Op::Arange { start, step }, len.into(), dtype, at)
