@@ -702,6 +702,23 @@ fn a_range_that_leads_away_is_refused_whatever_its_size(device: &Device) {
     assert_eq!(device.arange(1e-200, 0.0, -1e-200).dims(), [1]);
 }
 
+/// The values between have the sizes of what they were to be made from.
+fn an_einsum_that_fails_on_its_way_is_one_failed_value(device: &Device) {
+    let x = device.ones([2, 2, 2, 3]);
+    let (double, last) = (device.ones_dtype([3, 4], DType::F64), device.ones([4, 5]));
+    let elsewhere = Device::cpu_with(CpuOptions::default().threads(1)).ones([3, 4]);
+    let failed = device.ones([3, 4]) + device.ones([7]);
+    let (huge, wide) = (device.zeros([0, 1 << 40, 1 << 40]), device.zeros([1 << 40, 5]));
+    for value in [
+        einsum("abcd,de,ef->abcf", &[&x, &double, &last]),
+        einsum("abcd,de,ef->abcf", &[&x, &elsewhere, &last]),
+        einsum("abcd,de,ef->abcf", &[&x, &failed, &last]),
+        einsum("abc,bd,cd->d", &[&huge, &wide, &wide]),
+    ] {
+        assert!(value.error().is_some() && value.device() == *device, "{value:?}");
+    }
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -744,6 +761,10 @@ const ALL: &[(&str, fn(&Device))] = &[
     (
         "a_range_that_leads_away_is_refused_whatever_its_size",
         a_range_that_leads_away_is_refused_whatever_its_size,
+    ),
+    (
+        "an_einsum_that_fails_on_its_way_is_one_failed_value",
+        an_einsum_that_fails_on_its_way_is_one_failed_value,
     ),
 ];
 

@@ -1,5 +1,6 @@
 //! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
 
+use crate::error::Error;
 use crate::graph::operation::Refusal;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
@@ -45,7 +46,10 @@ pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFu
     match plan(equation, &operands) {
         Ok(plan) => {
             let _within = build::within("einsum", at);
-            plan.run(&operands)
+            plan.run(&operands).unwrap_or_else(|error| {
+                let first = operands[0];
+                build::failed(first.port(), first.node.meta.clone(), error, at)
+            })
         }
         Err(refusal) => build::refused("einsum", operands[0], refusal, at),
     }
@@ -157,7 +161,7 @@ struct Named {
 impl Named {
     /// With the diagonal in place of a name that comes twice.
     #[track_caller]
-    fn new(x: &TensorFuture, labels: &Labels) -> Named {
+    fn new(x: &TensorFuture, labels: &Labels) -> Result<Named, Error> {
         let (mut x, mut labels) = (x.clone(), labels.clone());
         while let Some((a, b)) = twice(&labels) {
             let n = x.dims()[a];
@@ -172,20 +176,20 @@ impl Named {
             x = x.index_dim(lead, span);
             labels = order[..lead + 1].iter().map(|&d| labels[d]).collect();
         }
-        Named { x, labels }
+        Named { x, labels }.whole()
     }
 
     /// Sums up what nobody needs any more.
     #[track_caller]
-    fn keep(self, needed: impl Fn(Label) -> bool) -> Named {
+    fn keep(self, needed: impl Fn(Label) -> bool) -> Result<Named, Error> {
         let gone: SmallVec<[isize; 6]> =
             (0..self.labels.len()).filter(|&d| !needed(self.labels[d])).map(|d| d as isize).collect();
         if gone.is_empty() {
-            return self;
+            return Ok(self);
         }
         let labels = self.labels.iter().copied().filter(|&l| needed(l)).collect();
         let dtype = self.x.dtype();
-        Named { x: self.x.sum(&gone[..]).to_dtype(dtype), labels }
+        Named { x: self.x.sum(&gone[..]).to_dtype(dtype), labels }.whole()
     }
 
     /// The dimensions in groups, each of which becomes one; a name that this value lacks has size
@@ -199,7 +203,17 @@ impl Named {
     }
 
     fn at(&self, label: Label) -> usize {
-        self.labels.iter().position(|&l| l == label).expect("a name of this value")
+        let own = self.labels.iter().position(|&l| l == label);
+        own.expect("the plan has seen that some operand has the name, and what is still needed is kept")
+    }
+
+    /// Itself, unless it failed at its call: then its sizes are those of what it was to be made
+    /// from.
+    fn whole(self) -> Result<Named, Error> {
+        match self.x.node.error() {
+            Some(error) if self.x.rank() != self.labels.len() => Err(error.clone()),
+            _ => Ok(self),
+        }
     }
 }
 
@@ -214,19 +228,19 @@ fn size(sizes: &[(Label, usize)], label: Label) -> usize {
 
 impl Plan {
     #[track_caller]
-    fn run(&self, operands: &[&TensorFuture]) -> TensorFuture {
+    fn run(&self, operands: &[&TensorFuture]) -> Result<TensorFuture, Error> {
         let needed_after = |i: usize, l: Label| {
             self.output.contains(&l) || self.inputs[i + 1..].iter().any(|labels| labels.contains(&l))
         };
-        let mut sum = Named::new(operands[0], &self.inputs[0]).keep(|l| needed_after(0, l));
+        let mut sum = Named::new(operands[0], &self.inputs[0])?.keep(|l| needed_after(0, l))?;
         for i in 1..operands.len() {
-            let next = Named::new(operands[i], &self.inputs[i]);
-            let next = next.keep(|l| needed_after(i, l) || sum.labels.contains(&l));
+            let next = Named::new(operands[i], &self.inputs[i])?;
+            let next = next.keep(|l| needed_after(i, l) || sum.labels.contains(&l))?;
             let after = |l: Label| needed_after(i, l);
-            sum = self.product(&sum, &next, after);
+            sum = self.product(&sum, &next, after).whole()?;
         }
         let order: Vec<isize> = self.output.iter().map(|&l| sum.at(l) as isize).collect();
-        sum.x.permute(&order[..])
+        Ok(sum.x.permute(&order[..]))
     }
 
     #[track_caller]
