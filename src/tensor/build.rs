@@ -58,17 +58,20 @@ pub(crate) fn named(op: &str) -> &str {
     CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
 
-/// True of a place in the files of layers, optimizers and their trainer.
+/// True of a place in the files of layers, optimizers and their trainer, and of gradient rules.
 fn in_layers(at: At) -> bool {
     let here = file!();
     let root = here.len() - "tensor/build.rs".len();
     let file = at.file();
     let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    own && ["nn", "optim", "train.rs"].iter().any(|part| file[root..].starts_with(part))
+    own && ["nn", "optim", "train.rs", "ops", "tensor/gradient"]
+        .iter()
+        .any(|part| file[root..].starts_with(part))
 }
 
-/// Calls modules through a trait object, which knows no caller: what they ask for in a layer's own
-/// file is said to be asked for at `at`. What a user's module asks for keeps its own line.
+/// Calls modules and gradient rules through a trait object, which knows no caller: what they ask for
+/// in a file of this crate's own is said to be asked for at `at`. What a user's asks for keeps its
+/// own line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     let before = CALLER.get();
     let _back = Within(before);

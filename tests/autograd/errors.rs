@@ -1,8 +1,9 @@
 //! Errors stay with the gradients.
 
 use super::{block_on, device, read};
-use futensor::custom::custom_fn;
-use futensor::{Device, GradOptions, grad, grad_with};
+use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom, custom_fn};
+use futensor::{Device, GradOptions, checkpoint, grad, grad_with};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 #[track_caller]
 fn fails(gradient: &futensor::TensorFuture, word: &str) {
@@ -109,4 +110,69 @@ fn devices_are_not_mixed_and_gradients_cross_where_values_did() {
     assert_eq!(read(&gradients[0]), [3.0, 4.0]);
     let options = GradOptions::default().upstream(&Device::cpu().ones(()));
     fails(&grad_with(w.sum_all(), &[&w], options)[0], "to_device");
+}
+
+/// A rule that gives seven numbers, whatever its operand is.
+struct Seven;
+
+impl Operation for Seven {
+    fn name(&self) -> &str {
+        "seven"
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        Ok(inputs[0].clone())
+    }
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let x = run.inputs()[0].to_vec::<f32>().expect("float32");
+        run.output().fill_from(x);
+        Ok(())
+    }
+    fn gradient_needs(&self, _: &[bool]) -> Needs {
+        Needs::NOTHING
+    }
+    fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        call.give(0, |call| call.upstream().device().ones([7]));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_rule_that_gives_another_shape_fails_what_is_behind_it_and_is_named() {
+    let device = device();
+    let x = device.ones([2, 3]).requires_grad();
+    let rows = device.arange(0, 2, 1);
+    let puts = |x: &futensor::TensorFuture| x.clone().index_copy(1, &rows, x.narrow(1, 0, 2));
+    for part in
+        [x.clone(), x.narrow(1, 0, 2), x.index_select(1, &rows), puts(&x), x.gather(1, rows.reshape([1, 2]))]
+    {
+        let gradient = grad(custom(Seven, &[&part]).sum_all(), &[&x]).remove(0);
+        fails(&gradient, "seven: ");
+        fails(&gradient, "[7]");
+        fails(&gradient, "errors.rs");
+        assert_eq!(gradient.dims(), [2, 3]);
+    }
+}
+
+#[test]
+fn a_block_that_gives_another_shape_the_second_time_fails_its_gradients() {
+    let device = device();
+    let x = device.ones([2, 3]).requires_grad();
+    let times = AtomicUsize::new(0);
+    let block = move |xs: &[futensor::TensorFuture]| match times.fetch_add(1, Relaxed) {
+        0 => xs[0].narrow(1, 0, 2),
+        _ => xs[0].reshape([1, 2, 3]).narrow(2, 0, 2),
+    };
+    let gradient = grad(checkpoint(block, &[&x]).sum_all(), &[&x]).remove(0);
+    fails(&gradient, "checkpoint: ");
+    fails(&gradient, "[1, 2, 2]");
+    assert_eq!(gradient.dims(), [2, 3]);
+}
+
+#[test]
+fn a_rule_that_cannot_be_followed_says_where_its_op_was_called() {
+    // Its sizes are too many to be laid out as one.
+    let x = device().zeros([0, 1 << 40, 1 << 40]).requires_grad();
+    let line = line!() + 1;
+    let pooled = x.max_pool2d(2);
+    fails(&grad(pooled.sum_all(), &[&x])[0], &format!("errors.rs:{line}"));
 }

@@ -103,7 +103,7 @@ impl Backward<'_> {
 
     /// Gives the gradient of operand `i`; the closure runs only where somebody asks for it. What
     /// was broadcast is summed up and the type is matched, so a rule may give the gradient in the
-    /// result's shape. An operand that is given none has gradient zero; what is given twice is
+    /// result's shape; one whose shape does not fit is a failed gradient. An operand that is given none has gradient zero; what is given twice is
     /// added.
     pub fn give(&mut self, i: usize, gradient: impl FnOnce(&Self) -> TensorFuture) {
         if self.wanted[i] {
@@ -135,22 +135,22 @@ impl Backward<'_> {
     }
 }
 
-/// A gradient in the shape and type of what it belongs to.
-pub(super) fn fitted(gradient: TensorFuture, to: &Meta) -> TensorFuture {
+/// A gradient in the shape and type of what it belongs to, where it fits; the walk looks.
+fn fitted(gradient: TensorFuture, to: &Meta) -> TensorFuture {
     sum_to(gradient, &to.shape).to_dtype(to.dtype)
 }
 
-/// Sums up what broadcasting has repeated; a gradient that is itself smaller is repeated first.
-pub(crate) fn sum_to(x: TensorFuture, shape: &Shape) -> TensorFuture {
+/// Sums up what broadcasting has repeated; a gradient that is itself smaller is repeated first. One
+/// that does not fit stays as it is.
+fn sum_to(x: TensorFuture, shape: &Shape) -> TensorFuture {
     if x.shape() == shape {
         return x;
     }
-    let full = match x.shape().broadcast(shape) {
-        Some(full) if &full == x.shape() => x,
-        Some(full) => x.expand(full.dims()),
-        // The rule is wrong; what it gave says so.
-        None => return x.expand(shape.dims()),
-    };
+    let Some(common) = x.shape().broadcast(shape) else { return x };
+    let full = if &common == x.shape() { x } else { x.expand(common.dims()) };
+    if full.shape() != &common {
+        return full;
+    }
     let lead = full.rank() - shape.rank();
     let gone: SmallVec<[isize; 8]> = (0..full.rank())
         .filter(|&d| d < lead || shape[d - lead] == 1 && full.dims()[d] != 1)

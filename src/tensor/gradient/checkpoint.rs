@@ -27,7 +27,8 @@ struct Checkpoint {
 /// the block is called once more, and its values live only as long as that takes. Less memory for a
 /// second forward pass.
 ///
-/// The block has to do the same both times. Random draws are repeated; values of the tape that it
+/// The block has to do the same both times: where its result has another shape or type the second
+/// time, the gradients fail. Random draws are repeated; values of the tape that it
 /// captures (a layer's weights) get their gradients too. Nothing waits.
 ///
 /// ```
@@ -120,6 +121,15 @@ impl Operation for Checkpoint {
             })
             .collect();
         let result = with_taping(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
+        // What fails at the call is on no tape.
+        if let (None, Some(error)) = (&result.tape, result.node.error()) {
+            return Err(Refusal { kind: error.kind(), message: error.to_string() });
+        }
+        let (first, again) = (call.output_meta(), &result.node.meta);
+        if (&first.shape, first.dtype) != (&again.shape, again.dtype) {
+            let [was, is] = [first, again].map(|m| format!("{} of {}", m.shape, m.dtype));
+            return Err(Refusal::shape(format!("its block gave {was}, and {is} the second time")));
+        }
         let link = |x: &TensorFuture| x.tape.as_ref().map(|tape| tape.link());
         let mut asked: Vec<Option<TapeLink>> =
             inputs.iter().enumerate().map(|(i, x)| link(x).filter(|_| call.wants(i))).collect();

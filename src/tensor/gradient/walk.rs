@@ -192,8 +192,12 @@ impl Walk {
             given: SmallVec::new(),
         };
         let back = operands.first().and_then(|o| o.entry.as_ref()).map_or(port_of(entry), |e| port_of(e));
-        match table::apply(&entry.made, &mut call, &Device::of(back)) {
-            Ok(()) => Ok(call.given),
+        // What a rule of this crate asks for is on behalf of whoever asked for the op.
+        match build::called_from(entry.at, || table::apply(&entry.made, &mut call, &Device::of(back))) {
+            Ok(()) => {
+                let given = call.given.into_iter();
+                Ok(given.map(|(i, gradient)| (i, of_operand(entry, &operands[i].meta, gradient))).collect())
+            }
             Err(refusal) => Err(Error::new(refusal.kind, entry.made.name(), refusal.message, entry.at)),
         }
     }
@@ -273,6 +277,20 @@ fn made_constant(constant: &Constant, meta: &Meta, of: &Entry) -> TensorFuture {
         Constant::Kept(node) => TensorFuture::new(node.clone()),
         Constant::Again(op) => build::create(port_of(of), op.clone(), meta.shape.clone(), meta.dtype, of.at),
     }
+}
+
+/// What a rule has given for an operand: a failed gradient of its shape where it has another one,
+/// which the rules of other ops must never see.
+fn of_operand(entry: &Entry, meta: &Meta, given: TensorFuture) -> TensorFuture {
+    if given.shape() == &meta.shape {
+        return given;
+    }
+    let own = || {
+        let text = format!("its rule gives a gradient of shape {} to {}", given.shape(), meta.shape);
+        Error::new(ErrorKind::Shape, entry.made.name(), text, entry.at)
+    };
+    let error = given.node.error().cloned().unwrap_or_else(own);
+    build::failed(given.port(), meta.clone(), error, entry.at)
 }
 
 fn spent_error(entry: &Entry) -> Error {
