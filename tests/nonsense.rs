@@ -719,6 +719,20 @@ fn an_einsum_that_fails_on_its_way_is_one_failed_value(device: &Device) {
     }
 }
 
+fn a_roll_has_a_gradient_whatever_its_shift(device: &Device) {
+    let weight = device.from_vec(vec![1.0f32, 2.0, 4.0], [3]);
+    for (shift, once) in [(isize::MIN, 1), (isize::MIN + 1, 2), (isize::MAX - 1, 0)] {
+        let x = device.from_vec(vec![0.0f32, 1.0, 2.0], [3]).requires_grad();
+        let y = x.roll(shift, 0);
+        let gradient = grad((&y * &weight).sum_all(), &[&x]).remove(0);
+        let floats = |x: &TensorFuture| block_on(x.to_vec::<f32>()).unwrap();
+        assert_eq!(floats(&y), floats(&x.roll(once, 0)), "{shift}");
+        assert_eq!(floats(&gradient), floats(&weight.roll(-once, 0)), "{shift}");
+    }
+    let x = device.zeros([0]).requires_grad();
+    assert_eq!(grad(x.roll(isize::MIN, 0).sum_all(), &[&x])[0].dims(), [0]);
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -766,6 +780,7 @@ const ALL: &[(&str, fn(&Device))] = &[
         "an_einsum_that_fails_on_its_way_is_one_failed_value",
         an_einsum_that_fails_on_its_way_is_one_failed_value,
     ),
+    ("a_roll_has_a_gradient_whatever_its_shift", a_roll_has_a_gradient_whatever_its_shift),
 ];
 
 /// Runs all of them, each on a device of its own.

@@ -35,7 +35,10 @@ impl Operation for Roll {
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| {
-            let (dims, by): (Vec<isize>, Vec<i64>) = self.shifts.iter().map(|&(d, by)| (d, -by)).unzip();
+            let shape = &call.meta(0).shape;
+            // Less than once around, there is a way back for each.
+            let back = |&(d, by): &(isize, i64)| (d, -(by % shape[checked(d, shape.rank())].max(1) as i64));
+            let (dims, by): (Vec<isize>, Vec<i64>) = self.shifts.iter().map(back).unzip();
             call.upstream().roll(by, dims)
         });
         Ok(())
