@@ -11,7 +11,7 @@
 use crate::dtype::Element;
 use crate::graph::value::{Buffer, Keep, Kept};
 use crate::sync::{Mutex, lock};
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -72,6 +72,18 @@ impl DeviceMemory {
         };
         DeviceMemory { free: of("MemAvailable:"), total: of("MemTotal:").unwrap_or(0) }
     }
+}
+
+/// Zeros in host memory that no device accounts for; `None` where there is no room.
+pub(crate) fn zeros<T: Element>(n: usize) -> Option<Vec<T>> {
+    if n == 0 {
+        return Some(Vec::new());
+    }
+    let layout = Layout::array::<T>(n).ok()?;
+    // SAFETY: it has a size; elements are numbers and truth values, of which zero bytes are one.
+    let ptr = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    // SAFETY: where it is not null it has room for so many, all of them zero, in this layout.
+    (!ptr.is_null()).then(|| unsafe { Vec::from_raw_parts(ptr, n, n) })
 }
 
 fn class(bytes: usize) -> (usize, usize) {

@@ -733,6 +733,22 @@ fn a_roll_has_a_gradient_whatever_its_shift(device: &Device) {
     assert_eq!(grad(x.roll(isize::MIN, 0).sum_all(), &[&x])[0].dims(), [0]);
 }
 
+fn more_parts_than_memory_has_room_for_are_one_failed_value(device: &Device) {
+    let none = device.zeros([usize::MAX]);
+    assert!(none.error().is_some());
+    for parts in [none.split(1, 0), none.chunk(usize::MAX, 0), device.zeros([1 << 40]).split(1, 0)] {
+        assert_eq!(parts.len(), 1);
+        assert!(parts[0].error().is_some_and(|e| e.is_out_of_memory()), "{:?}", parts[0]);
+    }
+}
+
+fn the_places_of_more_elements_than_memory_has_room_for_fail(device: &Device) {
+    let places = block_on(device.zeros_dtype([1 << 60], DType::Bool).nonzero());
+    assert!(places.as_ref().is_err_and(|e| e.is_out_of_memory() && e.op() == "nonzero"), "{places:?}");
+    let places = block_on(device.ones_dtype([2, 0, 3], DType::Bool).nonzero()).unwrap();
+    assert_eq!(places.dims(), [0, 3]);
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -781,6 +797,14 @@ const ALL: &[(&str, fn(&Device))] = &[
         an_einsum_that_fails_on_its_way_is_one_failed_value,
     ),
     ("a_roll_has_a_gradient_whatever_its_shift", a_roll_has_a_gradient_whatever_its_shift),
+    (
+        "more_parts_than_memory_has_room_for_are_one_failed_value",
+        more_parts_than_memory_has_room_for_are_one_failed_value,
+    ),
+    (
+        "the_places_of_more_elements_than_memory_has_room_for_fail",
+        the_places_of_more_elements_than_memory_has_room_for_fail,
+    ),
 ];
 
 /// Runs all of them, each on a device of its own.

@@ -1,6 +1,7 @@
 //! Values taken apart along a dimension, repeated, and put together.
 
-use crate::graph::node::Op;
+use crate::error::ErrorKind;
+use crate::graph::node::{Node, Op};
 use crate::graph::operation::{Meta, Refusal};
 use crate::ops::cat::Cat;
 use crate::shape::Shape;
@@ -62,8 +63,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// Where `size` is 0 or `dim` is out of range: one failed value, since there is no number of
-    /// parts.
+    /// Where `size` is 0, `dim` is out of range, or memory has no room for so many parts: one failed
+    /// value.
     #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Vec<TensorFuture> {
         self.parts("split", dim, size, |_| size)
@@ -136,7 +137,13 @@ impl TensorFuture {
         let _within = build::within(name, at);
         let n = self.dims()[d];
         let size = size(n);
-        (0..n.div_ceil(size).max(1)).map(|i| self.narrow(dim, i * size, size.min(n - i * size))).collect()
+        let parts = n.div_ceil(size).max(1);
+        // A handle each, and what it is of.
+        if Vec::<(TensorFuture, Node)>::new().try_reserve_exact(parts).is_err() {
+            let message = format!("out of memory: {parts} parts of {}", self.shape());
+            return refuse(Refusal { kind: ErrorKind::OutOfMemory, message });
+        }
+        (0..parts).map(|i| self.narrow(dim, i * size, size.min(n - i * size))).collect()
     }
 }
 

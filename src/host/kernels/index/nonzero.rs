@@ -10,10 +10,12 @@ use crate::view::{Parallel, View, ViewMut};
 const CHUNK: usize = if cfg!(all(test, debug_assertions)) { 100 } else { 64 << 10 };
 
 /// How many elements are not zero, in each run of elements; [`nonzero`] takes it from here. NaN is
-/// not zero.
-pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Vec<usize> {
+/// not zero. `None` where there is no memory for the counts.
+pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Option<Vec<usize>> {
     let (n, nest) = (input.numel(), Nest::new(input.shape, [input.strides]).merged());
-    let mut counts = vec![0usize; n.div_ceil(CHUNK)];
+    let mut counts: Vec<usize> = Vec::new();
+    counts.try_reserve_exact(n.div_ceil(CHUNK)).ok()?;
+    counts.resize(n.div_ceil(CHUNK), 0);
     let to = Shared::<usize>::new(counts.as_mut_ptr());
     with_dtype!(input.dtype, T => {
         let from = Shared::<T>::new(input.ptr.cast_mut());
@@ -43,7 +45,7 @@ pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Vec<usize> {
             (chunks, _) => par.run(chunks, &count),
         }
     });
-    counts
+    Some(counts)
 }
 
 /// Writes the multi-index of every element that is not zero, row by row: `[count, rank]` of int64.

@@ -250,7 +250,7 @@ fn nonzero_lists_places_row_by_row() {
         let shape = random_shape(&mut rng, rank, 12);
         let x = Value::<f32>::random(&mut rng, &shape, |r| [0.0, -0.0, f32::NAN, 2.0][r.below(4)]);
         let par = threads(&mut rng);
-        let counts = count_nonzero(x.view(), &par);
+        let counts = count_nonzero(x.view(), &par).unwrap();
         let expected: Vec<Vec<usize>> = indices(&shape).into_iter().filter(|i| x.get(i) != 0.0).collect();
         assert_eq!(counts.iter().sum::<usize>(), expected.len());
         let got = filled::<i64>(&[expected.len(), rank], |out| nonzero(x.view(), &counts, out, &par));
