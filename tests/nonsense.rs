@@ -749,6 +749,14 @@ fn the_places_of_more_elements_than_memory_has_room_for_fail(device: &Device) {
     assert_eq!(places.dims(), [0, 3]);
 }
 
+fn of_a_value_of_many_dimensions_the_first_elements_are_shown(device: &Device) {
+    for x in [device.zeros(vec![7; 20]), device.zeros(vec![2; 40]), device.ones([1; 64])] {
+        let text = block_on(x.display()).unwrap();
+        assert!(text.starts_with("tensor([[[[[[[[[[[[[[[[[[[["), "{}", &text[..100]);
+        assert!(text.len() < 4 << 20, "{}", text.len());
+    }
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -804,6 +812,10 @@ const ALL: &[(&str, fn(&Device))] = &[
     (
         "the_places_of_more_elements_than_memory_has_room_for_fail",
         the_places_of_more_elements_than_memory_has_room_for_fail,
+    ),
+    (
+        "of_a_value_of_many_dimensions_the_first_elements_are_shown",
+        of_a_value_of_many_dimensions_the_first_elements_are_shown,
     ),
 ];
 

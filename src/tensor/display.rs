@@ -14,6 +14,8 @@ use std::{borrow::Cow, fmt::Write, ops::Range};
 const ELEMENTS_MAX: usize = 1000;
 /// How many are shown at either end of a dimension.
 const EDGE: usize = 3;
+/// More than these are never shown: the edges of six dimensions.
+const SHOWN_MAX: usize = (2 * EDGE).pow(6);
 /// Digits behind the point.
 const PRECISION: usize = 4;
 /// Columns of a line.
@@ -34,15 +36,25 @@ pub(crate) enum Values {
     Bool(Vec<bool>),
 }
 
-/// Which indices are shown, per dimension.
+/// Which indices are shown, per dimension. Of more dimensions than have room, outer ones show their
+/// first index alone.
 pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
     let numel = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
     // A dimension of no elements beside one that overflows: there is nothing to leave out.
     let summarised = numel > ELEMENTS_MAX && !shape.contains(&0);
-    shape
-        .iter()
-        .map(|&n| if summarised && n > 2 * EDGE { smallvec![0..EDGE, n - EDGE..n] } else { smallvec![0..n] })
-        .collect()
+    let edges = |&n| if summarised && n > 2 * EDGE { smallvec![0..EDGE, n - EDGE..n] } else { smallvec![0..n] };
+    let mut window: SmallVec<[Shown; 4]> = shape.iter().map(edges).collect();
+    let mut all = 1;
+    for (shown, &n) in window.iter_mut().zip(shape).rev().filter(|_| summarised) {
+        let more = all * shown.iter().map(|r| r.len()).sum::<usize>();
+        if more <= SHOWN_MAX {
+            all = more;
+        } else {
+            // The second part has dots, and nothing behind them.
+            *shown = smallvec![0..1, n..n];
+        }
+    }
+    window
 }
 
 /// The text of a tensor. `values` are the elements of [`window`]; `device` is given where it is to
@@ -321,6 +333,8 @@ mod tests {
         assert_eq!(shown(&[6, 1000]), [6, 3, 3]);
         assert_eq!(shown(&[usize::MAX, 2, 3]), [3, 3, 2, 3]);
         assert_eq!(shown(&[0, usize::MAX, 9]), [0, usize::MAX, 9]);
+        assert_eq!(shown(&[7; 7]), [1, 0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]);
+        assert_eq!(shown(&[2; 64]).iter().filter(|&&n| n == 2).count(), 15);
         assert!(window(&[]).is_empty());
     }
 }
