@@ -757,6 +757,35 @@ fn of_a_value_of_many_dimensions_the_first_elements_are_shown(device: &Device) {
     }
 }
 
+fn pages_of_any_size_give_values_and_gradients(device: &Device) {
+    const LARGEST: usize = isize::MAX as usize - 1;
+    let one = |n: i64| device.full([1], n);
+    let (none, rows) = (device.zeros_dtype([0], DType::I64), device.zeros_dtype([0, 0], DType::I64));
+    // No queries, and no keys.
+    let pages = device.zeros([0, 1, 1, LARGEST]).requires_grad();
+    let q = device.zeros([0, 1, 1, LARGEST]).requires_grad();
+    let y = q.paged_attention(&pages, &pages, &rows, &none, ());
+    assert_eq!(y.dims(), [0, 1, 1, LARGEST]);
+    let gradients = grad(y.sum_all(), &[&q, &pages]);
+    gradients.iter().for_each(|g| block_on(g.wait_to_read()).unwrap());
+    let pages = device.zeros([0, LARGEST, 1, 2]).requires_grad();
+    let (q, table) = (device.ones([1, 1, 1, 2]).requires_grad(), device.zeros_dtype([1, 4], DType::I64));
+    let y = q.paged_attention(&pages, &pages, table, one(0), ());
+    let gradients = grad(y.sum_all(), &[&q, &pages]);
+    assert_eq!(block_on(gradients[0].to_vec::<f32>()).unwrap(), [0.0; 2]);
+    assert_eq!(gradients[1].dims(), pages.dims());
+    // A table of one number that is repeated.
+    let (pages, table) =
+        (device.ones([1, 32, 1, 2]), device.zeros_dtype([1, 1], DType::I64).expand([1, 1isize << 59]));
+    let y = q.paged_attention(&pages, &pages, &table, one(3), ());
+    match block_on(y.to_vec::<f32>()) {
+        Ok(found) => assert_eq!(found, [1.0; 2]),
+        Err(error) => assert!(error.message().contains("has no CUDA kernel"), "{error}"),
+    }
+    let gradient = grad(y.sum_all(), &[&q]).remove(0);
+    assert!(block_on(gradient).is_err_and(|e| e.op() == "paged_attention" && e.is_out_of_memory()));
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -817,6 +846,7 @@ const ALL: &[(&str, fn(&Device))] = &[
         "of_a_value_of_many_dimensions_the_first_elements_are_shown",
         of_a_value_of_many_dimensions_the_first_elements_are_shown,
     ),
+    ("pages_of_any_size_give_values_and_gradients", pages_of_any_size_give_values_and_gradients),
 ];
 
 /// Runs all of them, each on a device of its own.

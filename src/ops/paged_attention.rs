@@ -3,6 +3,7 @@
 use super::attention::weights;
 use super::check::indices;
 use crate::dtype::DType;
+use crate::error::ErrorKind;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::paged::{Paged, paged};
 use crate::{Backward, TensorFuture};
@@ -50,7 +51,8 @@ impl Operation for PagedAttention {
         let [q, k, v, table] = [0, 1, 2, 3].map(|i| &inputs[i].shape);
         let rows = q[..3].iter().fold(1u64, |rows, &n| rows.saturating_mul(n as u64));
         let keys = (table[1] as u64).saturating_mul(k[1] as u64) / 2;
-        let scores = rows.saturating_mul(keys).saturating_mul((q[3] + v[3]) as u64 + 20) / 20;
+        let widths = (q[3] as u64).saturating_add(v[3] as u64).saturating_add(20);
+        let scores = rows.saturating_mul(keys).saturating_mul(widths) / 20;
         scores.max(output.shape.numel() as u64 / 4).saturating_add(500)
     }
 
@@ -70,7 +72,16 @@ impl Operation for PagedAttention {
         let (device, shapes) = (q.device(), [q.dims().to_vec(), k.dims().to_vec(), v.dims().to_vec()]);
         let &[batch, queries, heads, _] = &shapes[0][..] else { unreachable!("the shape rule saw it") };
         let (page, shared, most) = (shapes[1][1], shapes[1][2], table.dims()[1]);
-        let (keys, group) = (most * page, heads.checked_div(shared).unwrap_or(0));
+        // No result, or no keys that it comes from: zeros, whatever the other sizes are.
+        if call.output_meta().shape.numel() == 0 || v.numel() == 0 {
+            return Ok(());
+        }
+        let all = most.checked_mul(page).filter(|keys| keys.checked_mul(batch).is_some());
+        let Some(keys) = all else {
+            let message = format!("out of memory: {batch} rows of {most} pages of {page}");
+            return Err(Refusal { kind: ErrorKind::OutOfMemory, message });
+        };
+        let group = heads.checked_div(shared).unwrap_or(0);
         let lengths = lengths.to_dtype(DType::I64).reshape([batch, 1]);
         // Pages beyond a row's length may name anything: there it is the first one, which nobody sees.
         let used = (device.arange(0, most as i64, 1) * page as i64).lt(&lengths);

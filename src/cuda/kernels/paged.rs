@@ -4,6 +4,7 @@ use super::generate::{computed, storage};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
 use crate::dtype::DType;
+use crate::shape::numel;
 use smallvec::smallvec;
 
 /// Keys of a span, as in the kernel.
@@ -30,10 +31,11 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     let [q, k, v, table, lengths] = inputs;
     let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
     let (page, shared, most, wide) = (k.shape[1], k.shape[2], table.shape[1], v.shape[3]);
-    let spans = (most * page).div_ceil(SPAN).max(1);
-    let (units, dtype) = (batch * queries * heads, q.dtype);
+    // A table that is repeated may have any size.
+    let spans = most.saturating_mul(page).div_ceil(SPAN).max(1);
+    let (units, dtype) = (numel(&[batch, queries, heads]), q.dtype);
     let mut plan = Plan::default();
-    if units * wide == 0 {
+    if units == 0 || wide == 0 {
         return Some(plan);
     }
     if units > i32::MAX as usize || spans > GRID_YZ_MAX {

@@ -84,7 +84,8 @@ pub(crate) fn paged(of: &Paged<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Re
         return Ok(());
     }
     let (batch, queries, page) = (of.q.shape[0], of.q.shape[1], of.k.shape[1]);
-    let most = of.table.shape[1] * page;
+    // A table that is repeated may have any size.
+    let most = of.table.shape[1].saturating_mul(page).min(i64::MAX as usize);
     let (mut lengths, mut table, mut groups) = (Vec::new(), Vec::new(), Vec::<Group>::new());
     (0..batch).for_each(|b| numbers(&of.lengths, b, 1, &mut lengths));
     for (b, length) in lengths.into_iter().enumerate() {
@@ -120,7 +121,7 @@ pub(crate) fn paged(of: &Paged<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Re
         (DType::F32, DType::F16) => run::<f16, f32>(of, &groups, &table, out, par),
         (DType::F32, DType::BF16) => run::<bf16, f32>(of, &groups, &table, out, par),
         (DType::F64, DType::F64) => run::<f64, f64>(of, &groups, &table, out, par),
-        (q, k) => unreachable!("attention of {q} over {k}"),
+        (q, k) => unreachable!("attention of {q} over {k}, which the shape rule refuses"),
     }
     Ok(())
 }
