@@ -142,7 +142,10 @@ impl Packing {
         if !columns.is_multiple_of(format.block()) {
             return Err(format!("rows of {columns} weights are no blocks of {} ({format})", format.block()));
         }
-        let bytes = rows.checked_next_multiple_of(ROWS).and_then(|rows| rows.checked_mul(packing.row_bytes()));
+        // Without rows as well, sixteen of them could be had: so no size below overflows.
+        let rows_filled = rows.max(1).checked_next_multiple_of(ROWS);
+        let row = packing.blocks().checked_mul(format.block_bytes());
+        let bytes = rows_filled.zip(row).and_then(|(rows, row)| rows.checked_mul(row));
         match bytes.is_some_and(|bytes| bytes <= isize::MAX as usize) {
             true => Ok(packing),
             false => Err(format!("[{rows}, {columns}] of {format} is larger than any memory")),
@@ -337,5 +340,8 @@ mod tests {
         assert!(Packing::new(Format::Q4_0, 1, 33).is_err());
         assert!(Packing::new(Format::Q4_0, usize::MAX, 32).unwrap_err().contains("larger than any memory"));
         assert!(Packing::new(Format::Q4_0, 1 << 40, 1 << 40).is_err());
+        assert!(Packing::new(Format::Q8_0, 0, 1 << 60).is_err());
+        assert!(Packing::new(Format::F16, 1, 1 << 63).is_err());
+        assert_eq!(Packing::new(Format::Q8_0, 0, 1 << 50).map(|p| p.bytes()), Ok(0));
     }
 }

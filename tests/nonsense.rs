@@ -786,6 +786,29 @@ fn pages_of_any_size_give_values_and_gradients(device: &Device) {
     assert!(block_on(gradient).is_err_and(|e| e.op() == "paged_attention" && e.is_out_of_memory()));
 }
 
+fn a_weight_without_rows_or_columns_has_any_other_size(device: &Device) {
+    use futensor::quant::{Format, Quantized};
+    for (format, columns) in [(Format::F16, 1usize << 63), (Format::Q8_0, 1 << 60)] {
+        let refused = Quantized::from_blocks(device, &[], format, [0, columns]);
+        assert!(refused.unwrap_err().message().contains("larger than any memory"));
+    }
+    let none = Quantized::from_blocks(device, &[], Format::Q4_0, [1 << 63, 0]).unwrap();
+    assert!(Quantized::join(&[&none, &none]).unwrap_err().message().contains("larger than any memory"));
+    assert!(none.linear(device.ones([1, 0])).error().is_some_and(|e| e.is_out_of_memory()));
+}
+
+fn sizes_of_failed_values_overflow_nothing(device: &Device) {
+    let image = device.zeros([1, 1, 1 << 63]);
+    for mode in [InterpolateMode::Nearest, InterpolateMode::Linear, InterpolateMode::Cubic] {
+        assert!(image.interpolate(InterpolateOptions::size(5).mode(mode)).error().is_some());
+    }
+    let rows = device.zeros([usize::MAX, 4]);
+    for lengths in [vec![usize::MAX; 2], vec![usize::MAX, 0], vec![1 << 63; 2]] {
+        let options = AttentionOptions::default().sequences(lengths);
+        assert!(rows.scaled_dot_product_attention(&rows, &rows, options).error().is_some());
+    }
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -847,6 +870,11 @@ const ALL: &[(&str, fn(&Device))] = &[
         of_a_value_of_many_dimensions_the_first_elements_are_shown,
     ),
     ("pages_of_any_size_give_values_and_gradients", pages_of_any_size_give_values_and_gradients),
+    (
+        "a_weight_without_rows_or_columns_has_any_other_size",
+        a_weight_without_rows_or_columns_has_any_other_size,
+    ),
+    ("sizes_of_failed_values_overflow_nothing", sizes_of_failed_values_overflow_nothing),
 ];
 
 /// Runs all of them, each on a device of its own.

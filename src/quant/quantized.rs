@@ -121,7 +121,8 @@ impl Quantized {
         if before.iter().any(|w| !w.packing.rows.is_multiple_of(ROWS)) {
             return Err(refuse("rows that are no multiple of sixteen"));
         }
-        let rows = weights.iter().map(|w| w.packing.rows).sum();
+        // Rows without columns may be any number.
+        let rows = weights.iter().fold(0usize, |rows, w| rows.saturating_add(w.packing.rows));
         let packing = Packing::new(format, rows, columns).map_err(|text| refuse(&text))?;
         let all: Vec<&TensorFuture> = weights.iter().map(|w| &w.packed).collect();
         Ok(Quantized { packed: crate::cat(&all, 0), packing })

@@ -307,8 +307,9 @@ impl TensorFuture {
             return Err(Refusal::argument("takes neither a mask nor lengths beside sequences"));
         }
         let [queries, keys] = [self, key].map(|x| x.dims()[x.rank() - 2]);
-        let all = lengths.iter().fold(0usize, |n, &length| n.saturating_add(length));
-        if queries != all || keys != all {
+        let all = lengths.iter().try_fold(0usize, |n, &length| n.checked_add(length));
+        if [queries, keys].map(Some) != [all; 2] {
+            let all = all.map_or_else(|| "more".into(), |all| all.to_string());
             let text = format!("sequences of {all} rows together, {queries} queries and {keys} keys");
             return Err(Refusal::shape(text));
         }

@@ -183,7 +183,9 @@ impl Axis {
     /// them.
     #[track_caller]
     fn pick(&self, x: &TensorFuture, at: &TensorFuture) -> TensorFuture {
-        let last = x.device().from_vec(vec![self.input as i64 - 1], [1]);
+        // A failed value may have any size.
+        let last = i64::try_from(self.input).unwrap_or(i64::MAX) - 1;
+        let last = x.device().from_vec(vec![last], [1]);
         x.index_select(self.dim as isize, at.to_dtype(DType::I64).clamp_min(0).minimum(last))
     }
 
