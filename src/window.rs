@@ -1,6 +1,7 @@
 //! A window that moves over volumes, planes or lines: what convolutions and pooling share. Pure
 //! arithmetic.
 
+use crate::shape::numel;
 use std::ops::Range;
 
 /// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first
@@ -50,13 +51,13 @@ impl Window {
         self.kernel.iter().fold(1, |n: usize, &k| n.saturating_mul(k))
     }
 
-    /// Outputs, and elements of the input, of one channel.
+    /// Outputs, and elements of the input, of one channel: of no batch there may be any number.
     pub fn places(&self) -> usize {
-        self.output.iter().product()
+        numel(&self.output)
     }
 
     pub fn room(&self) -> usize {
-        self.input.iter().product()
+        numel(&self.input)
     }
 
     /// The input coordinate that output 0 meets under a tap; it may lie in the padding.
@@ -138,9 +139,56 @@ pub(crate) fn places(
     Some(if ceil && last.checked_mul(stride)? >= begin { last } else { last + 1 })
 }
 
+/// The numbers `(first + i * stride) % by`, for `i` from 0.
+pub(crate) struct Steps {
+    pub first: usize,
+    pub stride: usize,
+    pub by: usize,
+}
+
+impl Steps {
+    /// True where one of the first `n` is not below `limit`, which is at most `by`. They are not
+    /// looked at one by one: raised by `by - limit`, exactly those go over a multiple of `by`.
+    pub fn reaches(&self, limit: usize, n: usize) -> bool {
+        let [first, stride, by, n] = [self.first, self.stride, self.by, n].map(|n| n as u128);
+        let raised = first + by - limit as u128;
+        quotients(n, by, stride, raised) > quotients(n, by, stride, first)
+    }
+}
+
+/// The sum of `(a * i + b) / m` for `i` in `0..n`: points below a line, counted by rows and columns
+/// in turn as in Euclid's algorithm.
+fn quotients(mut n: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
+    let mut sum = 0;
+    while n > 0 {
+        sum += a / m * (n * (n - 1) / 2) + b / m * n;
+        (a, b) = (a % m, b % m);
+        let end = a * n + b;
+        (n, b) = (end / m, end % m);
+        (m, a) = (a, m);
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_reach_a_limit_exactly_where_one_of_them_does() {
+        for by in 1..12 {
+            for (stride, first, n) in
+                (1..25).flat_map(|s| (0..by).flat_map(move |f| (1..=by).map(move |n| (s, f, n))))
+            {
+                let steps = Steps { first, stride, by };
+                let most = (0..n).map(|i| (first + i * stride) % by).max().unwrap();
+                (0..=by).for_each(|limit| assert_eq!(steps.reaches(limit, n), most >= limit));
+            }
+        }
+        let huge = i32::MAX as usize;
+        assert!(Steps { first: 0, stride: 1, by: huge }.reaches(huge - 1, huge));
+        assert!(!Steps { first: 0, stride: 2, by: huge - 1 }.reaches(huge - 2, huge - 1));
+    }
 
     #[test]
     fn a_tap_is_met_exactly_where_it_lies_on_the_input() {

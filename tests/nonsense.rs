@@ -809,6 +809,29 @@ fn sizes_of_failed_values_overflow_nothing(device: &Device) {
     }
 }
 
+/// What is not a future never does device-sized work.
+fn a_pool_looks_at_no_place_one_by_one_when_it_is_asked_for(device: &Device) {
+    let start = std::time::Instant::now();
+    let options = PoolOptions::new(2).dilation(i32::MAX).padding(i32::MAX).stride(1);
+    let pooled = device.zeros([1, 1, (1 << 31) - 2]).max_pool1d(options.clone());
+    assert!(pooled.error().is_some_and(|e| e.is_shape() && e.message().contains("passes over")));
+    let pooled = device.zeros([1, 1, (1 << 31) - 1]).max_pool1d(options);
+    assert_eq!(pooled.dims(), [1, 1, (1 << 32) - 2]);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+fn a_convolution_of_no_images_has_a_gradient_whatever_their_size(device: &Device) {
+    for outs in [1, 4] {
+        let x = device.zeros([0, 1, 1 << 40, 1 << 40]).requires_grad();
+        let w = device.ones([outs, 1, 3, 3]).requires_grad();
+        let gradients = grad(x.conv2d(&w, None, ()).sum_all(), &[&w, &x]);
+        assert_eq!(block_on(gradients[0].to_vec::<f32>()).unwrap(), vec![0.0; 9 * outs]);
+        block_on(gradients[1].wait_to_read()).unwrap();
+        let y = x.conv_transpose2d(device.ones([1, outs, 3, 3]), None, ());
+        block_on(grad(y.sum_all(), &[&x])[0].wait_to_read()).unwrap();
+    }
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -875,6 +898,14 @@ const ALL: &[(&str, fn(&Device))] = &[
         a_weight_without_rows_or_columns_has_any_other_size,
     ),
     ("sizes_of_failed_values_overflow_nothing", sizes_of_failed_values_overflow_nothing),
+    (
+        "a_pool_looks_at_no_place_one_by_one_when_it_is_asked_for",
+        a_pool_looks_at_no_place_one_by_one_when_it_is_asked_for,
+    ),
+    (
+        "a_convolution_of_no_images_has_a_gradient_whatever_their_size",
+        a_convolution_of_no_images_has_a_gradient_whatever_their_size,
+    ),
 ];
 
 /// Runs all of them, each on a device of its own.

@@ -7,7 +7,7 @@ use crate::ops::pool::{Pool, Pooled};
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
-use crate::window::{Window, places, triple};
+use crate::window::{Steps, Window, places, triple};
 use smallvec::smallvec;
 use std::panic::Location;
 use std::sync::Arc;
@@ -125,8 +125,10 @@ impl PoolOptions {
             // nothing.
             let (by, before) = (dilation[a], padding[a][0]);
             let first = before.div_ceil(by) * by - before;
-            let passes = |o: usize| (o * stride[a] + first) % by >= input[a];
-            if by > input[a] && (0..output[a].min(by)).any(passes) {
+            // Where the first tap on the input or after it lies, by outputs: again the same after
+            // `by` of them.
+            let taps = Steps { first, stride: stride[a], by };
+            if by > input[a] && taps.reaches(input[a], output[a].min(by)) {
                 let dilation = &dilation[own..];
                 return Err(Refusal::shape(format!("a window dilated by {dilation:?} passes over {last:?}")));
             }
