@@ -61,6 +61,13 @@ async fn rows_become_batches_on_the_device() {
     assert!(Examples::new(vec![1.0f32; 3], [2]).unwrap_err().is_shape());
 }
 
+/// Where its first element would be is a number that overflows, to 0.
+#[test]
+#[should_panic(expected = "there is no example 9223372036854775808 among 10")]
+fn an_example_beyond_all_is_not_the_first_one() {
+    Examples::new(vec![0i64; 20], [2]).unwrap().example(1 << 63);
+}
+
 /// How many batches have been asked for, and a way to wait for that.
 #[derive(Default)]
 struct Made(Mutex<usize>, Condvar);

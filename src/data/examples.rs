@@ -55,8 +55,10 @@ impl<T: Element> Examples<T> {
     /// assert!(Examples::new(vec![1, 2, 3], [2]).unwrap_err().is_shape());
     /// # Ok::<(), futensor::Error>(())
     /// ```
+    #[track_caller]
     pub fn example(&self, i: usize) -> &[T] {
-        &self.data[i * self.each..(i + 1) * self.each]
+        let example = self.data.chunks_exact(self.each).nth(i);
+        example.unwrap_or_else(|| panic!("there is no example {i} among {}", self.len()))
     }
 
     /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this
@@ -68,7 +70,9 @@ impl<T: Element> Examples<T> {
     #[track_caller]
     pub fn pick(&self, at: &[usize], device: &Device) -> TensorFuture {
         let mut data = Vec::with_capacity(at.len() * self.each);
-        at.iter().for_each(|&i| data.extend_from_slice(self.example(i)));
+        for &i in at {
+            data.extend_from_slice(self.example(i));
+        }
         let shape: Shape = std::iter::once(at.len()).chain(self.shape.iter().copied()).collect();
         device.from_vec(data, shape)
     }
