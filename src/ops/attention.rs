@@ -159,7 +159,7 @@ impl Operation for AttentionGradient {
             Flow::Value => inputs[2],
             Flow::Stats => {
                 let mut shape = inputs[0].shape.clone();
-                *shape.dims_mut().last_mut().expect("a matrix") = 2;
+                *shape.dims_mut().last_mut().expect("the forward op has matrices") = 2;
                 let dtype = if inputs[0].dtype == DType::F64 { DType::F64 } else { DType::F32 };
                 return Ok(Meta { shape, dtype });
             }

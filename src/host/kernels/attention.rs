@@ -51,7 +51,7 @@ pub(crate) fn attention(
     match q.dtype {
         DType::F32 => of::<f32>([q, k, v], [mask, lengths], sight, out, par),
         DType::F64 => of::<f64>([q, k, v], [mask, lengths], sight, out, par),
-        other => unreachable!("attention of {other}"),
+        other => unreachable!("attention of {other}, which the method widens first"),
     }
 }
 

@@ -335,7 +335,11 @@ pub(super) fn streamed(level: Level, op: UnaryOp, rep: Rep) -> Option<Loop> {
 
 #[cold]
 fn copy_of_whole(op: UnaryOp, rep: Rep) -> Loop {
-    assert!(op.class() == Class::real, "{} has no loop for {rep:?}", op.name());
+    assert!(
+        op.class() == Class::real,
+        "{} has no loop for {rep:?}, which inference refuses or casts first",
+        op.name()
+    );
     super::moves::copy(rep.size())
 }
 
@@ -349,6 +353,6 @@ pub(in crate::host::kernels) fn binary(level: Level, op: BinaryOp, rep: Rep, spl
     };
     match &BINARY[op as usize][rep as usize] {
         Some(variants) => variants[variant as usize][level as usize],
-        None => panic!("{} has no loop for {rep:?}", op.name()),
+        None => panic!("{} has no loop for {rep:?}, which inference refuses or casts first", op.name()),
     }
 }

@@ -109,7 +109,7 @@ macro_rules! with_index {
                 type $I = u8;
                 $body
             }
-            other => unreachable!("indices of {other}"),
+            other => unreachable!("indices of {other}, which the shape rule refuses"),
         }
     };
 }

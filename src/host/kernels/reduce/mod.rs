@@ -62,7 +62,7 @@ fn kernel_of(op: ReduceOp, dtype: DType) -> &'static Kernel {
             match dtype {
                 $($dtype => const { &Kernel::of::<$F>($any_order) },)*
                 #[allow(unreachable_patterns)]
-                other => unreachable!("{op:?} of {other}"),
+                other => unreachable!("{op:?} of {other}, which inference refuses or widens first"),
             }
         };
     }
