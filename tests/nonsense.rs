@@ -778,12 +778,13 @@ fn pages_of_any_size_give_values_and_gradients(device: &Device) {
     let (pages, table) =
         (device.ones([1, 32, 1, 2]), device.zeros_dtype([1, 1], DType::I64).expand([1, 1isize << 59]));
     let y = q.paged_attention(&pages, &pages, &table, one(3), ());
+    let without_kernel = |error: &Error| error.message().contains("has no CUDA kernel");
     match block_on(y.to_vec::<f32>()) {
         Ok(found) => assert_eq!(found, [1.0; 2]),
-        Err(error) => assert!(error.message().contains("has no CUDA kernel"), "{error}"),
+        Err(error) => assert!(without_kernel(&error), "{error}"),
     }
-    let gradient = grad(y.sum_all(), &[&q]).remove(0);
-    assert!(block_on(gradient).is_err_and(|e| e.op() == "paged_attention" && e.is_out_of_memory()));
+    let error = block_on(grad(y.sum_all(), &[&q]).remove(0)).unwrap_err();
+    assert!(error.op() == "paged_attention" && (error.is_out_of_memory() || without_kernel(&error)), "{error}");
 }
 
 fn a_weight_without_rows_or_columns_has_any_other_size(device: &Device) {
