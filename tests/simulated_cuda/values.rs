@@ -15,6 +15,8 @@ pub fn all() -> Vec<Entry> {
         a_sum_of_ones_is_two
         host_data_of_every_size_comes_back_as_it_was
         views_of_host_data_are_gathered_on_the_way
+        a_view_larger_than_a_pinned_block_goes_to_the_gpu
+        an_expanded_value_takes_no_more_memory_on_the_gpu_than_its_elements
         reads_need_no_gpu_work_of_their_own_on_constants
         display_and_item_and_nonzero_read_back
         a_value_goes_round_every_device
@@ -70,6 +72,40 @@ fn views_of_host_data_are_gathered_on_the_way(_: &Simulator, _: u64) {
     let back = there.t().narrow(0, 3, 5).to_device(&cpu);
     let want = block_on(x.t().narrow(0, 3, 5).to_vec::<f32>()).unwrap();
     assert_eq!(block_on(back.to_vec::<f32>()).unwrap(), want);
+}
+
+fn a_view_larger_than_a_pinned_block_goes_to_the_gpu(_: &Simulator, _: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    let x = cpu.randn([521, 1037]);
+    let last = cpu.randn([2, 270_000]).narrow(0, 1, 1);
+    let bytes = cpu.arange(0, 1_200_000, 1).to_dtype(DType::U8).reshape([3, 400, 1000]).permute([2, 0, 1]);
+    let views = [
+        ("turned", x.t()),
+        ("a part with gaps", x.narrow(1, 3, 1030)),
+        ("backwards", x.flip([0, 1])),
+        ("behind an offset", last),
+        ("expanded", cpu.arange(0, 4, 1).expand([1 << 16, 4])),
+        ("expanded inside", cpu.arange(0, 1 << 17, 1).unsqueeze(-1).expand([-1, 4])),
+        ("bytes", bytes),
+    ];
+    for (name, view) in views {
+        let (there, one) = (view.to_device(&gpu), 1);
+        let want = block_on((&view + one).to_dtype(DType::F32).to_vec::<f32>()).unwrap();
+        assert_eq!(block_on((&there + one).to_dtype(DType::F32).to_vec::<f32>()).unwrap(), want, "{name}");
+        let want = block_on(view.to_dtype(DType::F32).to_vec::<f32>()).unwrap();
+        assert_eq!(
+            block_on(there.to_device(&cpu).to_dtype(DType::F32).to_vec::<f32>()).unwrap(),
+            want,
+            "{name}, back"
+        );
+    }
+}
+
+fn an_expanded_value_takes_no_more_memory_on_the_gpu_than_its_elements(_: &Simulator, _: u64) {
+    let (gpu, cpu) = (device(0), Device::cpu());
+    let there = cpu.arange(0.0, 4.0, 1.0).expand([1 << 18, 4]).to_device(&gpu);
+    assert_eq!(block_on(there.sum(0).to_vec::<f32>()).unwrap(), [0, 1, 2, 3].map(|k| (k << 18) as f32));
+    assert!(gpu.stats().bytes_live < 1 << 20, "{}", gpu.stats().bytes_live);
 }
 
 fn reads_need_no_gpu_work_of_their_own_on_constants(simulator: &Simulator, _: u64) {

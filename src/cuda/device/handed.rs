@@ -7,7 +7,7 @@
 use super::memory::DeviceBuffer;
 use crate::dtype::DType;
 use crate::graph::value::{Buffer, Storage, Value};
-use crate::shape::Shape;
+use crate::shape::{Layout, Shape};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::any::Any;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub(crate) enum Whereabouts {
 /// A buffer whose elements are elsewhere until they are needed; here they will be contiguous.
 #[derive(Debug)]
 pub(crate) struct Handed {
+    /// The value's, but 1 where it repeats.
     pub shape: Shape,
     pub dtype: DType,
     state: Mutex<Whereabouts>,
@@ -38,8 +39,14 @@ impl Handed {
         {
             return value;
         }
+        // What repeats is brought once.
+        let (strides, mut own) = (value.strides(shape), shape.clone());
+        let repeats = |d: usize| strides[d] == 0 && shape[d] > 1;
+        (0..shape.rank()).filter(|&d| repeats(d)).for_each(|d| own.dims_mut()[d] = 1);
+        let mut layout = Layout { shape: shape.clone(), ..Layout::contiguous(own.clone()) };
+        (0..shape.rank()).filter(|&d| repeats(d)).for_each(|d| layout.strides[d] = 0);
         let state = Mutex::new(Whereabouts::Elsewhere(value));
-        Value::contiguous(Storage::Shared(Arc::new(Handed { shape: shape.clone(), dtype, state })))
+        Value::placed(Storage::Shared(Arc::new(Handed { shape: own, dtype, state })), &layout)
     }
 
     pub fn whereabouts(&self) -> MutexGuard<'_, Whereabouts> {

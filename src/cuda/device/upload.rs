@@ -10,10 +10,9 @@ use super::memory::DeviceBuffer;
 use super::nvidia::Span;
 use super::pinned::PinnedBlock;
 use super::{Trouble, Until};
-use crate::dtype::DType;
-use crate::graph::value::{Buffer, INLINE_BYTES, Storage};
+use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::host::kernels::copy;
-use crate::view::{Serial, View, ViewMut};
+use crate::view::{View, ViewMut};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -31,10 +30,12 @@ fn handed(buffer: &dyn Buffer) -> &Handed {
     }
 }
 
-/// Copies elements to staging, in row-major order.
-fn gather(from: View<'_>, to: &PinnedBlock) {
-    let to = ViewMut { ptr: to.ptr(), dtype: from.dtype, shape: from.shape, life: PhantomData };
-    copy::copy(from, &to, &Serial);
+/// Copies so many bytes of a value's elements to staging, in row-major order, from there on.
+fn gather(value: &Value, of: &Handed, done: usize, bytes: usize, to: &PinnedBlock) {
+    let (size, strides) = (of.dtype.size(), value.strides(&of.shape));
+    let from = View { ptr: value.first(of.dtype), dtype: of.dtype, shape: &of.shape, strides: &strides };
+    let to = ViewMut { ptr: to.ptr(), dtype: of.dtype, shape: &[bytes / size], life: PhantomData };
+    copy::copy_part(from, done / size, &to);
 }
 
 impl Gear {
@@ -66,19 +67,19 @@ impl Gear {
             *handed.whereabouts() = Whereabouts::Here(here.clone());
             return Ok(here);
         }
-        if bytes > AT_ONCE && value.placed.is_none() {
+        if bytes > AT_ONCE {
+            self.pinned.reserve()?;
             let copy_lane = self.copy_lane();
             let here = self.heap.buffer(&self.pool, bytes, &self.lanes, copy_lane)?;
             *handed.whereabouts() = Whereabouts::OnTheWay;
             self.uploads.push_back(Upload { handed: buffer.clone(), value, buffer: here, done: 0 });
             return Err(Trouble::Later(Until::Moved));
         }
+        // First: who has none now has nothing to give back either, and sees that nothing moves.
+        let block = self.pinned.take(bytes)?;
         let here = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
         if bytes > 0 {
-            let block = self.pinned.take(bytes)?;
-            let Handed { shape, dtype, .. } = handed;
-            let strides = value.strides(shape);
-            gather(View { ptr: value.first(*dtype), dtype: *dtype, shape, strides: &strides }, &block);
+            gather(&value, handed, 0, bytes, &block);
             self.cargo[lane].upload(here.span(), block, self.lanes.raw(lane))?;
         }
         *handed.whereabouts() = Whereabouts::Here(here.clone());
@@ -119,9 +120,7 @@ impl Gear {
         let n = PIECE.min(bytes - upload.done);
         let mut piece = || {
             let block = self.pinned.take(n)?;
-            // Whatever they are: they lie in one piece.
-            let ptr = upload.value.first(handed.dtype).wrapping_add(upload.done);
-            gather(View { ptr, dtype: DType::U8, shape: &[n], strides: &[1] }, &block);
+            gather(&upload.value, handed, upload.done, n, &block);
             let to = upload.buffer.span().part(upload.done as u64, n);
             self.cargo[lane].upload(to, block, self.lanes.raw(lane))
         };

@@ -6,7 +6,8 @@
 use super::isa::vectorize;
 use super::nest::{Dim, Nest, Shared, in_parts, slice_of};
 use crate::dtype::{Element, Scalar, with_dtype};
-use crate::view::{Parallel, View, ViewMut};
+use crate::shape::Shape;
+use crate::view::{Parallel, Serial, View, ViewMut};
 use std::marker::PhantomData;
 
 /// Bytes below which a further thread does not pay (512 KiB in order 29.6, 17.3, 28.7 us, filled 29.6,
@@ -28,6 +29,33 @@ pub(crate) fn copy(src: View<'_>, dst: &ViewMut<'_>, par: &dyn Parallel) {
     debug_assert_eq!((src.dtype, src.numel()), (dst.dtype, dst.numel()));
     let strides = crate::shape::contiguous_strides(src.shape);
     copy_into(src, &Window { ptr: dst.ptr, strides: &strides, life: PhantomData }, par);
+}
+
+/// Fills `dst` with elements of `src` in the order of its rows, from the one with this number on.
+pub(crate) fn copy_part(src: View<'_>, mut first: usize, dst: &ViewMut<'_>) {
+    let (dtype, size, mut left, mut to) = (dst.dtype, src.dtype.size(), dst.numel(), dst.ptr);
+    let (&[_, ref inner @ ..], &[step, ref steps @ ..]) = (src.shape, src.strides) else {
+        return copy(src, dst, &Serial);
+    };
+    let row = crate::shape::numel(inner);
+    while left > 0 {
+        let (at, skipped) = (first / row, first % row);
+        let ptr = src.ptr.wrapping_offset(at as isize * step * size as isize);
+        let n = if skipped == 0 && left >= row {
+            // Whole rows at once.
+            let mut shape = Shape::from(src.shape);
+            shape.dims_mut()[0] = left / row;
+            let room = ViewMut { ptr: to, dtype, shape: &shape, life: PhantomData };
+            copy(View { ptr, shape: &shape, ..src }, &room, &Serial);
+            left / row * row
+        } else {
+            let n = left.min(row - skipped);
+            let room = ViewMut { ptr: to, dtype, shape: &[n], life: PhantomData };
+            copy_part(View { ptr, shape: inner, strides: steps, ..src }, skipped, &room);
+            n
+        };
+        (first, left, to) = (first + n, left - n, to.wrapping_add(n * size));
+    }
 }
 
 /// Writes the elements of `src` to the same indices of a window.
@@ -193,7 +221,6 @@ unsafe fn tile<T: Copy>(d: *mut T, s: *const T, ds: isize, ss: isize, wide: usiz
 mod tests {
     use super::super::testing::*;
     use super::*;
-    use crate::view::Serial;
 
     fn copies<T: Element>(rng: &mut Rng, shape: &[usize]) {
         let x = Value::<T>::random(rng, shape, small);
@@ -213,6 +240,23 @@ mod tests {
                 2 => copies::<f64>(&mut rng, &shape),
                 _ => copies::<f32>(&mut rng, &shape),
             }
+        }
+    }
+
+    #[test]
+    fn parts_of_any_layout_are_the_whole_in_its_order() {
+        let mut rng = Rng::new(13);
+        for _ in 0..300 {
+            let rank = rng.below(5);
+            let shape = random_shape(&mut rng, rank, 7);
+            let x = Value::<i32>::random(&mut rng, &shape, small);
+            let (all, most) = (x.to_vec(), 1 + rng.below(40));
+            let mut got = Vec::new();
+            while got.len() < all.len() {
+                let n = most.min(all.len() - got.len());
+                got.extend(filled::<i32>(&[n], |out| copy_part(x.view(), got.len(), out)));
+            }
+            assert_eq!(got, all, "{x:?} by {most}");
         }
     }
 
@@ -261,6 +305,7 @@ mod tests {
 
     at_every_level! {
         a_copy_of_any_layout_is_row_by_row
+        parts_of_any_layout_are_the_whole_in_its_order
         large_copies_are_cut_between_threads_and_whole
         a_window_receives_its_elements_and_nothing_around_it_changes
         a_fill_writes_the_number_to_every_element_of_any_type
