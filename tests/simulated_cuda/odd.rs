@@ -16,6 +16,8 @@ pub fn all() -> Vec<Entry> {
         products_of_operands_that_no_library_call_expresses_are_right
         a_product_that_is_refused_fails_its_value_alone
         a_device_that_spins_and_lingers_gives_the_same_values
+        limits_without_end_are_no_limits
+        page_locked_memory_that_cannot_be_had_fails_what_needs_it
         a_region_with_constants_of_its_own_replays
         a_reduction_over_every_other_of_many_dimensions_is_right_or_says_so
     ]
@@ -208,6 +210,25 @@ fn a_device_that_spins_and_lingers_gives_the_same_values(_: &Simulator, _: u64) 
     for round in 1..20 {
         x = block_on(&x + 1.0).unwrap();
         assert_eq!(block_on(x.i(0).item::<f32>()).unwrap(), round as f32);
+    }
+}
+
+fn limits_without_end_are_no_limits(_: &Simulator, _: u64) {
+    let (most, longest) = (usize::MAX, std::time::Duration::MAX);
+    let options = CudaOptions::default().linger(longest).hold_back(longest).watchdog(Some(longest));
+    let options = options.bytes_max(most).kept_bytes(most).in_flight_ops(most).in_flight_bytes(most);
+    let options = options.depth(u64::MAX).queue_ops(most).queue_bytes(most).permits(most);
+    let device = Device::cuda_with(0, options).unwrap();
+    let x = device.arange(0.0, 1000.0, 1.0) + 1.0;
+    assert_eq!(block_on((x * 2.0).sum_all().item::<f32>()).unwrap(), 1_001_000.0);
+}
+
+fn page_locked_memory_that_cannot_be_had_fails_what_needs_it(_: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().pinned_bytes(usize::MAX)).unwrap();
+    for n in [100, 1 << 20] {
+        let x = device.from_vec(vec![1f32; n], [n]);
+        let error = block_on(x + 1.0).unwrap_err();
+        assert!(error.is_out_of_memory(), "{n}: {error}");
     }
 }
 

@@ -84,14 +84,14 @@ impl PinnedBlock {
 
     /// The first words. A copy to it that is under way would have got to some of them.
     pub fn words<const N: usize>(&self) -> [u64; N] {
-        assert!(size_of::<[u64; N]>() <= self.bytes());
+        assert!(size_of::<[u64; N]>() <= self.bytes(), "words of the block");
         // SAFETY: inside the block, which is aligned for words; any bits are one.
         std::array::from_fn(|k| unsafe { self.ptr.cast::<u64>().add(k).read_volatile() })
     }
 
     /// Puts words into it.
     pub fn put<const N: usize>(&mut self, words: &[u64; N]) {
-        assert!(size_of_val(words) <= self.bytes());
+        assert!(size_of_val(words) <= self.bytes(), "words of the block");
         // SAFETY: inside the block, as above; nobody else has it.
         unsafe { self.ptr.cast::<[u64; N]>().write(*words) };
     }
@@ -110,7 +110,7 @@ pub(crate) struct Cargo {
 impl Cargo {
     /// Copies from a block.
     pub fn upload(&mut self, to: Span, from: PinnedBlock, raw: Raw) -> Result<(), Trouble> {
-        assert!(to.bytes() <= from.bytes());
+        assert!(to.bytes() <= from.bytes(), "the block has all that is sent");
         // SAFETY: the block has so many bytes, and is kept until the stream has come past the copy.
         unsafe { raw.upload(to, from.ptr) }?;
         self.sent.push(from);
@@ -119,7 +119,7 @@ impl Cargo {
 
     /// Copies to a block; for who looks at it when the flight is reached.
     pub fn download(&mut self, to: PinnedBlock, from: Span, raw: Raw) -> Result<Arc<PinnedBlock>, Trouble> {
-        assert!(from.bytes() <= to.bytes());
+        assert!(from.bytes() <= to.bytes(), "the block has room for all that comes");
         // SAFETY: as above, and nobody writes to it meanwhile.
         unsafe { raw.download(to.ptr, from) }?;
         let to = Arc::new(to);
@@ -144,7 +144,8 @@ impl Drop for PinnedBlock {
 impl Pinned {
     /// For so many bytes, and at least for a few of the largest blocks.
     pub fn of(bytes: usize) -> Pinned {
-        Pinned { arena: Mutex::default(), bytes: bytes.next_multiple_of(1 << LARGEST).max(4 << LARGEST) }
+        let blocks = bytes.div_ceil(1 << LARGEST).max(4);
+        Pinned { arena: Mutex::default(), bytes: blocks.saturating_mul(1 << LARGEST) }
     }
 
     /// Gets the memory; at a time when nothing runs. Where it cannot be had, the first block asks again.

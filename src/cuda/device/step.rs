@@ -219,6 +219,7 @@ impl Backend for Launch<'_> {
         }
         let bytes = of.bytes();
         if bytes > PIECE {
+            self.gear.pinned.reserve()?;
             let ptr = self.find(value, of)?;
             self.gear.order(self.lane)?;
             let (from, offset) = match buffer_here(value).filter(|_| layout.is_contiguous()) {
