@@ -140,7 +140,9 @@ pub(crate) fn plan(
         };
         let mut links = Inputs::new();
         let (work, reads) = if draft.group {
-            let mut group = drafter.group(&draft.members).unwrap_or_else(|| unreachable!("it had room before"));
+            let mut group = drafter
+                .group(&draft.members)
+                .unwrap_or_else(|| unreachable!("whoever forms a group sees that it fits"));
             let written: SmallVec<[u8; 2]> = (0..draft.members.len())
                 .filter(|&k| drafter.is_written(draft.members[k]))
                 .map(|k| k as u8)
@@ -390,8 +392,9 @@ impl<'a> Drafter<'a> {
         while d < self.drafts.len() {
             let written = |s: &Self| s.drafts[d].members.iter().filter(|&&m| s.is_written(m)).count();
             while !self.drafts[d].gone && self.drafts[d].group && written(self) > OUTPUTS_MAX {
-                // The last member becomes the first of what comes after, with the reduction that
-                // reads it. What stays never needs what goes.
+                // The last members become what comes after, with the reduction that reads one. What
+                // stays never needs what goes; what goes reads what stays, so that not all of it may
+                // fit into one: then the rest goes the next time.
                 let mut rest = Vec::new();
                 let next = self.drafts.len();
                 self.drafts.push(Draft { group: true, ..Draft::default() });
@@ -400,12 +403,16 @@ impl<'a> Drafter<'a> {
                     self.drafts[next].end = Some(e);
                 }
                 while written(self) > OUTPUTS_MAX
-                    && let Some(m) = self.drafts[d].members.pop()
+                    && let Some(&m) = self.drafts[d].members.last()
                 {
+                    rest.insert(0, m);
+                    if self.group(&rest).is_none() {
+                        rest.remove(0);
+                        break;
+                    }
+                    self.drafts[d].members.pop();
                     self.draft_of[m] = next;
-                    rest.push(m);
                 }
-                rest.reverse();
                 let end = self.drafts[next].end;
                 self.drafts[next].members = rest;
                 if let Some(e) = end

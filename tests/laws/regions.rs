@@ -31,6 +31,7 @@ pub fn add(laws: &mut Laws) {
         inputs_of_a_region_are_on_its_device);
     promises!(laws, 9, ALL;
         a_region_draws_what_its_ops_would_draw
+        a_region_of_many_outputs_of_many_inputs_is_planned
         gradients_flow_through_a_region_and_inside_one
         a_weight_updated_by_a_region_is_what_it_is_op_by_op
         a_region_keeps_two_groups_apart_that_meet_again_behind_a_sum);
@@ -523,4 +524,29 @@ fn a_region_writes_over_an_input_that_nobody_else_holds(kind: Kind) {
     until(|| device.stats().bytes_live == 0);
     // One at a time but for the one that is kept, and its one successor, and a row of sums.
     assert!(device.stats().bytes_peak < 2 * bytes + bytes / 2, "{}", device.stats().bytes_peak);
+}
+
+/// More than one program may write, and what is cut off reads more than one may read.
+fn a_region_of_many_outputs_of_many_inputs_is_planned(kind: Kind) {
+    let device = kind.device();
+    for reads in [9, 12] {
+        let region = device.region(move |a: Vec<TensorFuture>| {
+            let mut made = vec![&a[0] + &a[1]];
+            for x in &a[2..9] {
+                made.push(made[made.len() - 1].clone() + x);
+            }
+            let mut all = &made[0] + &made[1];
+            for x in made[2..].iter().chain(&a[..reads]) {
+                all = all + x;
+            }
+            made.push(all);
+            made
+        });
+        let inputs: Vec<TensorFuture> =
+            (0..reads).map(|k| device.full([3], k as f32) + device.ones([3])).collect();
+        let got: Vec<f32> = region.call(inputs).iter().map(|y| values(y)[1]).collect();
+        let mut want: Vec<f32> = (0..8).map(|m| (1..=m + 2).sum::<usize>() as f32).collect();
+        want.push(want.iter().sum::<f32>() + (1..=reads).sum::<usize>() as f32);
+        assert_eq!(got, want, "{reads}");
+    }
 }
