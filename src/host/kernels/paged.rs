@@ -194,7 +194,8 @@ struct Tile<'a, T, W> {
 
 impl<T: Load<W>, W: Real> Tile<'_, T, W> {
     fn widths(&self) -> [usize; 2] {
-        [&self.of.q, &self.of.v].map(|x| x.shape[3].next_multiple_of(LANES))
+        // Rows of no width are zeros.
+        [&self.of.q, &self.of.v].map(|x| x.shape[3].max(1).next_multiple_of(LANES))
     }
 
     fn room_needed(&self) -> usize {

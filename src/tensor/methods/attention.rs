@@ -267,7 +267,7 @@ impl TensorFuture {
             lengths => lengths.and_then(Result::ok),
         };
         let width = self.dims()[self.rank() - 1];
-        let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+        let scale = options.scale.unwrap_or_else(|| scale_of(width));
         let op = Attention { scale, causal: options.causal, lengths: lengths.is_some() };
         let at_once = |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
             let operands =
@@ -413,13 +413,19 @@ impl TensorFuture {
         }
         let one = self.rank() == 3;
         let q = if one { wide(self).unsqueeze(1) } else { wide(self) };
-        let width = self.dims().last().map_or(1.0, |&n| n as f64);
-        let op = PagedAttention { scale: options.scale.unwrap_or(1.0 / width.sqrt()), causal: options.causal };
+        let width = self.dims().last().copied().unwrap_or(1);
+        let scale = options.scale.unwrap_or_else(|| scale_of(width));
+        let op = PagedAttention { scale, causal: options.causal };
         let found =
             custom(Arc::new(op), &[&q, key.as_ref(), value.as_ref(), table.as_ref(), lengths.as_ref()], at);
         let found = if one { found.squeeze(1) } else { found };
         found.to_dtype(self.dtype())
     }
+}
+
+/// What scores are multiplied with where nothing else is said. Rows of no width score zero.
+fn scale_of(width: usize) -> f64 {
+    1.0 / (width.max(1) as f64).sqrt()
 }
 
 #[cfg(test)]

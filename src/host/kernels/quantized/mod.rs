@@ -321,6 +321,9 @@ fn pack<T: Element>(
     par: &dyn Parallel,
     write: impl Fn(&[T], &mut [u8]) + Sync,
 ) {
+    if out.numel() == 0 {
+        return;
+    }
     let (block, size) = (packing.format.block(), packing.format.block_bytes());
     let x = x.to_vec::<T>().expect("of this type, as the op has checked");
     let to = Shared::<u8>::new(out.ptr);
