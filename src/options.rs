@@ -1,5 +1,12 @@
 //! What can be set of a device, by methods that take it and give it back.
 
+use std::time::Duration;
+
+/// A duration in nanoseconds; what no number holds is as long as one can be.
+pub(crate) fn nanos(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What can be set of a device's options: a method for each field that is named.
 macro_rules! options {
     ($of:ident; $($(#[$doc:meta])* $name:ident: $t:ty;)*) => {

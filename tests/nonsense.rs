@@ -8,6 +8,7 @@
 
 use futensor::custom::*;
 use futensor::nn::Module;
+use futensor::quant::{Format, Quantized};
 use futensor::*;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -833,6 +834,57 @@ fn a_convolution_of_no_images_has_a_gradient_whatever_their_size(device: &Device
     }
 }
 
+/// A row of no columns is no work, however many there are.
+fn rows_without_columns_are_quantised_at_once(device: &Device) {
+    for rows in [1usize << 40, 1 << 60] {
+        let none = device.zeros([rows, 0]);
+        for format in [Format::Q8_0, Format::F16] {
+            if let Ok(weight) = Quantized::from_tensor(&none, format) {
+                let back = block_on(weight.dequantize()).unwrap();
+                assert_eq!(back.dims(), [rows, 0]);
+            }
+        }
+    }
+}
+
+fn attention_of_no_width_finds_the_mean_of_the_values(device: &Device) {
+    let (q, k) = (device.zeros([1, 1, 1, 0]), device.zeros([1, 2, 1, 0]));
+    let v = device.arange(0.0, 32.0, 1.0).reshape([1, 2, 1, 16]);
+    let mean: Vec<f32> = (0..16).map(|c| c as f32 + 8.0).collect();
+    let table = device.zeros_dtype([1, 1], DType::I64);
+    let found = q.paged_attention(&k, &v, table, device.full_dtype([1], 2, DType::I64), ());
+    let flat = q.scaled_dot_product_attention(k.transpose(1, 2), v.transpose(1, 2), ());
+    for found in [found, flat] {
+        match block_on(found.to_vec::<f32>()) {
+            Ok(found) => assert_eq!(found, mean),
+            Err(error) => assert!(error.message().contains("no CUDA kernel"), "{error}"),
+        }
+    }
+}
+
+/// "As long as you like" and "as much as there is" overflow nothing.
+fn options_without_end_are_no_limits(_: &Device) {
+    let (most, longest) = (usize::MAX, Duration::MAX);
+    for limit in [longest, Duration::from_nanos(u64::MAX) + Duration::from_nanos(1)] {
+        let options = CpuOptions::default().threads(2).linger(longest).hold_back(limit).watchdog(Some(limit));
+        let options = options.bytes_max(most).in_flight_ops(most).in_flight_bytes(most).nice(i32::MAX);
+        let device = Device::cpu_with(options.queue_ops(most).queue_bytes(most).permits(most));
+        // The other thread has nothing to do meanwhile, and looks around.
+        let region = device.region(|x: TensorFuture| {
+            let as_it_is = |inputs: &[&Meta]| Ok(Meta::new(inputs[0].shape.clone(), DType::F32));
+            let slow = custom_fn("slow", &[&x], as_it_is, |run| {
+                (0..2000).for_each(|_| std::thread::yield_now());
+                let x = run.inputs()[0].to_vec::<f32>().unwrap_or_default();
+                run.output().fill_from(x);
+                Ok(())
+            });
+            slow.sum_all()
+        });
+        let sum = block_on(region.call(device.eye(128)).item::<f32>()).unwrap();
+        assert_eq!(sum, 128.0);
+    }
+}
+
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = &[
     (
@@ -907,6 +959,9 @@ const ALL: &[(&str, fn(&Device))] = &[
         "a_convolution_of_no_images_has_a_gradient_whatever_their_size",
         a_convolution_of_no_images_has_a_gradient_whatever_their_size,
     ),
+    ("rows_without_columns_are_quantised_at_once", rows_without_columns_are_quantised_at_once),
+    ("attention_of_no_width_finds_the_mean_of_the_values", attention_of_no_width_finds_the_mean_of_the_values),
+    ("options_without_end_are_no_limits", options_without_end_are_no_limits),
 ];
 
 /// Runs all of them, each on a device of its own.

@@ -7,7 +7,7 @@ use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
-use crate::options::options;
+use crate::options::{nanos, options};
 use crate::tensor::device::Device;
 use std::panic::Location;
 use std::sync::Mutex;
@@ -198,7 +198,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
             depth_max: options.depth.max(1),
             ops_max: options.in_flight_ops.max(1),
             bytes_max: options.in_flight_bytes,
-            hold_max_ns: options.hold_back.as_nanos() as u64,
+            hold_max_ns: nanos(options.hold_back),
             ahead: true,
             epilogues: false,
         },

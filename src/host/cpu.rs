@@ -5,7 +5,7 @@ use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
-use crate::options::options;
+use crate::options::{nanos, options};
 use std::time::Duration;
 
 /// How a CPU device of one's own is made. Start from the default and change what matters.
@@ -125,7 +125,7 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
             depth_max: 1,
             ops_max: options.in_flight_ops.max(1),
             bytes_max: options.in_flight_bytes,
-            hold_max_ns: options.hold_back.as_nanos() as u64,
+            hold_max_ns: nanos(options.hold_back),
             ahead: false,
             epilogues: true,
         },

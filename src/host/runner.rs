@@ -23,6 +23,7 @@ use crate::host::errands::Errands;
 use crate::host::step::Host;
 use crate::host::threads::{self, Place, Threads, lower_priority};
 use crate::memory::Memory;
+use crate::options::nanos;
 use crate::sync::{Mutex, lock};
 use crate::view::Serial;
 use std::any::Any;
@@ -409,9 +410,10 @@ impl Shared {
     /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited
     /// for.
     fn watch(&self, limit: Duration) {
-        let limit_ns = limit.as_nanos() as u64;
+        let limit_ns = nanos(limit);
         while self.threads.running.load(SeqCst) > 0 && !self.port.is_ended() {
-            std::thread::sleep((limit / 8).max(Duration::from_millis(1)));
+            // Not so long that it would outlive the device for long.
+            std::thread::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
             let now = self.now();
             let stuck = self.began.iter().any(|b| {
                 let began = b.load(Relaxed);

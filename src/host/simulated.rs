@@ -5,7 +5,7 @@ use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
-use crate::options::options;
+use crate::options::{nanos, options};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
             loss_at: options.device_loss_at,
             stuck_at: options.stuck_at,
         },
-        watchdog_ns: options.watchdog.map(|d| d.as_nanos() as u64),
+        watchdog_ns: options.watchdog.map(nanos),
         small: false,
         own_thread: options.own_thread,
     };

@@ -12,7 +12,7 @@ use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
-use crate::guard;
+use crate::guard::{self, caught};
 use crate::host::step::Host;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
@@ -123,7 +123,9 @@ impl SimRunner {
             // Time passes only where nothing else happens.
             let first = world.stuck.iter().flatten().map(|(_, began)| *began).min();
             if let (Some(began), Some(limit)) = (first, self.script.watchdog_ns) {
-                events.push(Event::Expire(began + limit));
+                // A time that the clock never comes to is no limit.
+                let expires = began.checked_add(limit).filter(|&at| at < u64::MAX);
+                events.extend(expires.map(Event::Expire));
             }
         }
         if events.is_empty() {
@@ -199,10 +201,22 @@ impl SimRunner {
         world.desk.machine.finished(step, now);
     }
 
+    /// A step for the thread of its own. A panic of the engine's leaves its books in doubt: it ends
+    /// the device, and every await with it.
+    fn step_or_lose(&self, port: &'static Port) -> bool {
+        caught(|| self.step(port)).unwrap_or_else(|words| {
+            port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
+            if let Some(world) = &mut *guard::lock(&self.world) {
+                world.end();
+            }
+            true
+        })
+    }
+
     /// The life of the simulation's own thread.
     fn live(&self, port: &'static Port) {
         loop {
-            while self.step(port) {}
+            while self.step_or_lose(port) {}
             if self.abandoned.load(SeqCst) {
                 let mut thread = lock(&self.thread);
                 if port.intake.is_empty() {

@@ -22,7 +22,7 @@ pub(crate) fn lower_priority(nice: i32) {
         unsafe {
             let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
             let now = libc::getpriority(libc::PRIO_PROCESS, tid);
-            libc::setpriority(libc::PRIO_PROCESS, tid, (now + nice).min(19));
+            libc::setpriority(libc::PRIO_PROCESS, tid, now.saturating_add(nice).clamp(-20, 19));
             let mut how: libc::sched_attr = std::mem::zeroed();
             let size = size_of::<libc::sched_attr>();
             let known = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut how, size, 0) == 0;
@@ -169,6 +169,17 @@ mod tests {
             assert_eq!(libc::sched_getaffinity(0, SET, &raw mut may), 0);
             (0..8 * SET).filter(|&core| libc::CPU_ISSET(core, &may)).collect()
         }
+    }
+
+    #[test]
+    fn no_niceness_is_too_much() {
+        let nice = std::thread::spawn(|| {
+            lower_priority(1);
+            lower_priority(i32::MAX);
+            // SAFETY: plain system calls on the calling thread.
+            unsafe { libc::getpriority(libc::PRIO_PROCESS, libc::syscall(libc::SYS_gettid) as libc::id_t) }
+        });
+        assert_eq!(nice.join().expect("no panic"), 19);
     }
 
     #[test]

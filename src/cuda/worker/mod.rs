@@ -213,7 +213,8 @@ impl Shared {
     /// The watchdog's life: a step that takes too long ends the device, and nobody is waited for.
     fn watch(&self, limit: Duration) {
         while !self.over.load(SeqCst) {
-            std::thread::sleep((limit / 8).max(Duration::from_millis(1)));
+            // Not so long that it would outlive the device for long.
+            std::thread::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
             if !self.over.load(SeqCst) && self.lanes.iter().any(|lane| lane.is_late(limit)) {
                 self.lose(format_args!("a step took longer than the watchdog's {limit:?}"));
             }

@@ -428,7 +428,9 @@ impl Worker {
             if deadline.is_some_and(|d| d <= shared.now()) {
                 return true;
             }
-            if deadline.is_none() && last.elapsed() > shared.manner.linger {
+            // Once nobody can ask for more the thread is to end.
+            let alone = shared.abandoned.load(SeqCst);
+            if deadline.is_none() && (alone || last.elapsed() > shared.manner.linger) {
                 break;
             }
             for _ in 0..16 {

@@ -25,6 +25,9 @@ const LEAVE_AT_MOST: u32 = 32;
 /// large step of it costs more than many of them take.
 const IN_A_ROW: u32 = 10;
 
+/// How long it stays awake at most where the device's last handle is gone.
+const LINGER_ALONE: Duration = Duration::from_micros(100);
+
 /// Looks of an idle worker around between two times that it yields its core, some 5 us: another process's
 /// thread on it would wait for the worker to sleep (an exchange of 4 bytes between two processes on two
 /// cores took 15 or 315 us, by how their threads fell).
@@ -62,7 +65,10 @@ impl Shared {
             }
             let held = attends && self.deadline.load(Relaxed) != u64::MAX;
             let times = if self.crew.is_awake() { IN_A_ROW } else { 1 };
-            if !held && last.elapsed() > self.manner.linger * times {
+            let linger = self.manner.linger.saturating_mul(times);
+            // Once nobody can ask for more the thread is to end, however long it would stay.
+            let linger = if self.abandoned.load(Relaxed) { linger.min(LINGER_ALONE) } else { linger };
+            if !held && last.elapsed() > linger {
                 return false;
             }
             for _ in 0..8 {
