@@ -267,6 +267,32 @@ fn without_a_watchdog_a_stuck_stream_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_watchdog_without_end_is_none() {
+    for limit in [Duration::MAX, Duration::from_nanos(u64::MAX)] {
+        let options = SimOptions::new(0).stuck_at(Some(2)).streams(1).watchdog(Some(limit));
+        let (device, simulation) = Device::simulated(options);
+        let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
+        simulation.run();
+        let stuck = simulation.block_on(x.matmul(&x).matmul(&x).wait_to_read());
+        assert!(stuck.is_none(), "{stuck:?}");
+    }
+}
+
+#[test]
+fn sizes_that_no_number_holds_the_sum_of_are_queued_all_the_same() {
+    for_seeds(20, |seed| {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed).bytes_max(1 << 20));
+        let large: Vec<TensorFuture> =
+            (0..6).map(|k| device.zeros([1usize << 60]) + device.from_vec(vec![k as f32], [1])).collect();
+        for x in &large {
+            let error = simulation.block_on(x.wait_to_read()).expect("an await ends").unwrap_err();
+            assert!(error.is_out_of_memory(), "{error}");
+        }
+        assert_eq!(read(&simulation, &(device.ones([2]) + 1.0)).unwrap(), [2.0; 2]);
+    });
+}
+
+#[test]
 fn random_numbers_do_not_depend_on_the_order_of_streams() {
     let reference: Vec<Vec<f32>> = {
         let (device, simulation) = Device::simulated(SimOptions::new(0));

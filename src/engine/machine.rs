@@ -128,6 +128,7 @@ pub(crate) struct Machine {
     epochs: VecDeque<Epoch>,
     first_epoch: u64,
     in_flight: usize,
+    /// Wraps around, where the limit allows so many.
     in_flight_bytes: usize,
     /// Entries that became unblocked and are to be held or queued.
     unblocked: Vec<u32>,
@@ -238,11 +239,11 @@ impl Machine {
     }
 
     fn entry(&mut self, e: u32) -> &mut Entry {
-        self.entries[e as usize].as_mut().expect("an entry in the books")
+        self.entries[e as usize].as_mut().expect("a number is given up with its entry")
     }
 
     fn look_up(&self, e: u32) -> &Entry {
-        self.entries[e as usize].as_ref().expect("an entry in the books")
+        self.entries[e as usize].as_ref().expect("a number is given up with its entry")
     }
 
     fn is_live(&self, e: u32, generation: u32) -> bool {
@@ -451,10 +452,10 @@ impl Machine {
             stream.early.insert(step.at.point);
         }
         self.in_flight -= 1;
-        self.in_flight_bytes -= step.bytes;
+        self.in_flight_bytes = self.in_flight_bytes.wrapping_sub(step.bytes);
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
         let ended = step.entries.len();
-        let weight = step.nodes().map(|n| Pressure::weight(n.bytes())).sum();
+        let weight = step.nodes().map(|n| Pressure::weight(n.bytes())).fold(0, usize::wrapping_add);
         // First the counters: removing an entry may end a waitall, and who has waited looks at
         // them.
         self.port.pressure.finished_many(ended, weight);
@@ -503,11 +504,11 @@ impl Machine {
         }
         let open: Vec<u32> =
             (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
-        let (mut ops, mut weight) = (0, 0);
+        let (mut ops, mut weight) = (0, 0usize);
         for e in open {
             let node = self.entry(e).node.clone();
             ops += 1;
-            weight += Pressure::weight(node.bytes());
+            weight = weight.wrapping_add(Pressure::weight(node.bytes()));
             self.remove(e);
         }
         self.unblocked.clear();

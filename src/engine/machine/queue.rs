@@ -9,7 +9,7 @@ use crate::graph::node::Op;
 impl Machine {
     /// Longest time that this node may be held back: 2 % of its own estimated time.
     fn hold_ns(&self, e: u32) -> u64 {
-        let node = &self.entries[e as usize].as_ref().expect("an entry in the books").node;
+        let node = &self.entries[e as usize].as_ref().expect("a number is given up with its entry").node;
         if !node.op.is_elementwise() || matches!(node.op, Op::Fill(_)) {
             return 0;
         }

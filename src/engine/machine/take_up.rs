@@ -102,7 +102,7 @@ impl Machine {
             self.unblock(&outside);
         }
         self.in_flight += 1;
-        self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes);
+        self.in_flight_bytes = self.in_flight_bytes.wrapping_add(bytes);
         let counters = &self.port.counters;
         counters.in_flight.store(self.in_flight, Relaxed);
         counters.started.fetch_add(1, Relaxed);
