@@ -152,6 +152,11 @@ impl Launcher {
         inputs: &[u64],
         outputs: &[u64],
     ) -> Result<(), Trouble> {
+        if let Some(Launch { grid, .. }) = plan.launches.iter().find(|launch| !launch.fits()) {
+            return Err(Trouble::no_kernel(format_args!(
+                "a value that takes a grid of {grid:?} blocks or more"
+            )));
+        }
         let scratch = if plan.scratch > 0 { site.scratch(plan.scratch)? } else { 0 };
         for (Launch { grid, block, shared, args, .. }, &function) in plan.launches.iter().zip(functions) {
             let mut words = Words::default();

@@ -14,7 +14,7 @@
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, paged};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, grid, paged};
 use crate::dtype::DType;
 use smallvec::smallvec;
 
@@ -162,7 +162,7 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     args.extend([found, Arg::Struct(numbers), g.arg(true)]);
     plan.launches = smallvec![Launch {
         kernel: Kernel::Attention(key),
-        grid: [blocks as u32, parts as u32, if result == Result::Spans { spans as u32 } else { 1 }],
+        grid: grid(blocks, parts, if result == Result::Spans { spans } else { 1 }),
         block: [threads, 1, 1],
         shared: 0,
         args,

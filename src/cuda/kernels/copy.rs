@@ -5,7 +5,7 @@
 
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use smallvec::smallvec;
 
 /// Names a compiled copy; sizes are in bytes.
@@ -81,7 +81,7 @@ pub(crate) fn plan(size: usize, shape: &[usize], from: Operand<'_>, to: Operand<
         let kernel = Kernel::Copy(Key::Strided { size: (size * f) as u8, wide });
         plan.launches.push(Launch {
             kernel,
-            grid: [n.div_ceil(256) as u32, 1, 1],
+            grid: grid(n.div_ceil(256), 1, 1),
             block: [256, 1, 1],
             shared: 0,
             args,
@@ -110,7 +110,7 @@ fn transpose(size: usize, g: &Geometry, to_bytes: usize) -> Option<Launch> {
     }
     Some(Launch {
         kernel: Kernel::Copy(Key::Transpose { size: size as u8 }),
-        grid: [rows.div_ceil(32) as u32, tiles as u32, n as u32],
+        grid: grid(rows.div_ceil(32), tiles, n),
         block: [32, 8, 1],
         shared: 0,
         args: smallvec![
@@ -140,7 +140,7 @@ pub(crate) fn triangle(size: usize, shape: &[usize], from: Operand<'_>, k: i64, 
     let [.., rows, columns] = *shape else { return None };
     plan.launches.push(Launch {
         kernel: Kernel::Copy(Key::Triangle { size: size as u8, wide }),
-        grid: [n.div_ceil(256) as u32, 1, 1],
+        grid: grid(n.div_ceil(256), 1, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![

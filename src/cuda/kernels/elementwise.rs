@@ -10,7 +10,7 @@
 use super::generate::{Form, Names, immediates, inputs, statements, storage};
 use super::geometry::Geometry;
 use super::source::{KernelSource, Part};
-use super::{Arg, Kernel, Launch, Operand, Plan, Words};
+use super::{Arg, Kernel, Launch, Operand, Plan, Words, grid};
 use crate::dtype::DType;
 use crate::graph::program::Program;
 use std::fmt::Write;
@@ -122,7 +122,7 @@ pub(crate) fn plan(program: &Program, shape: &[usize], operands: &[Operand<'_>],
         }
         plan.launches.push(Launch {
             kernel: Kernel::Elementwise(key.clone()),
-            grid: [threads.div_ceil(THREADS) as u32, 1, 1],
+            grid: grid(threads.div_ceil(THREADS), 1, 1),
             block: [THREADS as u32, 1, 1],
             shared: 0,
             args,

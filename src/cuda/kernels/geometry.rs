@@ -33,7 +33,7 @@ impl Geometry {
                     .all(|(s, own)| s[d] == own[own.len() - 1].wrapping_mul(inner as isize))
             });
             if merges {
-                let inner = g.dims.last_mut().expect("a dimension to merge with");
+                let inner = g.dims.last_mut().expect("it merges with the one that it was compared with");
                 // Sizes beside a size of 0 may be any.
                 *inner = inner.saturating_mul(shape[d]);
             } else {

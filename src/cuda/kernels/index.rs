@@ -10,7 +10,7 @@ use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
 use super::sort::{Lists, by_digits};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
 use crate::op::ScatterMode;
 use crate::shape::contiguous_strides;
@@ -109,7 +109,7 @@ pub(crate) fn gather(
     let n = low.numel();
     plan.launches.push(Launch {
         kernel: Kernel::Index(Key::Gather { size: (element * f) as u8, index: index.dtype, wide }),
-        grid: [n.div_ceil(256) as u32, 1, 1],
+        grid: grid(n.div_ceil(256), 1, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![
@@ -179,7 +179,7 @@ pub(crate) fn scatter(
     let owners = (16_384 / lines).clamp(1, size.clamp(1, GRID_YZ_MAX));
     plan.launches.push(Launch {
         kernel: Kernel::Index(Key::Scatter { mode, dtype, index: index.dtype, wide }),
-        grid: [lines.div_ceil(256) as u32, owners as u32, 1],
+        grid: grid(lines.div_ceil(256), owners, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![
@@ -235,7 +235,7 @@ fn sorted(
         plan.scratch = plan.scratch.max(lists.end);
         let launch = |key, x: usize, args| Launch {
             kernel: Kernel::Index(key),
-            grid: [x as u32, count as u32, 1],
+            grid: grid(x, count, 1),
             block: [256, 1, 1],
             shared: 0,
             args,
@@ -289,7 +289,7 @@ pub(crate) fn one_hot(shape: &[usize], index: DType, strides: &[isize], classes:
     let wide = !g.fits_32() || n > i32::MAX as usize;
     plan.launches.push(Launch {
         kernel: Kernel::Index(Key::OneHot { index, wide }),
-        grid: [n.div_ceil(256) as u32, 1, 1],
+        grid: grid(n.div_ceil(256), 1, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![

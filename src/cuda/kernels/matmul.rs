@@ -7,7 +7,7 @@
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, grid};
 use crate::dtype::DType;
 use crate::shape::{Shape, Strides};
 use smallvec::smallvec;
@@ -80,7 +80,7 @@ pub(crate) fn plan(
         args.push(g.arg(true));
         plan.launches.push(Launch {
             kernel: Kernel::Matmul(Key { dtype, to }),
-            grid: [n.div_ceil(TILE) as u32, m.div_ceil(TILE) as u32, (batches - first).min(GRID_YZ_MAX) as u32],
+            grid: grid(n.div_ceil(TILE), m.div_ceil(TILE), (batches - first).min(GRID_YZ_MAX)),
             block: [256, 1, 1],
             shared: 0,
             args,

@@ -109,7 +109,7 @@ pub(crate) struct Words {
 impl Words {
     pub fn u32(&mut self, x: u32) {
         if self.half {
-            *self.words.last_mut().expect("half a word is there") |= (x as u64) << 32;
+            *self.words.last_mut().expect("what has half a word has that word") |= (x as u64) << 32;
         } else {
             self.words.push(x as u64);
         }
@@ -147,7 +147,23 @@ pub(crate) struct Plan {
     pub launches: SmallVec<[Launch; 1]>,
 }
 
-/// Most blocks in the y and z dimensions of a grid; in x there may be 2^31 - 1.
+impl Launch {
+    /// True where the driver takes so many blocks.
+    pub fn fits(&self) -> bool {
+        let [x, y, z] = self.grid.map(|n| n as usize);
+        x <= GRID_X_MAX && y <= GRID_YZ_MAX && z <= GRID_YZ_MAX
+    }
+}
+
+/// A grid of so many blocks. One that is too large stays so, whatever its numbers are cut to: it
+/// [does not fit](Launch::fits).
+pub(crate) fn grid(x: usize, y: usize, z: usize) -> [u32; 3] {
+    [x, y, z].map(|n| u32::try_from(n).unwrap_or(u32::MAX))
+}
+
+/// Most blocks in the x dimension of a grid.
+const GRID_X_MAX: usize = i32::MAX as usize;
+/// Most blocks in the y and z dimensions of a grid.
 pub(crate) const GRID_YZ_MAX: usize = 65_535;
 
 /// An input as a kernel is planned for it: strides over the iteration shape, in elements, and the
@@ -168,4 +184,39 @@ impl<'a> Operand<'a> {
 /// The largest power of two up to 16 that divides an address.
 pub(crate) fn align(ptr: u64) -> usize {
     1 << ptr.trailing_zeros().min(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::op::ReduceOp;
+
+    #[test]
+    fn more_rows_than_a_grid_has_blocks_do_not_fit() {
+        let fits = |rows: usize| {
+            let (shape, strides, dims) = ([rows, 2048], [2048, 1], [false, true]);
+            let x = Operand { strides: &strides, align: 16 };
+            let sum = reduce::identity(DType::F32);
+            let plans = [
+                reduce::plan(ReduceOp::Sum, &sum, &shape, &dims, &[x]),
+                sort::plan(DType::F32, &shape, 1, x, 2048, false),
+                softmax::plan(softmax::RowOp::LogSumExp, DType::F32, &shape, &dims, x, 16, 0.0),
+            ];
+            plans.map(|plan| plan.expect("few dimensions").launches.iter().all(Launch::fits))
+        };
+        assert_eq!(fits(1 << 30), [true; 3]);
+        for rows in [1 << 31, 1 << 32, (1 << 32) + 1, 1 << 40] {
+            assert_eq!(fits(rows), [false; 3], "{rows}");
+        }
+        assert_eq!(grid(1 << 32, 7, 1 << 40), [u32::MAX, 7, u32::MAX]);
+    }
+
+    #[test]
+    fn rows_of_nothing_are_counted_however_many_they_are() {
+        let (rows, sum) = (1usize << 33, reduce::identity(DType::F32));
+        let x = Operand { strides: &[1, 1], align: 16 };
+        let plan = reduce::plan(ReduceOp::Sum, &sum, &[rows, 0], &[false, true], &[x]);
+        assert!(plan.expect("few dimensions").launches[0].args.contains(&Arg::U64(rows as u64)));
+    }
 }

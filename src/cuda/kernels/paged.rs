@@ -2,7 +2,7 @@
 
 use super::generate::{computed, storage};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, grid};
 use crate::dtype::DType;
 use crate::shape::numel;
 use smallvec::smallvec;
@@ -52,13 +52,7 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     let mut args: smallvec::SmallVec<[Arg; 8]> = (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
     args.extend([Arg::Scratch(0), Arg::IndexError, Arg::Struct(numbers)]);
     let kernel = Kernel::Paged(key);
-    plan.launches.push(Launch {
-        kernel,
-        grid: [units as u32, spans as u32, 1],
-        block: [128, 1, 1],
-        shared: 0,
-        args,
-    });
+    plan.launches.push(Launch { kernel, grid: grid(units, spans, 1), block: [128, 1, 1], shared: 0, args });
     meet(&mut plan, dtype, units, spans, wide);
     Some(plan)
 }
@@ -71,7 +65,7 @@ pub(super) fn meet(plan: &mut Plan, dtype: DType, queries: usize, spans: usize, 
     let n = queries * wide;
     plan.launches.push(Launch {
         kernel: Kernel::Paged(Key::Meet { dtype }),
-        grid: [n.div_ceil(256) as u32, 1, 1],
+        grid: grid(n.div_ceil(256), 1, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![

@@ -6,7 +6,7 @@
 
 use super::generate::storage;
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, grid};
 use crate::dtype::DType;
 use crate::format::{Format, Packing, ROWS};
 use smallvec::smallvec;
@@ -30,9 +30,8 @@ pub(crate) enum Key {
     Embedding(Format, DType),
 }
 
-fn launch(key: Key, grid: [usize; 2], args: smallvec::SmallVec<[Arg; 8]>) -> Launch {
-    let grid = [grid[0] as u32, grid[1] as u32, 1];
-    Launch { kernel: Kernel::Quantized(key), grid, block: [256, 1, 1], shared: 0, args }
+fn launch(key: Key, [x, y]: [usize; 2], args: smallvec::SmallVec<[Arg; 8]>) -> Launch {
+    Launch { kernel: Kernel::Quantized(key), grid: grid(x, y, 1), block: [256, 1, 1], shared: 0, args }
 }
 
 const fn input(index: u8) -> Arg {

@@ -9,7 +9,7 @@
 use super::generate::{Form, Names, computed, immediates, inputs, statements, storage};
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, Kernel, Launch, Operand, Plan};
+use super::{Arg, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Program};
 use crate::op::ReduceOp;
@@ -148,7 +148,7 @@ pub(crate) fn plan(
     if rows == 0 {
         return Some(plan);
     }
-    let wide = len > 0 && !Geometry::new(shape, &strides).fits_32();
+    let wide = rows > i32::MAX as usize || len > 0 && !Geometry::new(shape, &strides).fits_32();
 
     // What decides the order: nothing here may look at strides, at alignment or, for floats, at
     // what is fused.
@@ -219,7 +219,7 @@ pub(crate) fn plan(
     let key = Key { op, dtype, stage, walk, lanes: lanes as u8, apart, wide };
     plan.launches.push(Launch {
         kernel: Kernel::Reduce(key),
-        grid: [row_blocks as u32, splits as u32, 1],
+        grid: grid(row_blocks, splits, 1),
         block,
         shared: 0,
         args,
@@ -239,7 +239,7 @@ pub(crate) fn plan(
         ];
         plan.launches.push(Launch {
             kernel: Kernel::Reduce(key),
-            grid: [rows.div_ceil(8) as u32, 1, 1],
+            grid: grid(rows.div_ceil(8), 1, 1),
             block: [32, 8, 1],
             shared: 0,
             args,

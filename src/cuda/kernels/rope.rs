@@ -3,7 +3,7 @@
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, Kernel, Launch, Plan};
+use super::{Arg, Kernel, Launch, Plan, grid};
 use crate::dtype::DType;
 use smallvec::smallvec;
 
@@ -37,7 +37,7 @@ pub(crate) fn plan(dtype: DType, shape: &[usize], strides: [&[isize]; 3], interl
     let [x, cosine, sine] = [0, 1, 2].map(|index| Arg::In { index, bytes: 0 });
     plan.launches.push(Launch {
         kernel: Kernel::Rope(Key(dtype)),
-        grid: [n.div_ceil(256) as u32, 1, 1],
+        grid: grid(n.div_ceil(256), 1, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![

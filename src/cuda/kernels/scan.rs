@@ -7,7 +7,7 @@
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
 use smallvec::smallvec;
 
@@ -71,15 +71,15 @@ pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Ope
     if (inner > 1 || n <= 64) && rows >= 256 {
         let mut args = smallvec![input, out];
         tail(&mut args);
-        push(Key::Columns(fold, dtype), [rows.div_ceil(256) as u32, 1, 1], args);
+        push(Key::Columns(fold, dtype), grid(rows.div_ceil(256), 1, 1), args);
         return Some(plan);
     }
-    let grid = [rows as u32, chunks as u32, 1];
+    let blocks = grid(rows, chunks, 1);
     if chunks > 1 {
         let mut args = smallvec![input.clone(), Arg::Scratch(0)];
         tail(&mut args);
-        push(Key::ChunkSums(fold, dtype), grid, args);
-        push(Key::Sums(fold, dtype), [rows as u32, 1, 1], smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)]);
+        push(Key::ChunkSums(fold, dtype), blocks, args);
+        push(Key::Sums(fold, dtype), grid(rows, 1, 1), smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)]);
     }
     let mut args = smallvec![input];
     if chunks > 1 {
@@ -87,7 +87,7 @@ pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Ope
     }
     args.push(out);
     tail(&mut args);
-    push(Key::Chunks(fold, dtype, chunks > 1), grid, args);
+    push(Key::Chunks(fold, dtype, chunks > 1), blocks, args);
     if chunks > 1 {
         plan.scratch = rows * chunks * carried(dtype).1;
     }

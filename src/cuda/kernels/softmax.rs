@@ -8,7 +8,7 @@
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, Kernel, Launch, Operand, Plan};
+use super::{Arg, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
 use smallvec::smallvec;
 
@@ -124,7 +124,7 @@ pub(crate) fn plan(
         false => team(n, if vector { most } else { 1 }, dtype.size()),
     };
     let block = team.block();
-    let grid = rows.div_ceil(if columns { block[0] } else { block[1] } as usize);
+    let blocks = rows.div_ceil(if columns { block[0] } else { block[1] } as usize);
     let mut args = smallvec![Arg::In { index: 0, bytes: 0 }];
     let extra = match op {
         RowOp::LayerNorm { weight, bias } => weight as u8 + bias as u8,
@@ -144,7 +144,7 @@ pub(crate) fn plan(
         args.push(Arg::F64(eps));
     }
     let kernel = Kernel::Softmax(Key { op, dtype, team });
-    plan.launches.push(Launch { kernel, grid: [grid as u32, 1, 1], block, shared: 0, args });
+    plan.launches.push(Launch { kernel, grid: grid(blocks, 1, 1), block, shared: 0, args });
     Some(plan)
 }
 

@@ -11,7 +11,7 @@
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
 use smallvec::{SmallVec, smallvec};
 
@@ -91,8 +91,8 @@ impl Lists {
 
 /// A launch over rows in y.
 fn launch(key: Key, x: usize, rows: usize, threads: u32, args: SmallVec<[Arg; 8]>) -> Launch {
-    let (kernel, grid) = (Kernel::Sort(key), [x as u32, rows as u32, 1]);
-    Launch { kernel, grid, block: [threads, 1, 1], shared: 0, args }
+    let kernel = Kernel::Sort(key);
+    Launch { kernel, grid: grid(x, rows, 1), block: [threads, 1, 1], shared: 0, args }
 }
 
 /// Sorts `rows` rows of `n` keys by their low `bits`, from the first of two lists to the one that is
@@ -167,7 +167,7 @@ pub(crate) fn plan(
         let [values, places] = outs;
         plan.launches.push(Launch {
             kernel: Kernel::Sort(Key::Row { dtype, tile: tile as u16 }),
-            grid: [rows as u32, 1, 1],
+            grid: grid(rows, 1, 1),
             block: [tile as u32 / 2, 1, 1],
             shared: 0,
             args: smallvec![input, values, places, n64, step, k64, inner64, down, g.arg(true)],

@@ -3,7 +3,7 @@
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
-use super::{Arg, Kernel, Launch, Plan};
+use super::{Arg, Kernel, Launch, Plan, grid};
 use crate::dtype::DType;
 use smallvec::smallvec;
 
@@ -26,7 +26,7 @@ pub(crate) fn plan(dtype: DType, shape: &[usize], strides: [&[isize]; 2]) -> Opt
     }
     plan.launches.push(Launch {
         kernel: Kernel::TopP(Key(dtype)),
-        grid: [g.numel() as u32, 1, 1],
+        grid: grid(g.numel(), 1, 1),
         block: [256, 1, 1],
         shared: 0,
         args: smallvec![

@@ -9,7 +9,7 @@
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX, divisor};
 use super::source::{KernelSource, Part};
-use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words};
+use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, grid};
 use crate::dtype::DType;
 use crate::window::Window;
 use smallvec::{SmallVec, smallvec};
@@ -112,7 +112,7 @@ fn launch(key: Key, n: usize, args: SmallVec<[Arg; 8]>) -> Plan {
     if n > 0 {
         plan.launches.push(Launch {
             kernel: Kernel::Window(key),
-            grid: [n.div_ceil(256) as u32, 1, 1],
+            grid: grid(n.div_ceil(256), 1, 1),
             block: [256, 1, 1],
             shared: 0,
             args,
