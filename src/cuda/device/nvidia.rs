@@ -42,8 +42,8 @@ impl Event {
         let mut milliseconds = 0.0;
         // SAFETY: as above, and the place can be written.
         let status = unsafe { driver::elapsed()?(&mut milliseconds, earlier.0, self.0) };
-        (status == sys::CUresult::CUDA_SUCCESS)
-            .then(|| Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+        let took = Duration::try_from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3);
+        took.ok().filter(|_| status == sys::CUresult::CUDA_SUCCESS)
     }
 
     /// Waits, asleep, until the event is reached. For threads that have nothing else to do.

@@ -100,11 +100,11 @@ impl Anchor {
     pub fn read(&mut self, timed: Timed, events: &Events) -> Option<(Instant, Instant)> {
         let Timed { begin, end, launched } = timed;
         let times = match (begin.since(self.event), end.since(begin)) {
-            (Some(before), Some(took)) => {
+            (Some(before), Some(took)) => self.at.checked_add(before).and_then(|began| {
                 // Where the clocks drift apart, the host's counts.
-                let began = (self.at + before).max(launched);
-                Some((began, began + took))
-            }
+                let began = began.max(launched);
+                Some((began, began.checked_add(took)?))
+            }),
             _ => None,
         };
         events.give_back(begin);
