@@ -139,9 +139,17 @@ impl Crew {
     /// Runs something whose kernels come in a row: helpers had better stay awake.
     pub fn in_a_row<R>(&self, run: impl FnOnce() -> R) -> R {
         self.rows.fetch_add(1, Ordering::Relaxed);
-        let made = run();
-        self.rows.fetch_sub(1, Ordering::Relaxed);
-        made
+        let _row = Row(self);
+        run()
+    }
+}
+
+/// While kernels come in a row; ends also where one panics.
+struct Row<'a>(&'a Crew);
+
+impl Drop for Row<'_> {
+    fn drop(&mut self) {
+        self.0.rows.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -219,6 +227,8 @@ mod tests {
         }
         let panic = catch_unwind(AssertUnwindSafe(|| crew.member(0).run(10, &|i| assert_ne!(i, 5))));
         assert!(panic.is_err());
+        let panic = catch_unwind(AssertUnwindSafe(|| crew.in_a_row(|| assert!(!crew.is_awake()))));
+        assert!(panic.is_err() && !crew.is_awake(), "a panic ends the row");
         stop.store(1, Ordering::Relaxed);
         helper.join().unwrap();
     }
