@@ -240,7 +240,9 @@ impl Exchange {
             return match (from.buffer().and_then(device), self.open()) {
                 (Some(other), Some((_, open))) => {
                     let there = other.heap.context().ok_or("the other device is closed")?;
-                    stream.bring((to.span(), open.context), (other.span(), there)).map_err(said)
+                    let offset = from.placed.as_ref().map_or(0, |p| p.offset) * dtype.size();
+                    let part = other.span().part(offset as u64, to.span().bytes());
+                    stream.bring((to.span(), open.context), (part, there)).map_err(said)
                 }
                 _ => stage(from, dtype, to, stream),
             };
