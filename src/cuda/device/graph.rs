@@ -307,7 +307,9 @@ impl Gear {
                 graph.made.insert(Made { heap: self.heap.clone(), replay, home: lane, arena })
             }
         };
-        let Made { replay: Some(replay), arena, home, .. } = made else { unreachable!("it lives") };
+        let Made { replay: Some(replay), arena, home, .. } = made else {
+            unreachable!("a graph has its replay until it is dropped")
+        };
         let (arena, memory) = (arena.clone(), arena.span());
 
         // With no memory of its own there is nothing that a replay on another lane could still be

@@ -37,7 +37,7 @@ impl<R, F: FnOnce() -> R> Levelled for Plain<F> {
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) fn within_avx512<R>(body: impl FnOnce() -> R) -> R {
-    assert_eq!(level(), Level::Avx512);
+    assert_eq!(level(), Level::Avx512, "what is run has been chosen by the level");
     // SAFETY: a `Level` is only made where the machine has it.
     #[cfg(target_arch = "x86_64")]
     unsafe {
@@ -51,7 +51,7 @@ pub(super) fn within_avx512<R>(body: impl FnOnce() -> R) -> R {
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) fn within_avx2<R>(body: impl FnOnce() -> R) -> R {
-    assert_eq!(level(), Level::Avx2);
+    assert_eq!(level(), Level::Avx2, "what is run has been chosen by the level");
     // SAFETY: as above.
     #[cfg(target_arch = "x86_64")]
     unsafe {

@@ -237,7 +237,8 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     /// failed values. Inputs on another device make all of them such.
     ///
     /// # Panics
-    /// Where the closure does.
+    /// Where the closure does; and where the caller's own [`Tensors`] do not put together again what they
+    /// gave.
     #[track_caller]
     pub fn call(&self, inputs: I) -> O {
         let at = Location::caller();

@@ -71,7 +71,7 @@ impl Packed {
     }
 
     fn panels<T: Stored>(&self) -> Panels<'_, T> {
-        assert_eq!(self.dtype, T::DTYPE);
+        assert_eq!(self.dtype, T::DTYPE, "panels are read as what was packed");
         let (k, n) = (self.k, self.n);
         let lines = n.div_ceil(LINE) * k;
         let lines = match self.memory.host() {
