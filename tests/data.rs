@@ -153,3 +153,26 @@ fn an_empty_data_set_has_no_batches() {
     let mut batches = Loader::new(0, |at, _| Ok(at.len())).epoch(0, &Device::cpu());
     assert!(block_on(batches.next()).is_none());
 }
+
+#[test]
+fn a_number_without_end_is_no_limit() {
+    let loader = Loader::new(10, |at, _| Ok(at[0])).prefetch(usize::MAX);
+    let all: Vec<_> = block_on(loader.epoch(0, &Device::cpu()).collect());
+    assert_eq!(all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    // Of more parts than there are examples the last has the last one.
+    let loader = Loader::new(6, |at, _| Ok(at.to_vec())).batch_size(6).part(usize::MAX, usize::MAX);
+    let all: Vec<_> = block_on(loader.epoch(0, &Device::cpu()).collect());
+    assert_eq!(all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), [[5]]);
+}
+
+#[test]
+fn a_data_set_whose_numbers_no_memory_holds_is_an_error_of_the_stream() {
+    for seed in [None, Some(1)] {
+        let loader = Loader::new(usize::MAX, |at, _| Ok(at[0]));
+        let loader = seed.map_or(loader.clone(), |seed| loader.shuffle(seed));
+        let mut batches = loader.epoch(0, &Device::cpu());
+        let error = block_on(batches.next()).unwrap().unwrap_err();
+        assert!(error.is_out_of_memory() && error.to_string().contains("tests/data.rs"), "{error}");
+        assert!(block_on(batches.next()).is_none());
+    }
+}

@@ -168,8 +168,18 @@ impl<B: Send + 'static> Loader<B> {
     /// order.sort();
     /// assert_eq!(order, [0, 1, 2, 3, 4]);
     /// ```
+    ///
+    /// # Panics
+    /// Where there is no memory for so many numbers.
     pub fn order(&self, epoch: u64) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.len).collect();
+        self.ordered(epoch).expect("memory for the numbers of all examples")
+    }
+
+    /// [`order`](Self::order); nothing where there is no memory for it.
+    fn ordered(&self, epoch: u64) -> Option<Vec<usize>> {
+        let mut order = Vec::new();
+        order.try_reserve_exact(self.len).ok()?;
+        order.extend(0..self.len);
         if let Some(seed) = self.seed {
             // Fisher and Yates; numbers by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
             let mut state = mix(seed).wrapping_add(mix(epoch ^ 0x9e37_79b9_7f4a_7c15));
@@ -179,18 +189,20 @@ impl<B: Send + 'static> Loader<B> {
                 order.swap(i, j as usize);
             }
         }
-        order
+        Some(order)
     }
 
     /// One pass over the data set. Its threads start now; what goes wrong in them is this line's
-    /// error.
+    /// error, as it is that there is no memory for the numbers of the examples.
     #[track_caller]
     pub fn epoch(&self, epoch: u64, device: &Device) -> Epoch<B> {
         let at = Location::caller();
+        let order = self.ordered(epoch);
+        let workers = if order.is_some() { self.workers.min(self.prefetch) } else { 0 };
         let shared = Arc::new(Shared {
             at,
             make: self.make.clone(),
-            order: self.order(epoch),
+            order: order.unwrap_or_default(),
             batch_size: self.batch_size,
             part: self.part,
             total: self.batches(),
@@ -199,7 +211,11 @@ impl<B: Send + 'static> Loader<B> {
             state: Mutex::new(State { next: 0, given: 0, made: BTreeMap::new(), waker: None, unwanted: false }),
             room: Condvar::new(),
         });
-        for worker in 0..self.workers.min(self.prefetch).min(shared.total) {
+        if workers == 0 {
+            let text = format!("no memory for the numbers of {} examples", self.len);
+            shared.fail(0, Error::new(ErrorKind::OutOfMemory, "Loader::epoch", text, at));
+        }
+        for worker in 0..workers.min(shared.total) {
             let own = shared.clone();
             let thread = std::thread::Builder::new().name(format!("futensor-data-{worker}"));
             if let Err(error) = thread.spawn(move || own.work()) {
@@ -256,7 +272,7 @@ impl<B> Shared<B> {
         loop {
             let batch = {
                 let mut state = self.lock();
-                while !state.unwanted && state.next < self.total && state.next >= state.given + self.prefetch {
+                while !state.unwanted && state.next < self.total && state.next - state.given >= self.prefetch {
                     state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
                 if state.unwanted || state.next >= self.total {
@@ -268,7 +284,8 @@ impl<B> Shared<B> {
             let start = batch * self.batch_size;
             let all = &self.order[start..self.order.len().min(start + self.batch_size)];
             let (part, of) = self.part;
-            let at = &all[all.len() * part / of..all.len() * (part + 1) / of];
+            let cut = |part: usize| (all.len() as u128 * part as u128 / of as u128) as usize;
+            let at = &all[cut(part)..cut(part + 1)];
             let made = caught(|| (self.make)(at, &self.device));
             let made = made.unwrap_or_else(|words| {
                 let text = format!("batch {batch} panicked: {words}");
