@@ -5,6 +5,7 @@ use super::handoff::{Handoff, handoff};
 use super::{AHEAD_BYTES, CHUNK};
 use crate::dtype::{DType, with_dtype};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::caught;
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -148,7 +149,10 @@ pub(crate) fn load<T: Loaded>(
     let (to, from) = handoff(ahead_bytes);
     let reading = Reading { shown: shown.clone(), at, to };
     let spawned = thread(move || {
-        if let Err(error) = read(&reading, &*wanted) {
+        // The choice of names is the user's, and may panic.
+        let done = caught(|| read(&reading, &*wanted))
+            .unwrap_or_else(|words| Err(reading.error(format!("the reading thread panicked: {words}"))));
+        if let Err(error) = done {
             reading.to.send_blocking(Message::Failed(error), 0);
         }
     });

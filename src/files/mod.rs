@@ -13,7 +13,7 @@ pub use load::{All, Load, LoadOptions, NextTensor, Progress};
 pub(crate) use load::{Loaded, error_at, off_thread};
 pub(crate) use load::{Part, Reading, load};
 pub use save::Save;
-pub(crate) use save::{Piece, save};
+pub(crate) use save::{Piece, known_failure, save};
 
 /// Most bytes that wait between a file and a device, one tensor apart.
 const AHEAD_BYTES: usize = 64 << 20;

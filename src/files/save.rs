@@ -44,6 +44,13 @@ pub(crate) enum Piece {
     Made(TensorFuture, Box<dyn FnOnce(Vec<u8>) -> Vec<u8> + Send>),
 }
 
+/// What is to be written where one of the values is known to have failed: that one, for its own
+/// error. Its sizes may be any, so no header is made of them.
+pub(crate) fn known_failure<'a>(values: impl IntoIterator<Item = &'a TensorFuture>) -> Option<Vec<Piece>> {
+    let failed = values.into_iter().find(|x| x.error().is_some())?;
+    Some(vec![Piece::Elements(failed.clone())])
+}
+
 /// What the writing thread is sent.
 enum Sent {
     Bytes(Vec<u8>),

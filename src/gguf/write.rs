@@ -36,6 +36,9 @@ pub fn save<K: Into<String>, N: Into<String>, W: Into<Weight>>(
 }
 
 fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Piece>, String> {
+    if let Some(failed) = files::known_failure(tensors.iter().map(|(_, weight)| weight.value())) {
+        return Ok(failed);
+    }
     let alignment = metadata.get(ALIGNMENT.0).map_or(Some(ALIGNMENT.1), Value::as_u64);
     let Some(alignment) = alignment.filter(|a| a.is_power_of_two() && *a <= ALIGNMENT_MAX) else {
         return Err(format!("an alignment of {:?}", metadata[ALIGNMENT.0]));
@@ -67,8 +70,12 @@ fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Pie
         dims.iter().rev().for_each(|&size| (size as u64).write(&mut head));
         code.write(&mut head);
         start.write(&mut head);
-        let end = start + bytes as u64;
-        start = end.next_multiple_of(alignment);
+        let end = start.checked_add(bytes as u64);
+        let next = end.and_then(|end| end.checked_next_multiple_of(alignment));
+        let Some((end, next)) = end.zip(next) else {
+            return Err("the tensors are more than any file holds".into());
+        };
+        start = next;
         body.push(match weight {
             Weight::Dense(x) => Piece::Elements(x),
             Weight::Quantized(w) => {

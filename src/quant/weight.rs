@@ -92,7 +92,7 @@ impl Weight {
     pub fn bytes(&self) -> usize {
         match self {
             Weight::Quantized(w) => w.bytes(),
-            Weight::Dense(w) => w.numel() * w.dtype().size(),
+            Weight::Dense(w) => w.node.meta.bytes(),
         }
     }
 

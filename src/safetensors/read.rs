@@ -119,7 +119,7 @@ impl Header<'_> {
         file.read_exact(&mut header).map_err(io)?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| self.refused(&e))?;
         let data = 8 + size;
-        let end = data + metadata.data_len() as u64;
+        let end = data.saturating_add(metadata.data_len() as u64);
         if end > length {
             return Err(self.error(format!("truncated: {length} bytes of {end}")));
         }

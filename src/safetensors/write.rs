@@ -26,11 +26,16 @@ pub fn save<N: Into<String>, T: AsRef<TensorFuture>>(
     let mut tensors: Vec<(String, TensorFuture)> =
         tensors.into_iter().map(|(name, x)| (name.into(), x.as_ref().clone())).collect();
     tensors.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then_with(|| a.cmp(b)));
-    let pieces = header(&tensors).map(|head| {
-        let elements = tensors.into_iter().map(|(_, x)| Piece::Elements(x));
-        std::iter::once(Piece::Bytes(head)).chain(elements).collect()
-    });
-    files::save(path.as_ref().to_path_buf(), pieces, Location::caller())
+    files::save(path.as_ref().to_path_buf(), pieces(tensors), Location::caller())
+}
+
+fn pieces(tensors: Vec<(String, TensorFuture)>) -> Result<Vec<Piece>, String> {
+    if let Some(failed) = files::known_failure(tensors.iter().map(|(_, x)| x)) {
+        return Ok(failed);
+    }
+    let head = header(&tensors)?;
+    let elements = tensors.into_iter().map(|(_, x)| Piece::Elements(x));
+    Ok(std::iter::once(Piece::Bytes(head)).chain(elements).collect())
 }
 
 /// The file's first bytes: the length of the header, and the header.
@@ -43,7 +48,7 @@ fn header(tensors: &[(String, TensorFuture)]) -> Result<Vec<u8>, String> {
     }
     let mut start = 0usize;
     for (name, x) in tensors {
-        let end = start + x.numel() * x.dtype().size();
+        let end = start.checked_add(x.node.meta.bytes()).ok_or("the tensors are more than any file holds")?;
         let info =
             TensorInfo { dtype: name_of(x.dtype()), shape: x.dims().to_vec(), data_offsets: (start, end) };
         infos.push((name.clone(), info));

@@ -111,6 +111,7 @@ async fn what_cannot_be_saved_says_so() {
     let (scratch, device) = (Scratch::new(), Device::cpu());
     let none = Vec::<(&str, Value)>::new;
     let x = || Weight::from(device.zeros([1]));
+    let large = Weight::from(device.zeros([1]).expand([1usize << 60]));
     let cases = [
         (save(&scratch.0, [("a", 1u8.into()), ("a", 2u8.into())], [("x", x())]), "a is given twice"),
         (save(&scratch.0, none(), [("x", x()), ("x", x())]), "two tensors are called x"),
@@ -120,6 +121,11 @@ async fn what_cannot_be_saved_says_so() {
         (
             save(&scratch.0, none(), [("x", Weight::from(device.ones([2]) + device.ones([3])))]),
             "cannot broadcast",
+        ),
+        (save(&scratch.0, none(), [("x", x()), ("y", device.zeros([usize::MAX]).into())]), "out of memory"),
+        (
+            save(&scratch.0, none(), ["w", "x", "y", "z"].map(|n| (n, large.clone()))),
+            "more than any file holds",
         ),
     ];
     for (save, wanted) in cases {
@@ -150,6 +156,21 @@ fn info(name: &str, dims: &[u64], code: u32, start: u64) -> Vec<u8> {
     out.extend(code.to_le_bytes());
     out.extend(start.to_le_bytes());
     out
+}
+
+#[tokio::test]
+async fn a_matrix_of_no_rows_that_no_memory_would_hold_is_refused() {
+    let bytes = file(3, 1, 0, &[&info("a", &[1 << 60, 0], 8, 0), &[0; 64]]);
+    let error = open_bytes(bytes).await.unwrap().load(&Device::cpu()).all().await.unwrap_err();
+    assert!(error.is_source() && error.message().contains("larger than any memory"), "{error}");
+}
+
+#[tokio::test]
+async fn a_choice_of_names_that_panics_is_an_error_of_the_stream() {
+    let options = LoadOptions::default().only(|name| panic!("no {name}"));
+    let file = open_bytes(REFERENCE).await.unwrap();
+    let error = file.load_with(&Device::cpu(), options).all().await.unwrap_err();
+    assert!(error.is_source() && error.message().contains("panicked: no "), "{error}");
 }
 
 #[test]

@@ -159,6 +159,14 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     let two = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#;
     let message = refused(&file(two, &[0; 6]));
     assert!(message.contains("tensor b overlaps another one"), "{message}");
+    // Their sum is all but more than a number holds.
+    let each = (1u64 << 61) - 1;
+    let tensor = |i: u64| {
+        let (from, to) = (i * each, (i + 1) * each);
+        format!(r#""{i}":{{"dtype":"U8","shape":[{each}],"data_offsets":[{from},{to}]}}"#)
+    };
+    let message = refused(&file(&format!("{{{}}}", (0..8).map(tensor).collect::<Vec<_>>().join(",")), &[]));
+    assert!(message.contains("truncated"), "{message}");
     let error = block_on(load("/nowhere/x.safetensors", &Device::cpu()).all()).unwrap_err();
     assert!(error.is_source() && error.message().contains("/nowhere/x.safetensors"), "{error}");
 }
@@ -225,6 +233,14 @@ async fn only_what_is_wanted_is_read() {
 }
 
 #[tokio::test]
+async fn a_choice_of_names_that_panics_is_an_error_of_the_stream() {
+    let options = LoadOptions::default().only(|name| if name == "n" { panic!("no {name}") } else { true });
+    let scratch = Scratch::with(&small());
+    let error = load_with(&scratch.0, &Device::cpu(), options).all().await.unwrap_err();
+    assert!(error.is_source() && error.message().ends_with("panicked: no n"), "{error}");
+}
+
+#[tokio::test]
 async fn a_dropped_stream_ends_in_the_middle_and_keeps_what_it_gave() {
     let (scratch, device) = (Scratch::new(), Device::cpu());
     let each = device.ones([1 << 16]);
@@ -257,6 +273,14 @@ async fn a_save_that_fails_or_is_dropped_leaves_the_old_file() {
     let wrong = device.ones([2]) + device.ones([3]);
     let error = save(&scratch.0, [("x", &wrong)]).await.unwrap_err();
     assert!(error.is_shape());
+    // Whatever its sizes.
+    let large = device.zeros([usize::MAX]);
+    for all in [vec![("x", &large)], vec![("x", &large), ("y", &large)]] {
+        assert!(save(&scratch.0, all).await.unwrap_err().same_root(&large.error().unwrap()));
+    }
+    let repeated = device.zeros([1]).expand([1usize << 60]);
+    let error = save(&scratch.0, (0..8).map(|i| (i.to_string(), &repeated))).await.unwrap_err();
+    assert!(error.message().contains("more than any file"), "{error}");
     // Fails only once it is computed.
     let late = device.ones([2, 2]).index_select(0, device.full([1], 9));
     assert!(save(&scratch.0, [("x", &late)]).await.unwrap_err().is_index());
