@@ -234,7 +234,7 @@ impl<R: Send + 'static> Queue<R> {
             // The end of one of them rings.
             return None;
         }
-        let (now, due) = (self.timer.now(), oldest.came + self.options.delay);
+        let (now, due) = (self.timer.now(), oldest.came.saturating_add(self.options.delay));
         let key = if state.closed || now >= due || self.options.eager && under_way == 0 {
             Some(oldest.key)
         } else {
@@ -264,10 +264,11 @@ impl<R: Send + 'static> Queue<R> {
         self.count(&mut state);
         self.begin(&mut state, batch.len());
         let waited = batch.iter().map(|item| now.saturating_sub(item.came));
-        let (total, worst) = waited.fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t + d, w.max(d)));
+        let (total, worst) =
+            waited.fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t.saturating_add(d), w.max(d)));
         let stats = &mut state.stats;
         stats.running += batch.len();
-        stats.queued_total += total;
+        stats.queued_total = stats.queued_total.saturating_add(total);
         stats.queued_worst = stats.queued_worst.max(worst);
         Some(batch)
     }
@@ -368,7 +369,7 @@ impl<R: Send + 'static> Desk for Queue<R> {
             End::Answered => {
                 stats.running -= 1;
                 stats.answered += 1;
-                stats.answer_total += took;
+                stats.answer_total = stats.answer_total.saturating_add(took);
                 stats.answer_worst = stats.answer_worst.max(took);
             }
         }

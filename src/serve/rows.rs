@@ -1,10 +1,13 @@
 //! `rows`: a batch's result, a value a request.
 
+use crate::error::{Error, ErrorKind};
+use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
+use std::panic::Location;
 
 /// The rows of a batch's result: one value for each index of the first dimension, without it.
-/// Nothing for a value without dimensions, or the value itself where it has failed, so that its
-/// error is not lost.
+/// Nothing for a value without dimensions. One failed value where the batch is known to have failed,
+/// whatever its sizes, and where there is no memory for so many values.
 ///
 /// ```
 /// let batch = futensor::Device::cpu().ones([3, 5]);
@@ -14,10 +17,15 @@ use crate::tensor::future::TensorFuture;
 #[track_caller]
 pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
     let n = batch.dims().first().copied().unwrap_or(0);
-    if n == 0 && batch.error().is_some() {
+    if batch.error().is_some() {
         return vec![batch.clone()];
     }
-    let mut rows = Vec::with_capacity(n);
+    let mut rows = Vec::new();
+    if rows.try_reserve_exact(n).is_err() {
+        let at = build::seen(Location::caller());
+        let error = Error::new(ErrorKind::OutOfMemory, "rows", format!("no memory for {n} values"), at);
+        return vec![build::failed(batch.port(), batch.node.meta.clone(), error, at)];
+    }
     for i in 0..n {
         // Not in a closure: the caller's line would be this one.
         rows.push(batch.i(i));

@@ -426,3 +426,43 @@ fn a_stuck_batch_is_left_behind_by_its_deadline() {
     assert!(counter.runs() < 8, "{} of 12", counter.runs());
     assert_eq!(batcher.stats().left_running, 1);
 }
+
+#[test]
+fn a_delay_without_end_waits_for_a_full_batch_or_for_the_end_of_time() {
+    let hand = by_hand(BatchOptions::default().batch_max(2).delay(Duration::MAX));
+    hand.timer.advance(MS);
+    let first = hand.batcher.submit(1.0);
+    hand.timer.advance(Duration::from_secs(1 << 40));
+    assert_eq!(hand.sizes(), [0; 0]);
+    let second = hand.batcher.submit(2.0);
+    assert_eq!(hand.sizes(), [2]);
+    let third = hand.batcher.submit(3.0);
+    hand.timer.advance(Duration::MAX);
+    assert_eq!(hand.sizes(), [2, 1]);
+    assert_eq!([first, second, third].map(|answer| hand.value(answer)), [2.0, 4.0, 6.0]);
+    // The process's own timer has no such end.
+    let device = Device::cpu();
+    let options = BatchOptions::default().batch_max(2).delay(Duration::MAX);
+    let batcher = Batcher::new(options, doubling(&device, &Sizes::default()));
+    let answers = [batcher.submit(1.0), batcher.submit(2.0)];
+    assert!(answers.into_iter().all(|answer| block_on(answer).is_ok()));
+}
+
+#[test]
+fn rows_that_no_memory_holds_are_one_failed_value_and_requests_are_told_why() {
+    let device = Device::cpu();
+    let large = device.zeros([usize::MAX, 2]);
+    let all = rows(&large);
+    assert!(all.len() == 1 && all[0].error().unwrap().same_root(&large.error().unwrap()));
+    let all = rows(&device.zeros([1 << 40]));
+    assert!(all.len() == 1 && all[0].error().unwrap().is_out_of_memory());
+    for sizes in [[usize::MAX, 2], [1 << 40, 1]] {
+        let device = device.clone();
+        let batcher =
+            Batcher::new(BatchOptions::default().batch_max(2), move |_: &[u32]| rows(&device.zeros(sizes)));
+        for answer in [batcher.submit(1), batcher.submit(2)] {
+            let error = block_on(answer).unwrap_err();
+            assert!(error.is_out_of_memory() && error.op() != "batcher", "{error}");
+        }
+    }
+}
