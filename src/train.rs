@@ -205,11 +205,14 @@ impl Trainer {
             (own.to_device(home), part.rows)
         });
         if batch.parts.len() == 1 {
-            return losses.next().map(|(loss, _)| loss).expect("a batch has a part");
+            return losses
+                .next()
+                .map(|(loss, _)| loss)
+                .expect("a trainer has a device, and a batch a part for each");
         }
         let share = |rows: usize| rows as f64 / batch.rows as f64;
         let weighted = losses.map(|(loss, rows)| loss * share(rows));
-        weighted.reduce(|a, b| a + b).expect("a batch has a part")
+        weighted.reduce(|a, b| a + b).expect("a trainer has a device, and a batch a part for each")
     }
 
     /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the
@@ -272,7 +275,7 @@ impl Trainer {
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let at = Location::caller();
-        let rows = batches.iter().map(SplitBatch::rows).sum();
+        let rows = batches.iter().map(SplitBatch::rows).fold(0, usize::saturating_add);
         let (mut gradients, mut mean, mut failed, mut whole) = (Vec::new(), None, None, None);
         for batch in batches {
             let loss = self.loss(model, batch, &loss);
@@ -286,7 +289,7 @@ impl Trainer {
                 mean = Some(mean.take().map_or_else(|| own.clone(), |mean: TensorFuture| mean + &own));
             });
         }
-        let mut mean = mean.expect("a step is over a batch at least");
+        let mut mean = mean.expect("a step is over one batch at least, as its docs say");
         let sums = optimizer.sums_over_ranks();
         called_from(at, || {
             // As a step alone would fail; other ranks are told by the loss.

@@ -4,6 +4,7 @@
 use futensor::custom::{Refusal, custom_fn};
 use futensor::nn::{self, Module, Parameter};
 use futensor::optim::{self, Optimizer};
+use futensor::ranks;
 use futensor::train::Trainer;
 use futensor::{
     AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, TensorFuture, grad, grad_with,
@@ -751,4 +752,28 @@ fn a_step_writes_over_what_it_replaces_and_keeps_no_second_model() {
         let peak = device.stats().bytes_peak.div_ceil(N * 4);
         assert!(peak <= most, "{name}: {peak} times a parameter's memory");
     }
+}
+
+#[tokio::test]
+async fn gradients_that_failed_fail_a_step_of_shares_whatever_their_sizes() {
+    let device = Device::cpu();
+    let own = || [1, 2].map(|n| nn::Parameter::new(device.ones([n]))).to_vec();
+    let large = device.zeros([usize::MAX]);
+    for gradients in [[Some(large.clone()), Some(large.clone())], [Some(device.ones([1])), Some(large.clone())]]
+    {
+        let mut shares = optim::Sharded::new(own(), &ranks::Group::alone(), |own| optim::Sgd::new(own, 0.1));
+        let error = shares.step_some(&gradients).await.unwrap_err();
+        assert!(error.same_root(&large.error().unwrap()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn batches_that_failed_fail_a_step_over_them_whatever_their_sizes() {
+    let device = Device::cpu();
+    let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
+    let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
+    let large = device.zeros([usize::MAX, 3]);
+    let batches = [trainer.prepare_batch(&[&large]), trainer.prepare_batch(&[&large])];
+    let loss = trainer.step_over(&net, &mut sgd, &batches, |part| net.forward(&part[0]).square().mean_all());
+    assert!(loss.await.unwrap_err().same_root(&large.error().unwrap()));
 }

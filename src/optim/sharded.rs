@@ -78,7 +78,7 @@ fn rows(x: &TensorFuture, group: &Group) -> TensorFuture {
     let (n, len) = (group.size(), x.numel());
     let each = len.div_ceil(n);
     let flat = x.stop_gradient().reshape([len]);
-    let padding = n * each - len;
+    let padding = (n - len % n) % n;
     let flat = match padding {
         0 => flat,
         _ => cat(&[&flat, &x.device().zeros_dtype([padding], x.dtype())], 0),
@@ -98,11 +98,13 @@ fn together(
 ) -> Vec<TensorFuture> {
     let all: Vec<&TensorFuture> = values.iter().collect();
     let made = of(&if let [one] = all[..] { one.clone() } else { cat(&all, 1) });
-    let mut start = 0;
+    let mut start = 0usize;
     let each = values.iter().enumerate().map(|(i, value)| {
-        let columns = value.dims()[1];
-        start += columns;
-        back(i, made.narrow(1, start - columns, columns))
+        // A value that failed may have any sizes.
+        let columns = value.dims().get(1).copied().unwrap_or(0);
+        let first = start;
+        start = first.saturating_add(columns);
+        back(i, made.narrow(1, first, columns))
     });
     each.collect()
 }

@@ -27,13 +27,13 @@ pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Opti
 pub(crate) fn buckets(values: &[Option<TensorFuture>]) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     let mut bucket: Vec<usize> = Vec::new();
-    let bytes = |i: usize| values[i].as_ref().map_or(0, |x| x.numel() * x.dtype().size());
+    let bytes = |i: usize| values[i].as_ref().map_or(0, |x| x.node.meta.bytes());
     let alike = |i: usize, j: usize| match (&values[i], &values[j]) {
         (Some(a), Some(b)) => a.dtype() == b.dtype() && a.device() == b.device(),
         _ => false,
     };
     for i in (0..values.len()).rev().filter(|&i| values[i].is_some()) {
-        let full = bucket.iter().map(|&j| bytes(j)).sum::<usize>() + bytes(i) > BUCKET_BYTES;
+        let full = bucket.iter().map(|&j| bytes(j)).fold(bytes(i), usize::saturating_add) > BUCKET_BYTES;
         if bucket.first().is_some_and(|&first| full || !alike(first, i)) {
             all.push(std::mem::take(&mut bucket));
         }
@@ -55,9 +55,9 @@ fn reduce(bucket: &[usize], out: &mut [Option<TensorFuture>], group: &Group) {
             cat(&flat, 0).all_reduce(group, Combine::Sum)
         }
     };
-    let mut start = 0;
+    let mut start = 0usize;
     for (&i, x) in bucket.iter().zip(&values) {
         out[i] = Some(sum.narrow(0, start, x.numel()).reshape(x.dims()));
-        start += x.numel();
+        start = start.saturating_add(x.numel());
     }
 }
