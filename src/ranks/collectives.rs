@@ -116,7 +116,7 @@ impl TensorFuture {
     fn all_gather_at(&self, group: &Group, at: At) -> TensorFuture {
         collective("all_gather", self, group, at, |x| {
             let mut dims: SmallVec<[usize; 8]> = SmallVec::from_slice(x.dims());
-            dims[0] *= group.size();
+            dims[0] = dims[0].saturating_mul(group.size());
             Ok((What::AllGather, dims[..].into(), Gives::Result, Some(Rule::AllGather)))
         })
     }

@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::engine::exchange::{Key, What};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::caught;
 use crate::tensor::build::At;
 use crate::tensor::creation::Arrival;
 use crate::tensor::device::Device;
@@ -173,7 +174,12 @@ impl Group {
         driver.serves(Arc::downgrade(&asks));
         let keeps = world.clone();
         let thread = std::thread::Builder::new().name("futensor-ranks".into());
-        thread.spawn(move || keep(keeps, plan, heard)).map_err(|error| error.to_string())?;
+        let run = move || {
+            if let Err(words) = caught(|| keep(keeps.clone(), plan, heard)) {
+                keeps.fails(&words);
+            }
+        };
+        thread.spawn(run).map_err(|error| error.to_string())?;
         Ok((world, slot))
     }
 

@@ -61,7 +61,7 @@ options! { Options;
 }
 
 impl Options {
-    /// Which member this process is, and of how many.
+    /// Which member this process is, and of how many: 1024 at most.
     pub fn member(mut self, rank: usize, size: usize) -> Options {
         self.member = Some((rank, size));
         self
@@ -89,6 +89,11 @@ impl Options {
         self
     }
 }
+
+/// What is longer is no limit either: so much can be added to any time.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// Rank 0 says in one message where all others listen, and addresses may be long.
+const MEMBERS_MAX: usize = 1024;
 
 /// Where members meet.
 #[derive(Clone, Debug)]
@@ -127,6 +132,9 @@ impl Options {
         if rank >= size {
             return Err(format!("rank {rank} of {size} members: ranks count from 0"));
         }
+        if size > MEMBERS_MAX {
+            return Err(format!("{size} members: a group has {MEMBERS_MAX} at most"));
+        }
         if size == 1 {
             return Ok(None);
         }
@@ -158,6 +166,7 @@ impl Options {
         };
         let Options { silence, deadline, arrival, compares, .. } = *self;
         let home = self.device.clone().filter(|device| !device.port.in_memory);
+        let [silence, deadline, arrival] = [silence, deadline, arrival].map(|d| d.min(NEVER));
         let rules = Rules { silence, deadline, arrival, compares };
         Ok(Some(Plan { rank, size, meeting, rules, home }))
     }
@@ -176,6 +185,8 @@ mod tests {
         assert!(error.contains("MASTER_ADDR"), "{error}");
         let error = Options::default().member(2, 2).plan(none).unwrap_err();
         assert_eq!(error, "rank 2 of 2 members: ranks count from 0");
+        let error = Options::default().member(0, usize::MAX).plan(none).unwrap_err();
+        assert!(error.contains("1024 at most"), "{error}");
         let error = Options::default().member(0, 2).address("127.0.0.1:1").plan(none).unwrap_err();
         assert!(error.contains("FUTENSOR_SECRET"), "{error}");
         let vars = |name: &str| match name {
@@ -190,5 +201,16 @@ mod tests {
         assert!(matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:29500"));
         let plan = Options::default().member(0, 2).address("127.0.0.1:7").plan(vars).unwrap().unwrap();
         assert!(matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:7"));
+    }
+
+    #[test]
+    fn a_time_without_end_can_be_added_to_any_other() {
+        let vars = |name: &str| (name == "FUTENSOR_SECRET").then(|| "s".to_string());
+        let options = Options::default().member(0, 2).address("127.0.0.1:7").arrival(Duration::MAX);
+        let rules = options.silence(Duration::MAX).deadline(Duration::MAX).plan(vars).unwrap().unwrap().rules;
+        for time in [rules.silence, rules.deadline, rules.arrival] {
+            assert!(std::time::Instant::now().checked_add(time).is_some());
+            assert!(NEVER.checked_add(time).is_some());
+        }
     }
 }

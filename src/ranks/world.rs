@@ -35,7 +35,7 @@ pub(crate) struct World {
     /// Who was turned away while this rank joined.
     notes: Mutex<Vec<String>>,
     left: AtomicBool,
-    /// It never came to be.
+    /// It never came to be, or its thread is gone.
     failed: AtomicBool,
 }
 
@@ -96,6 +96,16 @@ impl World {
             }
         }
         told
+    }
+
+    /// The thread of the links has panicked: of the others nothing is heard any more.
+    pub fn fails(&self, words: &str) {
+        // First, since the end of the process waits for that.
+        self.failed.store(true, SeqCst);
+        self.driver.loses();
+        contained(|| {
+            self.act(|machine, _| machine.part(format!("its thread for the links panicked: {words}")))
+        });
     }
 
     /// An await of what the machine gives a ticket for.

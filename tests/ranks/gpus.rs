@@ -27,6 +27,7 @@ pub fn scenes() -> Vec<Scene> {
         all("gpus::views_constants_and_nothing_at_all_can_be_sent", 2, values::layouts),
         all("gpus::calls_that_differ_are_an_error_on_every_rank", 2, values::differ),
         all("gpus::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on", 3, values::operand),
+        all("gpus::times_and_sizes_without_end_have_an_end", 2, values::without_end),
         all("gpus::values_of_the_host_go_there_and_back", 2, host),
         all("gpus::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it", 2, losses::absent),
         losing("gpus::a_rank_killed_before_its_call_is_named_and_the_rest_goes_on", losses::before),

@@ -2,6 +2,7 @@
 
 use super::stage::{Scene, Stage, block_on, settle};
 use futensor::ranks::Combine::{Max, Min, Product, Sum};
+use futensor::ranks::Group;
 use futensor::{CpuOptions, DType, Device, grad};
 
 pub fn scenes() -> Vec<Scene> {
@@ -17,6 +18,7 @@ pub fn scenes() -> Vec<Scene> {
         Scene::of("values::calls_that_differ_are_an_error_on_every_rank", 2, differ),
         Scene::of("values::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on", 3, operand),
         Scene::of("values::an_executor_is_not_blocked_while_much_is_reduced", 2, heartbeat),
+        Scene::of("values::times_and_sizes_without_end_have_an_end", 2, without_end),
     ]
 }
 
@@ -236,6 +238,22 @@ pub fn operand(stage: Stage) {
     assert!(block_on(group.barrier()).is_err());
     let group = block_on(group.shrink()).expect("a whole group");
     assert_eq!(block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).unwrap(), 3.0);
+}
+
+pub fn without_end(stage: Stage) {
+    let most = std::time::Duration::MAX;
+    let options = stage.options().arrival(most).silence(most).deadline(most).compares(true);
+    let group = block_on(Group::join(options)).expect("a group");
+    let device = stage.device();
+    for _ in 0..2 {
+        assert_eq!(block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"), 2.0);
+    }
+    let part = block_on(group.split(0)).expect("a group of both");
+    block_on(part.barrier()).expect("both are here");
+    let error = block_on(&device.zeros([1usize << 63, 0]).all_gather(&group)).unwrap_err();
+    assert!(error.is_out_of_memory() && error.op() == "zeros", "{error}");
+    let group = block_on(group.shrink()).expect("both are left");
+    block_on(group.barrier()).expect("both are here");
 }
 
 pub fn heartbeat(stage: Stage) {

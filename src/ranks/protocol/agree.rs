@@ -77,7 +77,7 @@ impl Machine {
     /// Nothing comes of the group any more.
     pub fn split(&mut self, id: GroupId, color: u64, now: Duration) -> Result<Ticket, Fault> {
         let ticket = self.ticket();
-        let group = self.groups.get_mut(&id).expect("a group that was given out");
+        let group = self.groups.get_mut(&id).expect("a group is kept while somebody holds it");
         if let Some(fault) = &group.broken {
             return Err(fault.clone());
         }
@@ -119,7 +119,8 @@ impl Machine {
             self.actions.push(Action::End(ticket, Err(fault.clone())));
             return ticket;
         }
-        let shrinking = &mut self.groups.get_mut(&id).expect("a group that was given out").shrinking;
+        let shrinking =
+            &mut self.groups.get_mut(&id).expect("a group is kept while somebody holds it").shrinking;
         match &mut shrinking.asked {
             Some((tickets, _)) => {
                 tickets.push(ticket);
@@ -162,7 +163,7 @@ impl Machine {
     fn say_shrink(&mut self, id: GroupId) {
         let lost = self.out_of(id);
         let me = self.me;
-        let shrinking = &mut self.groups.get_mut(&id).expect("a known group").shrinking;
+        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking;
         shrinking.said.insert(me, lost.clone());
         let settled = shrinking.settled.clone();
         let others = self.still_in(id).into_iter().filter(|&r| r != me).collect();
@@ -177,7 +178,15 @@ impl Machine {
         lost: Vec<(usize, bool)>,
         settled: Option<Vec<usize>>,
     ) {
-        let shrinking = &mut self.groups.get_mut(&id).expect("a known group").shrinking;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let is_part = |ranks: &Vec<usize>| {
+            ranks.is_sorted_by(|a, b| a < b) && ranks.iter().all(|r| group.members.contains(r))
+        };
+        if !settled.as_ref().is_none_or(is_part) {
+            // What no member says counts for nothing.
+            return;
+        }
+        let shrinking = &mut group.shrinking;
         shrinking.said.insert(from, lost);
         if shrinking.settled.is_none() && settled.is_some() {
             shrinking.settled = settled;
@@ -206,10 +215,10 @@ impl Machine {
                 let text = format!("{} of {all} are left, and the others may go on elsewhere", still.len());
                 return self.end_shrink(id, Fault { kind: FaultKind::Lost, rank: Some(self.me), text });
             }
-            self.groups.get_mut(&id).expect("it is there").shrinking.settled = Some(still);
+            self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking.settled = Some(still);
             return self.say_shrink(id);
         }
-        let shrinking = &mut self.groups.get_mut(&id).expect("it is there").shrinking;
+        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking;
         let (Some((tickets, _)), Some(members)) = (&mut shrinking.asked, shrinking.settled.clone()) else {
             return;
         };
@@ -249,7 +258,7 @@ impl Machine {
             let absent: Vec<usize> = (self.still_in(id).into_iter())
                 .filter(|r| *r != self.me && !group.shrinking.said.contains_key(r))
                 .collect();
-            let shrinking = &mut self.groups.get_mut(&id).expect("it is there").shrinking;
+            let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking;
             if let Some((_, since)) = &mut shrinking.asked {
                 // Whoever has said anything is there, and will say the same as all in the end.
                 *since = now;

@@ -81,7 +81,7 @@ impl Machine {
     pub fn call(&mut self, id: GroupId, lane: Lane, text: String) -> Result<Ticket, Fault> {
         let compares = self.rules.compares;
         let ticket = self.ticket();
-        let group = self.groups.get_mut(&id).expect("a group that was given out");
+        let group = self.groups.get_mut(&id).expect("a group is kept while somebody holds it");
         if let Some(fault) = &group.broken {
             return Err(fault.clone());
         }
@@ -150,7 +150,7 @@ impl Machine {
         let Some(call) = self.find(id, ticket) else { return };
         match result {
             Ok(()) => {
-                let calls = &mut self.groups.get_mut(&id).expect("it was found").calls.open;
+                let calls = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").calls.open;
                 calls.retain(|call| call.ticket != ticket);
                 self.actions.push(Action::End(ticket, Ok(Ended::Done)));
             }
@@ -177,11 +177,10 @@ impl Machine {
     /// A member has made a call.
     pub(super) fn called(&mut self, id: GroupId, from: usize, lane: u8, seq: u64, text: String) {
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
-        if lane > 2 {
-            return;
-        }
+        // What no member says counts for nothing.
+        let Some(made) = seq.checked_add(1).filter(|_| lane <= 2) else { return };
         let heard = &mut group.calls.heard.entry(from).or_default()[lane as usize];
-        *heard = (*heard).max(seq + 1);
+        *heard = (*heard).max(made);
         group.calls.texts.entry((from, lane)).or_default().push_back((seq, text));
         self.compare(id);
     }
@@ -225,7 +224,7 @@ impl Machine {
             call.agreed = true;
             let (lane, seq) = (call.lane, call.seq);
             let ranks = self.involved(id, lane);
-            let texts = &mut self.groups.get_mut(&id).expect("a known group").calls.texts;
+            let texts = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").calls.texts;
             for rank in ranks {
                 if let Some(texts) = texts.get_mut(&(rank, lane_there(lane) as u8)) {
                     texts.retain(|(number, _)| *number != seq);

@@ -312,7 +312,11 @@ impl Machine {
     /// The others have given this rank up: it was silent for too long, and is to go on alone
     /// nowhere. Whoever still hears it, and not them, would wait for its word for ever.
     fn expel(&mut self, by: usize, why: &str) {
-        let text = format!("rank {by} has given it up: {why}");
+        self.part(format!("rank {by} has given it up: {why}"));
+    }
+
+    /// This rank goes on with nobody: every await of it ends, and the others give it up.
+    pub fn part(&mut self, text: String) {
         let fault = Fault { kind: FaultKind::Lost, rank: Some(self.me), text: text.clone() };
         if self.expelled.is_none() {
             let others = self.others().filter(|&r| !self.is_out(r)).collect();

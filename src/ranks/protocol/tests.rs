@@ -112,3 +112,37 @@ fn the_end_of_a_link_counts_as_the_end_of_a_process_unless_it_was_closed() {
         assert_eq!(ends.expect("it ends").is_ok(), part_goes_on, "closed: {closed}");
     }
 }
+
+#[test]
+fn what_no_member_says_counts_for_nothing() {
+    let mut all = three(RULES);
+    let call = Message::Called { group: WORLD, lane: 0, seq: u64::MAX, text: "sum".into() };
+    all[0].heard(1, call, Duration::ZERO);
+    let own = all[0].shrink(WORLD, Duration::ZERO);
+    for settled in [vec![0, 99], vec![1, 0, 2], vec![0, 0]] {
+        let message = Message::Shrink { group: WORLD, lost: Vec::new(), settled: Some(settled) };
+        all[0].heard(1, message, Duration::ZERO);
+    }
+    // Whoever says what makes sense is heard still.
+    let tickets = [own, all[1].shrink(WORLD, Duration::ZERO), all[2].shrink(WORLD, Duration::ZERO)];
+    for (ticket, actions) in tickets.into_iter().zip(settled(&mut all)) {
+        let ends = |action: &Action| matches!(action, Action::End(of, Ok(Ended::Group(..))) if *of == ticket);
+        assert!(actions.iter().any(ends), "{actions:?}");
+    }
+}
+
+#[test]
+fn who_parts_ends_all_that_it_waits_for_and_the_others_give_it_up() {
+    let mut all = three(RULES);
+    let call = all[1].call(WORLD, Lane::All, "sum".into()).expect("a whole group");
+    let split = all[1].split(WORLD, 0, Duration::ZERO).expect("a whole group");
+    let shrink = all[1].shrink(WORLD, Duration::ZERO);
+    all[1].part("its thread is gone".into());
+    let actions = settled(&mut all);
+    for ticket in [call, split, shrink] {
+        let ends = |action: &Action| matches!(action, Action::End(of, Err(Fault { rank: Some(1), .. })) if *of == ticket);
+        assert!(actions[1].iter().any(ends), "{ticket}");
+    }
+    assert!(all[1].call(WORLD, Lane::All, "sum".into()).is_err());
+    assert!([0, 2].into_iter().all(|rank| all[rank].fault(WORLD).is_some_and(|fault| fault.rank == Some(1))));
+}
