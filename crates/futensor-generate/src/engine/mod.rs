@@ -232,7 +232,7 @@ impl Engine {
     /// One that [is busy](Error::is_busy) where [as many](Options::waiting) wait as may.
     pub fn try_generate(&self, request: Request) -> Result<Tokens> {
         let job = self.job(&request)?;
-        let most = self.0.options.waiting + self.0.limits.slots;
+        let most = self.0.options.waiting.saturating_add(self.0.limits.slots);
         if self.0.shared.open.load(Acquire) >= most {
             return Err(Error::busy(format!("{most} requests are there already")));
         }

@@ -86,7 +86,7 @@ impl Config {
         let base = base.unwrap_or(10_000.0);
         let scaling =
             if json["rope_scaling"].is_object() { &json["rope_scaling"] } else { &json["rope_parameters"] };
-        let config = Config {
+        let mut config = Config {
             width,
             layers: size("num_hidden_layers")?,
             heads,
@@ -95,9 +95,11 @@ impl Config {
             feed_forward: size("intermediate_size")?,
             context: size("max_position_embeddings")?,
             epsilon: json["rms_norm_eps"].as_f64().ok_or_else(|| missing("rms_norm_eps"))?,
-            rope: Rope { base, scaling: scaling_of(scaling, base, head)?, neighbours: false },
+            rope: Rope { base, scaling: Scaling::None, neighbours: false },
         };
+        // Before anything is made that is as large as a size says.
         config.check()?;
+        config.rope.scaling = scaling_of(scaling, base, head)?;
         Ok(config)
     }
 
@@ -209,11 +211,14 @@ mod tests {
             ("hidden_size", json!(null), "no hidden_size"),
             ("num_key_value_heads", json!(3), "4 heads cannot share 3"),
             ("head_dim", json!(7), "7 elements"),
+            ("head_dim", json!(1u64 << 60), "sizes"),
             ("num_hidden_layers", json!(0), "sizes"),
             ("rope_scaling", json!({ "rope_type": "yarn" }), "\"yarn\""),
             ("attention_bias", json!(true), "attention_bias"),
         ] {
             let mut json = llama();
+            json["rope_scaling"] = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192 });
             json[key] = value;
             let error = Config::from_json(&json).unwrap_err();
             assert!(error.is_model() && error.to_string().contains(says), "{error}");

@@ -86,7 +86,7 @@ impl Llama {
             let h = x.rms_norm(&layer.attention_norm, config.epsilon);
             let heads = |x: &TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
             let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
-                unreachable!("three weights")
+                unreachable!("a product for each of three weights")
             };
             let turn = |x: &TensorFuture| heads(x).rope(&rows.cosine, &rows.sine, config.rope.neighbours);
             let (query, key) = (turn(query), turn(key));
@@ -94,7 +94,9 @@ impl Llama {
             let seen = query.paged_attention(keys.i(l), values.i(l), &rows.tables, &rows.lengths, ());
             x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
             let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
-            let [gate, up] = &layer.gate_up.linear(&h)[..] else { unreachable!("two weights") };
+            let [gate, up] = &layer.gate_up.linear(&h)[..] else {
+                unreachable!("a product for each of two weights")
+            };
             x = &x + layer.down.linear(gate.silu() * up);
         }
         (x, State { keys, values, last })

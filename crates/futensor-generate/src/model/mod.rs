@@ -131,8 +131,10 @@ impl Llama {
             let text = format!("{} bytes for keys and values, and a page has {bytes}", options.pages_bytes);
             return Err(Error::request(text));
         }
-        let beside = options.chunk_beside.max(1);
-        let rows = options.chunk.max(slots + beside);
+        // Nor are more rows than all slots have tokens.
+        let tokens = slots * context;
+        let beside = options.chunk_beside.clamp(1, tokens);
+        let rows = options.chunk.min(tokens).max(slots + beside);
         Ok(Limits { slots, rows, rows_beside: beside, pages, page, context: context.min(self.config.context) })
     }
 }

@@ -374,3 +374,14 @@ fn a_model_whose_parts_do_not_fit_is_refused() {
     };
     assert_eq!(wrong(&few), "a tokenizer of 264 tokens for a model of 200");
 }
+
+#[test]
+fn numbers_without_end_are_no_limit() {
+    let most = usize::MAX;
+    let options =
+        Options { chunk: most, chunk_beside: most, waiting: most, buffer: most, ..Options::default() };
+    let engine = engine(None, Options { slots: 2, pages_bytes: most, ..options });
+    let streams: Vec<_> =
+        (0..70).map(|_| engine.try_generate(Request::new(vec![1; 20]).tokens_max(2)).unwrap()).collect();
+    assert!(streams.into_iter().all(|stream| !all(stream).is_empty()));
+}

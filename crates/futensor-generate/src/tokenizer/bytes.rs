@@ -1,6 +1,10 @@
 //! What bytes each token stands for.
 
+use crate::error::{Error, Result};
 use tokenizers::{DecoderWrapper, Tokenizer};
+
+/// Numbers of tokens are less: room is made up to the largest.
+const TOKENS_MAX: usize = 1 << 24;
 
 /// The byte that a character of GPT-2's alphabet stands for: printable ones stand for themselves,
 /// the others for what is shifted to U+0100 and on, in order (`bytes_to_unicode` of GPT-2's encoder).
@@ -46,11 +50,17 @@ fn bytes_of(word: &str, spelling: Spelling) -> Box<[u8]> {
 }
 
 /// Of all tokens in their order: their bytes, and whether they only mark something.
-pub fn of_all(tokenizer: &Tokenizer) -> (Vec<Box<[u8]>>, Vec<bool>) {
+///
+/// # Errors
+/// Where a number is larger than any model's vocabulary.
+pub fn of_all(tokenizer: &Tokenizer) -> Result<(Vec<Box<[u8]>>, Vec<bool>)> {
     let spelling = spelling(tokenizer.get_decoder());
     let added = tokenizer.get_added_tokens_decoder();
     let vocabulary = tokenizer.get_vocab(true);
     let count = vocabulary.values().max().map_or(0, |&last| last as usize + 1);
+    if count > TOKENS_MAX {
+        return Err(Error::model(format!("a token has the number {}, of {TOKENS_MAX} at most", count - 1)));
+    }
     let (mut bytes, mut marks) = (vec![Box::default(); count], vec![false; count]);
     for (word, token) in vocabulary {
         (bytes[token as usize], marks[token as usize]) = match added.get(&token) {
@@ -59,5 +69,5 @@ pub fn of_all(tokenizer: &Tokenizer) -> (Vec<Box<[u8]>>, Vec<bool>) {
             None => (bytes_of(&word, spelling), false),
         };
     }
-    (bytes, marks)
+    Ok((bytes, marks))
 }

@@ -56,12 +56,17 @@ impl Tokenizer {
         let begins = begin.is_some_and(|begin| {
             inner.encode_fast("", true).is_ok_and(|encoding| encoding.get_ids().first() == Some(&begin))
         });
-        Ok(Tokenizer::new(inner, begin, begins, end.into_iter().collect()))
+        Tokenizer::new(inner, begin, begins, end.into_iter().collect())
     }
 
-    fn new(inner: tokenizers::Tokenizer, begin: Option<u32>, begins: bool, ends: Vec<u32>) -> Tokenizer {
-        let (bytes, marks) = bytes::of_all(&inner);
-        Tokenizer { inner, bytes, marks, begin, begins, ends }
+    fn new(
+        inner: tokenizers::Tokenizer,
+        begin: Option<u32>,
+        begins: bool,
+        ends: Vec<u32>,
+    ) -> Result<Tokenizer> {
+        let (bytes, marks) = bytes::of_all(&inner)?;
+        Ok(Tokenizer { inner, bytes, marks, begin, begins, ends })
     }
 
     /// The tokens of a text. Names of special tokens in it become those tokens. With `begins`, the

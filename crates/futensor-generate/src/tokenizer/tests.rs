@@ -48,3 +48,12 @@ fn a_tokenizer_json_says_the_same() {
     assert!(Tokenizer::from_json(b"{}", None, None).unwrap_err().is_model());
     assert!(Tokenizer::from_json(json.as_bytes(), Some("no"), None).unwrap_err().is_model());
 }
+
+#[test]
+fn a_token_with_a_number_beyond_any_vocabulary_is_refused() {
+    let json = vocabulary().tokenizer().unwrap().to_json();
+    let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    json["model"]["vocab"]["12"] = serde_json::json!(u32::MAX);
+    let error = Tokenizer::from_json(json.to_string().as_bytes(), None, None).unwrap_err();
+    assert!(error.is_model() && error.to_string().contains("4294967295"), "{error}");
+}

@@ -124,6 +124,6 @@ impl Vocabulary {
         };
         inner.add_special_tokens(&of_type(CONTROL));
         inner.add_tokens(&of_type(OF_THE_USER));
-        Ok(Tokenizer::new(inner, self.begin, self.begins, self.ends))
+        Tokenizer::new(inner, self.begin, self.begins, self.ends)
     }
 }
