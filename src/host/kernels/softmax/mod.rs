@@ -16,7 +16,7 @@ use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
 use super::simd::Simd;
-use super::stream::{self, LINE, STREAM_FROM, prefetch};
+use super::stream::{self, LINE, STREAM_FROM, prefetch_second};
 use crate::dtype::DType;
 use crate::view::{Parallel, View, ViewMut};
 use std::cell::RefCell;
@@ -298,7 +298,7 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
             if !ahead.is_null() {
                 let mut line = ahead.wrapping_add(first + at).cast::<u8>();
                 while line < ahead.wrapping_add(first + end).cast() {
-                    prefetch(line);
+                    prefetch_second(line);
                     line = line.wrapping_add(LINE);
                 }
             }
