@@ -97,7 +97,8 @@ impl Lane {
         self.sky().is_reaped = false;
     }
 
-    /// Sees to it that somebody waits for the events that are there: by `another`, where all reapers are away.
+    /// Sees to it that somebody waits for the events that are there: by `another`, where all
+    /// reapers are away.
     ///
     /// # Errors
     /// Those of `another`, where there is no reaper at all.

@@ -189,8 +189,8 @@ impl Shared {
         self.wake_apart(woken);
     }
 
-    /// Has those woken who were put off, by a thread that nobody waits for: a waker is a user's, and may ask for
-    /// what only the one that calls this can do.
+    /// Has those woken who were put off, by a thread that nobody waits for: a waker is a user's,
+    /// and may ask for what only the one that calls this can do.
     fn wake_apart(&self, woken: Woken) {
         let wakers = woken.end();
         match self.heap.open() {

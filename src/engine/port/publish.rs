@@ -24,12 +24,14 @@ pub(crate) enum By<'a> {
 }
 
 impl Port {
-    /// Publishes a small step of so many ops; `publish` is told whether nobody else can reach the value. The step is counted as started
-    /// before, so that who has awaited it finds it in the counters; and off the queue after, so that where nothing is queued every value is
-    /// there and every error noted.
+    /// Publishes a small step of so many ops; `publish` is told whether nobody else can reach the
+    /// value. The step is counted as started before, so that who has awaited it finds it in the
+    /// counters; and off the queue after, so that where nothing is queued every value is there and
+    /// every error noted.
     ///
-    /// Returns what `publish` was told. A poll then sees to those who [wait for less to be queued](Pressure::wake_if_below): after a `fence`
-    /// where the last step that it has run was not alone.
+    /// Returns what `publish` was told. A poll then sees to those who [wait for less to be
+    /// queued](Pressure::wake_if_below): after a `fence` where the last step that it has run was
+    /// not alone.
     #[inline]
     pub fn publish_small(
         &'static self,
@@ -53,8 +55,8 @@ impl Port {
             }
             By::Poll(Some(node)) if self.is_alone(node) => {
                 self.polls.add(INLINE, 1);
-                // Nobody can see that its value is not there yet; but once it has left the intake, a `waitall` would end
-                // without it in the counters.
+                // Nobody can see that its value is not there yet; but once it has left the intake,
+                // a `waitall` would end without it in the counters.
                 self.pressure.count_off_early(ops, weight);
                 // SAFETY: it is alone.
                 let taken = unsafe { self.take_back(node) };
@@ -81,8 +83,8 @@ impl Port {
         }
     }
 
-    /// Completes a claimed node, as [`finish`](Self::finish); a failure was [counted](Self::count_failure), since its op may be
-    /// off the queue.
+    /// Completes a claimed node, as [`finish`](Self::finish); a failure was
+    /// [counted](Self::count_failure), since its op may be off the queue.
     pub fn end_claimed(&self, claim: Claim<'_>, result: Result<Value, Error>) {
         // SAFETY: the claim is the right to write.
         unsafe { self.write(claim.node(), result) }

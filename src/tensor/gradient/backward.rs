@@ -103,8 +103,8 @@ impl Backward<'_> {
 
     /// Gives the gradient of operand `i`; the closure runs only where somebody asks for it. What
     /// was broadcast is summed up and the type is matched, so a rule may give the gradient in the
-    /// result's shape; one whose shape does not fit is a failed gradient. An operand that is given none has gradient zero; what is given twice is
-    /// added.
+    /// result's shape; one whose shape does not fit is a failed gradient. An operand that is given
+    /// none has gradient zero; what is given twice is added.
     pub fn give(&mut self, i: usize, gradient: impl FnOnce(&Self) -> TensorFuture) {
         if self.wanted[i] {
             let gradient = gradient(self);

@@ -144,7 +144,8 @@ impl<T: Stored> Panels<'_, T> {
                 };
                 panel.run();
                 if is_last && !T::IS_WIDE {
-                    // Sums of halves are rounded once, from a block of f32: the kernel knows no element types.
+                    // Sums of halves are rounded once, from a block of f32: the kernel knows no
+                    // element types.
                     vectorize!(|| for row in 0..rows.high {
                         for c in 0..wide {
                             // SAFETY: the panel's own columns of its rows, whose sums the kernel has written.
@@ -211,15 +212,15 @@ impl<T: Stored> Panel<'_, T> {
         self.block::<Avx2, 2>();
     }
 
-    // Guards are `const` so that what cannot be is not compiled either, and `group` and `steps` are loops, not calls with
-    // closures: their copies are a tenth of the crate's code.
+    // Guards are `const` so that what cannot be is not compiled either, and `group` and `steps` are
+    // loops, not calls with closures: their copies are a tenth of the crate's code.
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
         let lines = self.wide.div_ceil(LINE);
         let registers = lines * LINE / L::WIDTH;
         let row_groups = self.high.div_ceil(ROWS_MAX) * CUTS;
-        // How often k is walked along, to fetch the next panel's lines evenly: all in the first third they came too many at
-        // once for a Xeon to keep in flight (n = 4096: 390 and 365 ms).
+        // How often k is walked along, to fetch the next panel's lines evenly: all in the first
+        // third they came too many at once for a Xeon to keep in flight (n = 4096: 390 and 365 ms).
         match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
             (1, _) if const { L::WIDTH == LINE } => self.groups::<L, CUTS, 1, 1, 4>(),
             (1, _) => self.groups::<L, CUTS, 1, 2, 4>(),
@@ -268,8 +269,9 @@ impl<T: Stored> Panel<'_, T> {
     ) {
         let rows = self.rows.at(row as isize * self.step).cast_const();
         for first in (0..self.wide).step_by(REGS * L::WIDTH) {
-            // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie within the rows, the
-            // panel, the sums, which the first block of k has written, and the results.
+            // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie
+            // within the rows, the panel, the sums, which the first block of k has written, and the
+            // results.
             unsafe {
                 let (mut aside, mut out) = ([std::ptr::null_mut(); M], [std::ptr::null_mut(); M]);
                 for r in 0..M {
@@ -331,9 +333,9 @@ unsafe fn fetch_results<L: Lanes, const M: usize, const REGS: usize>(rows: [*mut
     }
 }
 
-/// `STEPS` steps along k: `M` rows by some registers of a panel, whose lines of one step are `LINES`.
-/// So many of [`UNROLLED`] fetch `ahead` lines of what comes next, until all are: a few at once, since a look at each step
-/// has [16, 384] by [384, 1536] take 149 us, not 107.
+/// `STEPS` steps along k: `M` rows by some registers of a panel, whose lines of one step are
+/// `LINES`. So many of [`UNROLLED`] fetch `ahead` lines of what comes next, until all are: a few at
+/// once, since a look at each step has [16, 384] by [384, 1536] take 149 us, not 107.
 ///
 /// # Safety
 /// As for the functions of `L`; the rows and the panel go on for so many steps.
