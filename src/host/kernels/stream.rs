@@ -42,7 +42,7 @@ impl Ahead {
     /// Begins a tile: what is asked for in its steps are the elements from `position` on.
     #[inline]
     pub fn begin(&mut self, position: usize) {
-        for row in &mut self.rows {
+        for row in self.rows.iter_mut() {
             row.next = row.ptr.wrapping_add(position * row.size);
         }
     }
@@ -50,7 +50,7 @@ impl Ahead {
     /// Asks for one step's share.
     #[inline]
     pub fn step(&mut self) {
-        for row in &mut self.rows {
+        for row in self.rows.iter_mut() {
             for line in 0..row.share {
                 prefetch(row.next.wrapping_add(LINE * line));
             }
@@ -59,7 +59,7 @@ impl Ahead {
     }
 
     fn advance(&mut self) {
-        for row in &mut self.rows {
+        for row in self.rows.iter_mut() {
             row.next = row.next.wrapping_add(LINE * row.share);
         }
     }
@@ -120,8 +120,9 @@ multiversion! { fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize, ahe
 /// Copies whole lines to memory that is aligned to them. Only [`copy`] calls it, with its promise.
 #[inline(always)]
 fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) {
+    let rows = ahead.rows.as_slice();
     for i in 0..lines {
-        for row in &ahead.rows {
+        for row in rows {
             if i < row.share {
                 prefetch(row.next.wrapping_add(LINE * i));
             }
