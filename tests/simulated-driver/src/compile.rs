@@ -45,6 +45,11 @@ const FLAGS: [&str; 11] = [
 /// Beside these, where races in shared memory are looked for: an access is a call of the shim's.
 const WATCHED_FLAGS: [&str; 2] = ["-fsanitize=thread", "--param=tsan-distinguish-volatile=1"];
 
+/// How it is linked, and with what: the linker takes three quarters of its time for C++'s own library, of which
+/// nothing is used (24 and 6 ms, of 146 a kernel).
+const LINKED: [&str; 3] = ["-shared", "-nostdlib", "-Wl,-Bsymbolic"];
+const LIBRARIES: [&str; 2] = ["-lm", "-lc"];
+
 /// Of what `scan` does to a source: what was compiled before a change of it is not found again.
 const SCANNED: &str = "2";
 
@@ -193,17 +198,19 @@ impl Program {
         if !watched {
             compile
                 .args(FLAGS)
-                .args(["-shared", "-Wl,-Bsymbolic", "-x", "c++"])
+                .args(LINKED)
+                .args(["-x", "c++"])
                 .arg(text)
                 .arg("-o")
-                .arg(object);
+                .arg(object)
+                .args(LIBRARIES);
             return run(compile).map(drop);
         }
         // Linked apart: the linker would be given the runtime that the shim stands for.
         let part = object.with_extension("o");
         compile.args(FLAGS).args(WATCHED_FLAGS).args(["-c", "-x", "c++"]).arg(text).arg("-o").arg(&part);
         let mut link = Command::new(compiler());
-        link.args(["-shared", "-Wl,-Bsymbolic"]).arg(&part).arg("-o").arg(object);
+        link.args(LINKED).arg(&part).arg("-o").arg(object).args(LIBRARIES);
         let done = run(compile).and_then(|_| run(link)).map(drop);
         let _ = std::fs::remove_file(&part);
         done
