@@ -2,9 +2,9 @@
 //! warm.
 //!
 //! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
-//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class, the last freed is
-//! the first used, and blocks of 2 MiB and more ask for huge pages. Called by whoever starts a step
-//! or drops a value; never waits. Does not know what the bytes mean.
+//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class; the last that a thread
+//! freed is the first that it uses, since its core still has it; and blocks of 2 MiB and more ask for huge
+//! pages. Called by whoever starts a step or drops a value; never waits. Does not know what the bytes mean.
 
 #![allow(unsafe_code)]
 
@@ -25,6 +25,40 @@ const HUGE: usize = 2 << 20;
 const CLASSES: usize = 4 * (usize::BITS as usize - 12);
 /// Least that the cache may keep, whatever was live before.
 const KEEP_MIN: usize = 64 << 20;
+/// Shelves of freed blocks, one for a thread as a rule.
+const SHELVES: usize = 8;
+
+/// Addresses of freed blocks by size class; empty until one is freed.
+#[derive(Default)]
+#[repr(align(128))] // Threads at two of them share no cache line, nor a pair that is fetched together.
+struct Shelf(Mutex<Vec<Vec<usize>>>);
+
+thread_local! {
+    /// The number of this thread's shelf.
+    static OWN: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Relaxed) % SHELVES
+    };
+}
+
+/// This thread's shelf; of one that is ending, the first.
+fn own() -> usize {
+    OWN.try_with(|own| *own).unwrap_or(0)
+}
+
+impl Shelf {
+    fn put(&self, class: usize, address: usize) {
+        let mut lists = lock(&self.0);
+        if lists.is_empty() {
+            lists.resize(CLASSES, Vec::new());
+        }
+        lists[class].push(address);
+    }
+
+    fn take(&self, class: usize) -> Option<usize> {
+        lock(&self.0).get_mut(class)?.pop()
+    }
+}
 
 pub(crate) struct Memory {
     live: AtomicUsize,
@@ -37,7 +71,7 @@ pub(crate) struct Memory {
     asked: AtomicU64,
     /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
     refuse_in: AtomicUsize,
-    free: Mutex<Vec<Vec<usize>>>,
+    free: [Shelf; SHELVES],
     /// What kernels keep beside values: it goes where memory is needed.
     kept: Mutex<Vec<Weak<Kept>>>,
 }
@@ -110,7 +144,7 @@ impl Memory {
             asked: AtomicU64::new(0),
             limit,
             refuse_in: AtomicUsize::new(0),
-            free: Mutex::new(vec![Vec::new(); CLASSES]),
+            free: Default::default(),
             kept: Mutex::new(Vec::new()),
         })
     }
@@ -196,12 +230,9 @@ impl Memory {
         if !count(size) {
             return None;
         }
-        let cached = if index < CLASSES { lock(&self.free)[index].pop() } else { None };
+        let cached = if index < CLASSES { self.take_freed(index, size) } else { None };
         let ptr = match cached {
-            Some(address) => {
-                self.cached.fetch_sub(size, Relaxed);
-                address as *mut u8
-            }
+            Some(address) => address as *mut u8,
             None => {
                 if index < usize::MAX {
                     self.asked();
@@ -227,6 +258,16 @@ impl Memory {
         Some(Arc::new(Block::new(ptr, size, index, self.clone())))
     }
 
+    /// A freed block of a class: this thread's, or else another's.
+    fn take_freed(&self, class: usize, size: usize) -> Option<usize> {
+        let own = own();
+        // None is in any: nobody's shelf is looked at.
+        let all = if self.cached.load(Relaxed) < size { 0 } else { SHELVES };
+        let address = (0..all).find_map(|i| self.free[(own + i) % SHELVES].take(class))?;
+        self.cached.fetch_sub(size, Relaxed);
+        Some(address)
+    }
+
     /// Makes the `n`th allocation from now fail (1 is the next).
     pub fn refuse(&self, n: usize) {
         self.refuse_in.store(n, Relaxed);
@@ -236,13 +277,15 @@ impl Memory {
     /// many bytes that was.
     pub fn trim(&self) -> usize {
         self.let_go_of_kept(false);
-        let lists = std::mem::replace(&mut *lock(&self.free), vec![Vec::new(); CLASSES]);
         let mut given = 0;
-        for (index, list) in lists.into_iter().enumerate() {
-            let size = ((4 + index % 4) << (index / 4 + 12)) / 4;
-            for address in list {
-                given += size;
-                release(address as *mut u8, size);
+        for shelf in &self.free {
+            let lists = std::mem::take(&mut *lock(&shelf.0));
+            for (index, list) in lists.into_iter().enumerate() {
+                let size = ((4 + index % 4) << (index / 4 + 12)) / 4;
+                for address in list {
+                    given += size;
+                    release(address as *mut u8, size);
+                }
             }
         }
         self.cached.fetch_sub(given, Relaxed);
@@ -351,7 +394,7 @@ impl Drop for Block {
         let keep = memory.peak.load(Relaxed).max(KEEP_MIN);
         if self.class < CLASSES && memory.cached.load(Relaxed) + self.size <= keep {
             memory.cached.fetch_add(self.size, Relaxed);
-            lock(&memory.free)[self.class].push(self.ptr as usize);
+            memory.free[own()].put(self.class, self.ptr as usize);
         } else {
             release(self.ptr, self.size);
         }
@@ -457,6 +500,19 @@ mod tests {
         assert!(cached <= peak, "{cached} bytes kept, {peak} at the peak");
         assert_eq!(memory.trim(), cached);
         assert_eq!(memory.bytes().cached, 0);
+    }
+
+    #[test]
+    fn a_thread_uses_what_it_freed_itself_and_else_what_another_did() {
+        let memory = Memory::new(usize::MAX);
+        let [a, b] = [(); 2].map(|()| memory.alloc(10_000).unwrap());
+        let [own, other] = [a.host(), b.host()].map(|at| at.map(|at| at as usize));
+        drop(a);
+        std::thread::scope(|scope| scope.spawn(|| drop(b)).join().unwrap());
+        let [first, second] = [(); 2].map(|()| memory.alloc(10_000).unwrap());
+        assert_eq!([&first, &second].map(|block| block.host().map(|at| at as usize)), [own, other]);
+        assert_eq!(memory.bytes().cached, 0);
+        assert_eq!(memory.bytes().asked, 2);
     }
 
     #[test]

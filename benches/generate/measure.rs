@@ -1,7 +1,7 @@
 //! One turn of `benches/generate/run`: a model's speed and greedy tokens, as one line of JSON.
 //!
 //! ```text
-//! cargo run --release -p futensor-generate --example measure -- MODEL.gguf [speed|tokens|one] [NICE]
+//! cargo run --profile bench -p futensor-generate --example measure -- MODEL.gguf [speed|tokens|one] [NICE]
 //! ```
 
 use futensor::{CpuOptions, Device, block_on};

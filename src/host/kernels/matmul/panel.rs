@@ -212,8 +212,9 @@ impl<T: Stored> Panel<'_, T> {
         self.block::<Avx2, 2>();
     }
 
-    // Guards are `const` so that what cannot be is not compiled either, and `group` and `steps` are
-    // loops, not calls with closures: their copies are a tenth of the crate's code.
+    // Guards are `const` so that what cannot be is not compiled either, and `steps` is loops, not calls
+    // with closures: their copies are a tenth of the crate's code. (`group` with loops in their place
+    // took 3.25 ms for [4096, 384] by [384, 384] instead of 3.15.)
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
         let lines = self.wide.div_ceil(LINE);
@@ -273,14 +274,12 @@ impl<T: Stored> Panel<'_, T> {
             // within the rows, the panel, the sums, which the first block of k has written, and the
             // results.
             unsafe {
-                let (mut aside, mut out) = ([std::ptr::null_mut(); M], [std::ptr::null_mut(); M]);
-                for r in 0..M {
-                    aside[r] = self.sums.at(((row + r) * SUMS + first) as isize);
-                }
-                if let Some((to, step)) = &self.out {
-                    for r in 0..M {
-                        out[r] = to.at(((row + r) * step + first) as isize);
-                    }
+                let aside: [*mut f32; M] =
+                    std::array::from_fn(|r| self.sums.at(((row + r) * SUMS + first) as isize));
+                let out: Option<[*mut f32; M]> = self
+                    .out
+                    .map(|(out, step)| std::array::from_fn(|r| out.at(((row + r) * step + first) as isize)));
+                if let Some(out) = out {
                     fetch_results::<L, M, REGS>(out);
                 }
                 let mut acc = [[L::splat(0.0); REGS]; M];
@@ -301,13 +300,13 @@ impl<T: Stored> Panel<'_, T> {
                 }
                 let there = (self.wide - first).min(REGS * L::WIDTH);
                 let is_whole = there == REGS * L::WIDTH;
-                let to = if self.out.is_some() && is_whole { out } else { aside };
+                let to = out.filter(|_| is_whole).unwrap_or(aside);
                 for r in 0..M {
                     for c in 0..REGS {
                         L::store(to[r].add(c * L::WIDTH), acc[r][c]);
                     }
                 }
-                if self.out.is_some() && !is_whole {
+                if let Some(out) = out.filter(|_| !is_whole) {
                     for r in 0..M {
                         std::ptr::copy_nonoverlapping(aside[r], out[r], there);
                     }
