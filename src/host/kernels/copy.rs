@@ -32,6 +32,7 @@ pub(crate) fn copy(src: View<'_>, dst: &ViewMut<'_>, par: &dyn Parallel) {
 }
 
 /// Fills `dst` with elements of `src` in the order of its rows, from the one with this number on.
+#[allow(dead_code)] // For devices with memory of their own.
 pub(crate) fn copy_part(src: View<'_>, mut first: usize, dst: &ViewMut<'_>) {
     let (dtype, size, mut left, mut to) = (dst.dtype, src.dtype.size(), dst.numel(), dst.ptr);
     let (&[_, ref inner @ ..], &[step, ref steps @ ..]) = (src.shape, src.strides) else {
