@@ -8,9 +8,12 @@
 
 #![allow(unsafe_code)]
 
+mod freed;
+
 use crate::dtype::Element;
 use crate::graph::value::{Buffer, Keep, Kept};
 use crate::sync::{Mutex, lock};
+use freed::Freed;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
@@ -25,41 +28,6 @@ const HUGE: usize = 2 << 20;
 const CLASSES: usize = 4 * (usize::BITS as usize - 12);
 /// Least that the cache may keep, whatever was live before.
 const KEEP_MIN: usize = 64 << 20;
-/// Shelves of freed blocks, one for a thread as a rule.
-const SHELVES: usize = 8;
-
-/// Addresses of freed blocks by size class; empty until one is freed.
-#[derive(Default)]
-#[repr(align(128))] // Threads at two of them share no cache line, nor a pair that is fetched together.
-struct Shelf(Mutex<Vec<Vec<usize>>>);
-
-thread_local! {
-    /// The number of this thread's shelf.
-    static OWN: usize = {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        THREADS.fetch_add(1, Relaxed) % SHELVES
-    };
-}
-
-/// This thread's shelf; of one that is ending, the first.
-fn own() -> usize {
-    OWN.try_with(|own| *own).unwrap_or(0)
-}
-
-impl Shelf {
-    fn put(&self, class: usize, address: usize) {
-        let mut lists = lock(&self.0);
-        if lists.is_empty() {
-            lists.resize(CLASSES, Vec::new());
-        }
-        lists[class].push(address);
-    }
-
-    fn take(&self, class: usize) -> Option<usize> {
-        lock(&self.0).get_mut(class)?.pop()
-    }
-}
-
 pub(crate) struct Memory {
     live: AtomicUsize,
     peak: AtomicUsize,
@@ -71,7 +39,7 @@ pub(crate) struct Memory {
     asked: AtomicU64,
     /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
     refuse_in: AtomicUsize,
-    free: [Shelf; SHELVES],
+    freed: Freed,
     /// What kernels keep beside values: it goes where memory is needed.
     kept: Mutex<Vec<Weak<Kept>>>,
 }
@@ -144,7 +112,7 @@ impl Memory {
             asked: AtomicU64::new(0),
             limit,
             refuse_in: AtomicUsize::new(0),
-            free: Default::default(),
+            freed: Freed::default(),
             kept: Mutex::new(Vec::new()),
         })
     }
@@ -230,9 +198,13 @@ impl Memory {
         if !count(size) {
             return None;
         }
-        let cached = if index < CLASSES { self.take_freed(index, size) } else { None };
-        let ptr = match cached {
-            Some(address) => address as *mut u8,
+        // Nothing is looked for where nothing can be.
+        let cached = index < CLASSES && self.cached.load(Relaxed) >= size;
+        let ptr = match cached.then(|| self.freed.take(index)).flatten() {
+            Some(address) => {
+                self.cached.fetch_sub(size, Relaxed);
+                address as *mut u8
+            }
             None => {
                 if index < usize::MAX {
                     self.asked();
@@ -258,16 +230,6 @@ impl Memory {
         Some(Arc::new(Block::new(ptr, size, index, self.clone())))
     }
 
-    /// A freed block of a class: this thread's, or else another's.
-    fn take_freed(&self, class: usize, size: usize) -> Option<usize> {
-        let own = own();
-        // None is in any: nobody's shelf is looked at.
-        let all = if self.cached.load(Relaxed) < size { 0 } else { SHELVES };
-        let address = (0..all).find_map(|i| self.free[(own + i) % SHELVES].take(class))?;
-        self.cached.fetch_sub(size, Relaxed);
-        Some(address)
-    }
-
     /// Makes the `n`th allocation from now fail (1 is the next).
     pub fn refuse(&self, n: usize) {
         self.refuse_in.store(n, Relaxed);
@@ -278,14 +240,11 @@ impl Memory {
     pub fn trim(&self) -> usize {
         self.let_go_of_kept(false);
         let mut given = 0;
-        for shelf in &self.free {
-            let lists = std::mem::take(&mut *lock(&shelf.0));
-            for (index, list) in lists.into_iter().enumerate() {
-                let size = ((4 + index % 4) << (index / 4 + 12)) / 4;
-                for address in list {
-                    given += size;
-                    release(address as *mut u8, size);
-                }
+        for (index, list) in self.freed.take_all() {
+            let size = ((4 + index % 4) << (index / 4 + 12)) / 4;
+            for address in list {
+                given += size;
+                release(address as *mut u8, size);
             }
         }
         self.cached.fetch_sub(given, Relaxed);
@@ -394,7 +353,7 @@ impl Drop for Block {
         let keep = memory.peak.load(Relaxed).max(KEEP_MIN);
         if self.class < CLASSES && memory.cached.load(Relaxed) + self.size <= keep {
             memory.cached.fetch_add(self.size, Relaxed);
-            memory.free[own()].put(self.class, self.ptr as usize);
+            memory.freed.put(self.class, self.ptr as usize);
         } else {
             release(self.ptr, self.size);
         }
@@ -500,19 +459,6 @@ mod tests {
         assert!(cached <= peak, "{cached} bytes kept, {peak} at the peak");
         assert_eq!(memory.trim(), cached);
         assert_eq!(memory.bytes().cached, 0);
-    }
-
-    #[test]
-    fn a_thread_uses_what_it_freed_itself_and_else_what_another_did() {
-        let memory = Memory::new(usize::MAX);
-        let [a, b] = [(); 2].map(|()| memory.alloc(10_000).unwrap());
-        let [own, other] = [a.host(), b.host()].map(|at| at.map(|at| at as usize));
-        drop(a);
-        std::thread::scope(|scope| scope.spawn(|| drop(b)).join().unwrap());
-        let [first, second] = [(); 2].map(|()| memory.alloc(10_000).unwrap());
-        assert_eq!([&first, &second].map(|block| block.host().map(|at| at as usize)), [own, other]);
-        assert_eq!(memory.bytes().cached, 0);
-        assert_eq!(memory.bytes().asked, 2);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(super) const LINE: usize = 64;
 /// Inputs that lie row by row, and how far the next tile of each has been asked for.
 #[derive(Default)]
 pub(super) struct Ahead {
+    /// Walked as a slice: the vector's own iterator is a call for each line that is copied.
     rows: SmallVec<[Row; 4]>,
 }
 
@@ -42,7 +43,7 @@ impl Ahead {
     /// Begins a tile: what is asked for in its steps are the elements from `position` on.
     #[inline]
     pub fn begin(&mut self, position: usize) {
-        for row in self.rows.iter_mut() {
+        for row in self.rows.as_mut_slice() {
             row.next = row.ptr.wrapping_add(position * row.size);
         }
     }
@@ -50,7 +51,7 @@ impl Ahead {
     /// Asks for one step's share.
     #[inline]
     pub fn step(&mut self) {
-        for row in self.rows.iter_mut() {
+        for row in self.rows.as_mut_slice() {
             for line in 0..row.share {
                 prefetch(row.next.wrapping_add(LINE * line));
             }
@@ -59,7 +60,7 @@ impl Ahead {
     }
 
     fn advance(&mut self) {
-        for row in self.rows.iter_mut() {
+        for row in self.rows.as_mut_slice() {
             row.next = row.next.wrapping_add(LINE * row.share);
         }
     }
