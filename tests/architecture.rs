@@ -141,22 +141,25 @@ impl Source {
     }
 }
 
-/// All files below `src/`.
-fn sources() -> Vec<Source> {
-    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder).expect("src can be read") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                walk(&path, found);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                found.push(path);
-            }
+/// The Rust files below a folder, in order.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
-    let mut found = Vec::new();
-    walk(&root, &mut found);
     found.sort();
+    found
+}
+
+/// All files below `src/`.
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let found = files_below(&root);
     let read = |path: PathBuf| {
         let name = path.strip_prefix(&root).expect("below src").to_string_lossy().replace('\\', "/");
         Source::new(&name, &fs::read_to_string(&path).expect("a source file"))
@@ -735,9 +738,18 @@ fn mutations() -> Vec<(String, String)> {
 
 #[test]
 fn every_mutation_can_still_be_made() {
-    let all = sources();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut all = files_below(&root.join("src"));
+    for packages in ["crates", "examples"] {
+        let packages = fs::read_dir(root.join(packages)).expect("a folder").flatten();
+        packages
+            .map(|package| package.path().join("src"))
+            .filter(|src| src.is_dir())
+            .for_each(|src| all.extend(files_below(&src)));
+    }
+    let all: Vec<String> = all.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect();
     for (name, before) in mutations() {
-        let found: usize = all.iter().map(|source| source.text.matches(&before).count()).sum();
+        let found: usize = all.iter().map(|text| text.matches(&before).count()).sum();
         assert!(!before.is_empty() && found == 1, "{name}: its text is there {found} times:\n{before}");
     }
     assert!(mutations().len() >= 15, "the test does not see the list");

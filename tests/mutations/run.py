@@ -3,25 +3,29 @@
 
     tests/mutations/run.py              # all of `list`, in a copy of the tree: hours on a small machine
     tests/mutations/run.py reduce law   # those whose name has one of these words
+    tests/mutations/run.py --share 2/8  # of eight shares the second: `.ci/nightly` takes one after the other
     tests/mutations/run.py --check      # only whether each can still be made, which needs no build
 
 `list` has a mutation a paragraph:
 
     == what is broken
-    - the text as it is in src/, exactly once, whatever the file (a line each)
+    - the text as it is in a src/ (the library's, a companion's, an example's), exactly once (a line each)
     + what it becomes (a line each)
-    ! cargo's arguments: tests of which at least one has to fail
+    ! cargo's arguments: tests of which at least one has to fail; `-p NAME` first, where the package is no matter of course
 
-A mutation that no test sees is printed as SURVIVED, and the exit status is 1.
+A mutation that no test sees is printed as SURVIVED, one that does not build as BROKEN, and the exit status is 1.
 """
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPY = ROOT / "target/mutations/tree"
-LIMIT_S = 900
+LIMIT_S = 600
+FOLDERS = ["src", "crates/*/src", "examples/*/src"]
 
 
 def mutations():
@@ -46,50 +50,69 @@ def place(mutation, root):
     if len(mutation["before"]) == 1:
         # However deep it stands.
         before, after = before.strip(), after.strip()
-    hits = [(p, t) for p in sorted((root / "src").rglob("*.rs")) if (t := p.read_text()).count(before)]
+    files = sorted(file for folder in FOLDERS for file in root.glob(f"{folder}/**/*.rs"))
+    hits = [(p, t) for p in files if (t := p.read_text()).count(before)]
     if len(hits) != 1 or hits[0][1].count(before) != 1:
         sys.exit(f"{mutation['name']}: its text is in {[str(p) for p, _ in hits]}, and has to be there once")
     path, text = hits[0]
     return path, text, text.replace(before, after)
 
 
+def tried(mutation, environment):
+    """What comes of a mutation: a word, and how it was seen."""
+    path, text, broken = place(mutation, COPY)
+    path.write_text(broken)
+    try:
+        tests = mutation["tests"]
+        if "-p" not in tests:
+            tests = ["-p", "futensor-tests" if "--test" in tests else "futensor", *tests]
+        command = ["timeout", str(LIMIT_S), "cargo", "test", "--no-fail-fast", *tests]
+        # Examples in docs cannot be built without being run.
+        only = ["cargo", "build", *tests[:2]] if "--doc" in command else [*command, "--no-run"]
+        build = subprocess.run(only, cwd=COPY, env=environment, capture_output=True, text=True)
+        if build.returncode:
+            return "BROKEN", build.stderr
+        done = subprocess.run(command, cwd=COPY, env=environment, capture_output=True, text=True)
+    finally:
+        path.write_text(text)
+    output = done.stdout + done.stderr
+    red = [w[1] for line in output.splitlines() if (w := line.split())[:1] == ["test"] and "FAILED" in w]
+    # A hang ends at a deadline that names its trial, or at the limit.
+    how = ", ".join(red[:3]) or f"exit status {done.returncode}"
+    return "SURVIVED" if done.returncode == 0 else "killed", how
+
+
 def main():
-    if {"--help", "-h"} & set(sys.argv):
+    arguments = sys.argv[1:]
+    if {"--help", "-h"} & set(arguments):
         return print(__doc__)
-    words = [a for a in sys.argv[1:] if not a.startswith("--")]
-    chosen = [m for m in mutations() if not words or any(w in m["name"] for w in words)]
-    if "--check" in sys.argv:
+    share, shares = 1, 1
+    if "--share" in arguments:
+        at = arguments.index("--share")
+        share, shares = map(int, arguments[at + 1].split("/"))
+        del arguments[at : at + 2]
+    words = [a for a in arguments if not a.startswith("--")]
+    chosen = [m for m in mutations() if not words or any(w in m["name"] for w in words)][share - 1 :: shares]
+    if "--check" in arguments:
         for mutation in chosen:
             place(mutation, ROOT)
         return print(len(chosen), "mutations can be made")
+    # A file that has gone since the last run goes here as well.
+    for folder in FOLDERS:
+        for old in COPY.glob(folder):
+            shutil.rmtree(old)
     COPY.mkdir(parents=True, exist_ok=True)
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-c", "--null", "-T", "-", "-f", str(COPY) + ".tar"], cwd=ROOT, input=files, check=True)
     subprocess.run(["tar", "-x", "-f", str(COPY) + ".tar"], cwd=COPY, check=True)
     environment = {"CARGO_TARGET_DIR": str(COPY.parent / "target"), **os.environ}
-    survived = []
+    lived = 0
     for mutation in chosen:
-        path, text, broken = place(mutation, COPY)
-        path.write_text(broken)
-        try:
-            package = "futensor-tests" if "--test" in mutation["tests"] else "futensor"
-            command = ["timeout", str(LIMIT_S), "cargo", "test", "--no-fail-fast", "-p", package, *mutation["tests"]]
-            # Examples in docs cannot be built without being run.
-            only = ["cargo", "build", "-p", package] if "--doc" in command else [*command, "--no-run"]
-            build = subprocess.run(only, cwd=COPY, env=environment, capture_output=True, text=True)
-            if build.returncode:
-                sys.exit(f"{mutation['name']}: does not build\n{build.stderr}")
-            done = subprocess.run(command, cwd=COPY, env=environment, capture_output=True, text=True)
-            output = done.stdout + done.stderr
-            red = [w[1] for line in output.splitlines() if (w := line.split())[:1] == ["test"] and "FAILED" in w]
-            # A hang ends at a deadline that names its trial, or at the limit.
-            how = ", ".join(red[:3]) or f"exit status {done.returncode}"
-        finally:
-            path.write_text(text)
-        if done.returncode == 0:
-            survived.append(mutation["name"])
-        print("SURVIVED" if done.returncode == 0 else "killed  ", f"{mutation['name']}: {how}", flush=True)
-    sys.exit(1 if survived else 0)
+        began = time.monotonic()
+        word, how = tried(mutation, environment)
+        lived += word != "killed"
+        print(f"{word:8} {mutation['name']} ({time.monotonic() - began:.0f} s): {how}", flush=True)
+    sys.exit(lived > 0)
 
 
 main()
