@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::guard::wake_all;
-use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, in_total_order, lock};
 use crate::waiters::Waiters;
 use std::task::Waker;
 
@@ -125,6 +125,13 @@ impl<T> Completion<T> {
         State(self.state.load(Ordering::Acquire))
     }
 
+    /// The state, in one order with all accesses that are SeqCst; [`unclaim`](Self::unclaim) is one
+    /// of them.
+    pub fn state_in_order(&self) -> State {
+        in_total_order();
+        State(self.state.load(Ordering::SeqCst))
+    }
+
     /// Sets flags and returns the state before.
     pub fn set(&self, flags: u32) -> State {
         State(self.state.fetch_or(flags, Ordering::AcqRel))
@@ -194,7 +201,9 @@ impl<T> Completion<T> {
     /// The caller holds the right to write (phase Writing), and has it no more.
     pub unsafe fn unclaim(&self) -> State {
         debug_assert!(self.is_writing());
-        State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::AcqRel))
+        // SeqCst: whoever drops the last handle sees this, or whoever looks at the node after this
+        // sees the drop.
+        State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::SeqCst))
     }
 
     /// For checks. Relaxed: a read that made the cell's accesses safe would hide one that is not.

@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::blocks;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, in_total_order};
 use std::alloc::Layout;
 use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull};
 
@@ -112,8 +112,11 @@ pub(crate) struct Counts {
 
 fn counts_of<T>(inner: &Inner<T>) -> Counts {
     // Acquire: who sees a count fall sees what the dropper did before.
-    let c = inner.counts.load(Ordering::Acquire);
-    Counts { handles: (c & HANDLES) as u32, links: (c >> 32) as u32 }
+    counts_from(inner.counts.load(Ordering::Acquire))
+}
+
+fn counts_from(word: u64) -> Counts {
+    Counts { handles: (word & HANDLES) as u32, links: (word >> 32) as u32 }
 }
 
 impl<T: Observed> Handle<T> {
@@ -184,8 +187,8 @@ impl<T: Observed> Drop for Handle<T> {
             let last = now & HANDLES == 1;
             let next = if last { now - 1 + LINK } else { now - 1 };
             // Release: what this owner did comes before the drop; Acquire where it was the last
-            // handle, since `unobserved` reads what others did.
-            match counts.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+            // handle, since `unobserved` reads what others did. SeqCst: see `Link::counts_in_order`.
+            match counts.compare_exchange_weak(now, next, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) if last => return T::unobserved(Link(self.0, PhantomData)),
                 Ok(_) => return,
                 Err(seen) => now = seen,
@@ -198,6 +201,13 @@ impl<T> Link<T> {
     /// The counts now. Handles that are 0 stay 0, and links can then only grow through links.
     pub fn counts(&self) -> Counts {
         counts_of(self.inner())
+    }
+
+    /// The counts, in one order with all accesses that are SeqCst; the drop of the last handle is
+    /// one of them.
+    pub fn counts_in_order(&self) -> Counts {
+        in_total_order();
+        counts_from(self.inner().counts.load(Ordering::SeqCst))
     }
 
     /// True where this link is the only owner: nobody else can look at the value or come to.

@@ -28,6 +28,8 @@ mod list;
 mod observers;
 #[path = "laws/pressure.rs"]
 mod pressure;
+#[path = "laws/races.rs"]
+mod races;
 #[path = "laws/regions.rs"]
 mod regions;
 #[path = "support/mod.rs"]
@@ -219,6 +221,7 @@ fn main() {
     errors::add(&mut laws);
     foreign::add(&mut laws);
     pressure::add(&mut laws);
+    races::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);
     fusion::add(&mut laws);

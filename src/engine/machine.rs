@@ -176,6 +176,13 @@ impl Entry {
     }
 }
 
+/// Somebody observes it: a handle is there, or it is detached. Of the last handle's drop and a claim that is
+/// given back, in whatever order, one sees the other: here, or in `Port::unobserved`.
+pub(super) fn is_wanted(node: &NodeLink) -> bool {
+    // First the counts: a detach comes before its handle goes.
+    node.counts_in_order().handles > 0 || node.completion.state().has(DETACHED)
+}
+
 /// While a node is looked at that a step may be reading; ends also where the engine panics.
 struct LookedAt<'a>(&'a Node);
 
@@ -284,17 +291,19 @@ impl Machine {
             }
             return false;
         }
+        let wanted = is_wanted(node);
         if state.phase() != Phase::Pending {
             // A poll runs it just now, or a step that we submitted. A temporary that a poll has
             // claimed for its one reader is that reader's affair: should the poll give both back,
             // it asks for a look at the reader only, and an entry here would wait for ever.
-            let wanted = node.counts().handles > 0 || state.has(DETACHED);
-            if entry.is_none() && wanted {
-                self.wait_outside(node.clone());
+            match entry.map(|e| self.entry(e)) {
+                None if wanted => self.wait_outside(node.clone()),
+                // Its end, or who gives it back, asks for another look.
+                Some(x) if x.stage == Stage::Outside => x.root = wanted,
+                _ => {}
             }
             return false;
         }
-        let wanted = node.counts().handles > 0 || state.has(DETACHED);
         match entry {
             None if wanted => true,
             // Its consumers keep it, or it dies here, skipped.
@@ -338,15 +347,19 @@ impl Machine {
     pub fn look_early(&mut self, node: NodeLink) -> Look {
         self.turn = 0;
         let state = node.completion.state();
-        let wanted = node.counts().handles > 0 || state.has(DETACHED);
         let is_new = state.has(QUEUED) && state.phase() == Phase::Pending && node.entry().is_none();
-        if is_new && wanted { Look::New(node) } else { Look::Settled }
+        if is_new && is_wanted(&node) { Look::New(node) } else { Look::Settled }
     }
 
     /// Puts a wanted node into the books, with all that it needs. `small` runs a node on the spot
     /// if that is worth while, and says whether it did.
     pub fn enter(&mut self, root: NodeLink, now: u64, small: &mut dyn FnMut(&NodeLink) -> bool) {
         self.now = now;
+        // Whoever drops the last handle while the node is claimed asks for no look. The node was
+        // claimed a moment ago, where it was tried on the spot: so its observers are counted again.
+        if !is_wanted(&root) {
+            return;
+        }
         let awaited = root.completion.state().has(AWAITED);
         match self.add(root.clone()) {
             Some(e) => {
@@ -486,10 +499,16 @@ impl Machine {
     /// that is stuck in a step is not waited for; should it come back, its result is thrown away.
     pub fn end(&mut self) {
         self.ended = true;
+        let (mut ops, mut weight) = (0, 0usize);
         for e in 0..self.entries.len() {
             let Some(x) = &self.entries[e] else { continue };
             let node = x.node.clone();
             let pending = node.completion.claim(Phase::Writing, 0);
+            // What somebody else has claimed, or ended, is counted off by them.
+            if pending || matches!(x.stage, Stage::Submitted(_)) {
+                ops += 1;
+                weight = weight.wrapping_add(Pressure::weight(node.bytes()));
+            }
             if pending || node.completion.begin_writing() {
                 let error = self.end_error(&node);
                 // SAFETY: we hold the right to write. Of a running step the inputs stay: its thread
@@ -504,11 +523,7 @@ impl Machine {
         }
         let open: Vec<u32> =
             (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
-        let (mut ops, mut weight) = (0, 0usize);
         for e in open {
-            let node = self.entry(e).node.clone();
-            ops += 1;
-            weight = weight.wrapping_add(Pressure::weight(node.bytes()));
             self.remove(e);
         }
         self.unblocked.clear();

@@ -374,7 +374,7 @@ const FREED_BY_CALLER: usize = 1 << 20;
 
 impl Home for Port {
     fn unobserved(&'static self, node: NodeLink) {
-        match node.completion.state().phase() {
+        match node.completion.state_in_order().phase() {
             // Its queued work may now be cancelled.
             Phase::Pending => self.look(node),
             Phase::Done

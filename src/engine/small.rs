@@ -13,7 +13,7 @@ use super::port::publish::By;
 use super::pressure::Pressure;
 use super::run::{run_group, run_node};
 use crate::backend::Immediate;
-use crate::completion::{DETACHED, ENTERED, Phase, QUEUED};
+use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
 use crate::counted::Lent;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -296,10 +296,11 @@ impl<B: Immediate> Bench<B> {
         // no more.
         let link = self.look_again.then(|| held.link());
         let before = claim.unclaim();
-        if let Some(link) = link
-            && !before.has(QUEUED)
-        {
-            self.port.look(link);
+        match link {
+            // Whoever began to await it meanwhile found it claimed, and asked for no look.
+            Some(link) if before.has(AWAITED) => self.port.look_soon(link),
+            Some(link) if !before.has(QUEUED) => self.port.look(link),
+            _ => {}
         }
     }
 

@@ -21,6 +21,7 @@ mod handles;
 mod list;
 mod observers;
 mod pressure;
+mod races;
 mod regions;
 mod wakers;
 mod weights;
@@ -67,6 +68,7 @@ fn main() {
     ends::add(&mut laws);
     errors::add(&mut laws);
     pressure::add(&mut laws);
+    races::add(&mut laws);
     devices::add(&mut laws);
     handles::add(&mut laws);
     fusion::add(&mut laws);

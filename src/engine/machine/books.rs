@@ -71,8 +71,11 @@ impl Machine {
         Some(e)
     }
 
+    /// The same for a node that somebody observes.
     pub(super) fn wait_outside(&mut self, node: NodeLink) {
-        self.outside_entry(node);
+        if let Some(e) = self.outside_entry(node) {
+            self.entry(e).root = true;
+        }
     }
 
     pub(super) fn end_outside(&mut self, e: u32, now: u64) {

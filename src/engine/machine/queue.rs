@@ -1,8 +1,7 @@
 //! What can run: held back for a moment, queued behind the chain that it continues, and picked for
 //! a stream. What a step is made of stands in `take_up`.
 
-use super::{Machine, Stage, Stream};
-use crate::completion::DETACHED;
+use super::{Machine, Stage, Stream, is_wanted};
 use crate::engine::step::Step;
 use crate::graph::node::Op;
 
@@ -81,8 +80,7 @@ impl Machine {
             let (e, stream) = self.pick()?;
             let x = self.entry(e);
             if x.root && x.wants == 0 {
-                let state = x.node.completion.state();
-                if x.node.counts().handles == 0 && !state.has(DETACHED) {
+                if !is_wanted(&x.node) {
                     // Word of the drop is still on its way.
                     x.root = false;
                     self.cancel(e);
