@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::options::{BatchOptions, BatchStats};
-use super::queue::{CLOSED, Queue};
+use super::queue::Queue;
 use crate::engine::pressure::Turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::future::{Tensor, TensorFuture};
@@ -78,9 +78,9 @@ impl<R: Send + 'static> Batcher<R> {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
-    /// # Panics
+    /// # Errors
     /// Where no thread can be started that tells the time, and the options have no
-    /// [`timer`](BatchOptions::timer).
+    /// [`timer`](BatchOptions::timer), every request is refused and says so.
     #[track_caller]
     pub fn new(
         options: BatchOptions,
@@ -110,9 +110,9 @@ impl<R: Send + 'static> Batcher<R> {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
-    /// # Panics
+    /// # Errors
     /// Where no thread can be started that tells the time, and the options have no
-    /// [`timer`](BatchOptions::timer).
+    /// [`timer`](BatchOptions::timer), every request is refused and says so.
     #[track_caller]
     pub fn grouped(
         options: BatchOptions,
@@ -175,9 +175,9 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
     /// Ready once a place in the queue is this clone's; places go first come, first served.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let queue = self.queue.clone();
-        if queue.is_closed() {
+        if let Some(reason) = queue.closed() {
             // Nobody's line is known here: `poll_ready` is called by layers and executors.
-            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", CLOSED, queue.at)));
+            return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", reason, queue.at)));
         }
         if self.place == Place::None {
             self.place = Place::Asked(queue.places.ask());
@@ -189,7 +189,7 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
             self.place = Place::Held;
         }
         // The gate opens for all when the batcher is closed.
-        if queue.is_closed() { self.poll_ready(cx) } else { Poll::Ready(Ok(())) }
+        if queue.closed().is_some() { self.poll_ready(cx) } else { Poll::Ready(Ok(())) }
     }
 
     #[track_caller]

@@ -42,6 +42,7 @@ mod queue;
 mod rows;
 mod slot;
 mod timer;
+mod waiting;
 
 pub use answer::Answer;
 pub use batcher::Batcher;

@@ -17,33 +17,32 @@ use super::again::{self, Group, Trial};
 use super::answer::{Answer, Desk, End};
 use super::options::{BatchOptions, BatchStats};
 use super::slot::{Granted, Slot};
-use super::timer::{ThreadTimer, Timer};
+use super::timer::{Clock, ManualTimer, ThreadTimer};
+use super::waiting::Waiting;
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{caught, contained};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
 struct Item<R> {
-    id: u64,
-    key: u64,
     request: R,
     slot: Arc<Slot<R>>,
     came: Duration,
 }
 
 struct State<R> {
-    waiting: VecDeque<Item<R>>,
+    waiting: Waiting<u64, Item<R>>,
     /// They go before those that wait.
     again: VecDeque<Group<R>>,
-    next: u64,
-    closed: bool,
+    /// Why nothing is taken in any more.
+    closed: Option<&'static str>,
     /// The alarm that was asked for last, while it has not rung.
     armed: Option<Duration>,
     stats: BatchStats,
@@ -52,7 +51,8 @@ struct State<R> {
 /// What the clones of a batcher share.
 pub struct Queue<R> {
     options: BatchOptions,
-    timer: Arc<dyn Timer>,
+    clock: Clock,
+    own: Weak<Queue<R>>,
     key: Box<dyn Fn(&R) -> u64 + Send + Sync>,
     forward: Box<dyn Fn(&[R]) -> Vec<TensorFuture> + Send + Sync>,
     /// Where the function came from: its own mistakes are named by it.
@@ -69,7 +69,8 @@ pub struct Queue<R> {
 }
 
 const FULL: &str = "the queue is full";
-pub const CLOSED: &str = "the batcher is closed";
+const CLOSED: &str = "the batcher is closed";
+const UNTIMED: &str = "no thread can be started that tells the time: bring a timer with the options";
 
 impl<R> Queue<R> {
     /// How many wait for a batch.
@@ -87,17 +88,20 @@ impl<R: Send + 'static> Queue<R> {
         at: &'static Location<'static>,
     ) -> Arc<Queue<R>> {
         let limits = QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
-        Arc::new(Queue {
-            timer: options.timer.clone().unwrap_or_else(|| ThreadTimer::of_the_process()),
+        let timer = options.timer.clone().or_else(|| Some(ThreadTimer::of_the_process()?));
+        let closed = if timer.is_none() { Some(UNTIMED) } else { None };
+        Arc::new_cyclic(|own| Queue {
+            // Where nothing is taken in, nothing waits for a time.
+            clock: Clock::new(timer.unwrap_or_else(|| Arc::new(ManualTimer::new()))),
+            own: own.clone(),
             key,
             forward,
             at,
             places: Pressure::new(limits),
             state: Mutex::new(State {
-                waiting: VecDeque::new(),
+                waiting: Waiting::new(options.batch_max),
                 again: VecDeque::new(),
-                next: 0,
-                closed: false,
+                closed,
                 armed: None,
                 stats: BatchStats::default(),
             }),
@@ -112,19 +116,43 @@ impl<R: Send + 'static> Queue<R> {
     pub fn submit(self: &Arc<Self>, request: R, place: bool, at: &'static Location<'static>) -> Answer {
         match self.enter(request, place, at) {
             Ok(answer) => answer,
-            Err((_, reason)) => Answer::refused(reason, self.clone(), self.timer.now(), at),
+            Err((_, reason)) => Answer::refused(reason, self.clone(), self.now(), at),
         }
     }
 
     /// Refuses new requests from now on.
     pub fn close(self: &Arc<Self>) {
-        lock(&self.state).closed = true;
+        lock(&self.state).closed.get_or_insert(CLOSED);
         self.places.open_gate();
         self.flush();
     }
 
-    pub fn is_closed(&self) -> bool {
+    /// Why it takes nothing in any more, where that is so.
+    pub fn closed(&self) -> Option<&'static str> {
         lock(&self.state).closed
+    }
+
+    /// The time. A timer may call back in: no lock is held here.
+    fn now(&self) -> Duration {
+        let (now, has_broken) = self.clock.now();
+        if has_broken {
+            self.ring_anew(now);
+        }
+        now
+    }
+
+    /// Has the queue looked at then.
+    fn ring_at(&self, at: Duration) {
+        let Some(own) = self.own.upgrade() else { return };
+        if self.clock.wake_at(at, Waker::from(own)) {
+            self.ring_anew(self.clock.now().0);
+        }
+    }
+
+    /// The alarm may be lost: the next look sets another one.
+    fn ring_anew(&self, now: Duration) {
+        lock(&self.state).armed = None;
+        self.ring_at(now);
     }
 
     /// What it has done and has in hand.
@@ -141,24 +169,22 @@ impl<R: Send + 'static> Queue<R> {
         place: bool,
         at: &'static Location<'static>,
     ) -> Result<Answer, (R, &'static str)> {
-        let came = self.timer.now();
+        let came = self.now();
         // The function may panic: the place goes back then.
         let mut place = place.then(|| Granted(&self.places));
         let key = (self.key)(&request);
         let slot = Arc::new(Slot::default());
         let entered = {
             let mut state = lock(&self.state);
-            if place.is_some() && !state.closed {
+            if place.is_some() && state.closed.is_none() {
                 std::mem::forget(place.take());
-                let id = state.next;
-                state.next += 1;
-                state.waiting.push_back(Item { id, key, request, slot: slot.clone(), came });
+                let id = state.waiting.push(key, Item { request, slot: slot.clone(), came });
                 state.stats.requests += 1;
                 self.count(&mut state);
                 Ok(id)
             } else {
                 state.stats.refused += 1;
-                Err((request, if state.closed { CLOSED } else { FULL }))
+                Err((request, state.closed.unwrap_or(FULL)))
             }
         };
         let answer = Answer::waiting(entered?, slot, self.clone(), came, at);
@@ -227,19 +253,20 @@ impl<R: Send + 'static> Queue<R> {
 
     /// A batch that is due.
     fn take_due(self: &Arc<Self>) -> Option<Vec<Item<R>>> {
+        if self.waiting() == 0 {
+            return None;
+        }
+        let now = self.now();
         let mut state = lock(&self.state);
         let under_way = self.in_flight.load(SeqCst);
-        let oldest = state.waiting.front()?;
+        let (oldest, key) = state.waiting.oldest()?;
         if under_way >= self.options.in_flight {
             // The end of one of them rings.
             return None;
         }
-        let (now, due) = (self.timer.now(), oldest.came.saturating_add(self.options.delay));
-        let key = if state.closed || now >= due || self.options.eager && under_way == 0 {
-            Some(oldest.key)
-        } else {
-            full_key(&state.waiting, self.options.batch_max)
-        };
+        let due = oldest.came.saturating_add(self.options.delay);
+        let is_due = state.closed.is_some() || now >= due || self.options.eager && under_way == 0;
+        let key = if is_due { Some(key) } else { state.waiting.full() };
         if state.armed.is_some_and(|at| at <= now) {
             state.armed = None;
         }
@@ -247,20 +274,11 @@ impl<R: Send + 'static> Queue<R> {
             if state.armed.is_none_or(|at| at > due) {
                 state.armed = Some(due);
                 drop(state);
-                self.timer.wake_at(due, Waker::from(self.clone()));
+                self.ring_at(due);
             }
             return None;
         };
-        let mut batch = Vec::new();
-        let mut rest = VecDeque::with_capacity(state.waiting.len());
-        for item in state.waiting.drain(..) {
-            if item.key == key && batch.len() < self.options.batch_max {
-                batch.push(item)
-            } else {
-                rest.push_back(item)
-            }
-        }
-        state.waiting = rest;
+        let batch = state.waiting.take(key);
         self.count(&mut state);
         self.begin(&mut state, batch.len());
         let waited = batch.iter().map(|item| now.saturating_sub(item.came));
@@ -315,18 +333,6 @@ impl<R: Send + 'static> Queue<R> {
     }
 }
 
-/// The key of which there are enough for a whole batch: of these, that of the oldest request.
-fn full_key<R>(waiting: &VecDeque<Item<R>>, batch_max: usize) -> Option<u64> {
-    if waiting.len() < batch_max {
-        return None;
-    }
-    let mut counts: HashMap<u64, usize> = HashMap::new();
-    for item in waiting {
-        *counts.entry(item.key).or_default() += 1;
-    }
-    waiting.iter().map(|item| item.key).find(|key| counts[key] >= batch_max)
-}
-
 /// The timer's alarm, or the end of a batch.
 impl<R: Send + 'static> Wake for Queue<R> {
     fn wake(self: Arc<Self>) {
@@ -339,8 +345,7 @@ impl<R: Send + 'static> Desk for Queue<R> {
     fn leave(&self, id: u64) -> bool {
         let item = {
             let mut state = lock(&self.state);
-            let at = state.waiting.binary_search_by_key(&id, |item| item.id).ok();
-            let item = at.and_then(|at| state.waiting.remove(at));
+            let item = state.waiting.remove(id);
             self.count(&mut state);
             // In one go: who sees that it waits no more sees where it went.
             state.stats.left_waiting += item.is_some() as u64;
@@ -355,7 +360,7 @@ impl<R: Send + 'static> Desk for Queue<R> {
     }
 
     fn ended(&self, end: End, came: Duration) {
-        let took = self.timer.now().saturating_sub(came);
+        let took = self.now().saturating_sub(came);
         let stats = &mut lock(&self.state).stats;
         match end {
             End::LeftRunning => {
@@ -405,7 +410,7 @@ impl<R: Send + 'static> Drop for Token<R> {
         // In one order with the push of a request and its look at what is under way.
         queue.in_flight.fetch_sub(1, SeqCst);
         if to_judge || queue.waiting.load(SeqCst) > 0 {
-            queue.timer.wake_at(queue.timer.now(), Waker::from(queue.clone()));
+            queue.ring_at(queue.now());
         }
     }
 }

@@ -5,14 +5,16 @@
 //! one thread of the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The
 //! thread also takes up what a finished batch lets through: the engine only rings its bell.
 
-use crate::guard::wake_all;
+use crate::guard::{caught, wake_all};
 use crate::sync::lock_plain as lock;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A clock that wakes.
+/// A clock that wakes. One that panics is not asked again by the batcher that it panicked for: the
+/// process's timer takes its place, and goes on from the last time that it told.
 pub trait Timer: Send + Sync + 'static {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
@@ -49,21 +51,19 @@ pub(super) struct ThreadTimer {
 }
 
 impl ThreadTimer {
-    pub fn of_the_process() -> Arc<ThreadTimer> {
-        static TIMER: OnceLock<Arc<ThreadTimer>> = OnceLock::new();
-        let timer = TIMER.get_or_init(|| {
-            let timer = Arc::new(ThreadTimer {
-                epoch: Instant::now(),
-                alarms: Mutex::default(),
-                changed: Condvar::new(),
-            });
+    /// `None` where its thread cannot be started, which is tried again by the next who asks.
+    pub fn of_the_process() -> Option<Arc<ThreadTimer>> {
+        static TIMER: Mutex<Option<Arc<ThreadTimer>>> = Mutex::new(None);
+        let mut there = lock(&TIMER);
+        if there.is_none() {
+            let (epoch, alarms) = (Instant::now(), Mutex::default());
+            let timer = Arc::new(ThreadTimer { epoch, alarms, changed: Condvar::new() });
             let own = timer.clone();
-            let spawned = std::thread::Builder::new().name("futensor-timer".into()).spawn(move || own.live());
-            // A process that cannot start one more thread has none to answer requests with.
-            spawned.expect("the timer thread starts");
-            timer
-        });
-        timer.clone()
+            let thread = std::thread::Builder::new().name("futensor-timer".into());
+            thread.spawn(move || own.live()).ok()?;
+            *there = Some(timer);
+        }
+        there.clone()
     }
 
     fn live(&self) -> ! {
@@ -96,6 +96,67 @@ impl Timer for ThreadTimer {
     fn wake_at(&self, at: Duration, waker: Waker) {
         lock(&self.alarms).add(at, waker);
         self.changed.notify_one();
+    }
+}
+
+/// A batcher's timer, which is a user's: called under a guard, and outside of every lock.
+pub(super) struct Clock {
+    timer: Arc<dyn Timer>,
+    /// The latest time that it told, in nanoseconds.
+    last: AtomicU64,
+    substitute: OnceLock<Substitute>,
+}
+
+/// What tells the time after a timer that panicked.
+struct Substitute {
+    /// `None` where the process has no thread left: time stands still then.
+    timer: Option<Arc<ThreadTimer>>,
+    /// The last time that was told before, and when that was for this one.
+    last: Duration,
+    since: Duration,
+}
+
+impl Substitute {
+    fn now(&self) -> Duration {
+        let passed = self.timer.as_ref().map_or(Duration::ZERO, |timer| timer.now().saturating_sub(self.since));
+        self.last.saturating_add(passed)
+    }
+}
+
+impl Clock {
+    pub fn new(timer: Arc<dyn Timer>) -> Clock {
+        Clock { timer, last: AtomicU64::new(0), substitute: OnceLock::new() }
+    }
+
+    /// The time; and whether the timer has panicked now, and its alarms may be lost.
+    pub fn now(&self) -> (Duration, bool) {
+        if let Some(substitute) = self.substitute.get() {
+            return (substitute.now(), false);
+        }
+        let Ok(now) = caught(|| self.timer.now()) else { return (self.substituted().now(), true) };
+        self.last.fetch_max(now.as_nanos().min(u64::MAX as u128) as u64, Relaxed);
+        (now, false)
+    }
+
+    /// Whether the timer has panicked now: as for [`now`](Self::now).
+    pub fn wake_at(&self, at: Duration, waker: Waker) -> bool {
+        let was_sound = self.substitute.get().is_none();
+        if was_sound && caught(|| self.timer.wake_at(at, waker.clone())).is_ok() {
+            return false;
+        }
+        let Substitute { timer, last, since } = self.substituted();
+        if let Some(timer) = timer {
+            timer.wake_at(since.saturating_add(at.saturating_sub(*last)), waker);
+        }
+        was_sound
+    }
+
+    fn substituted(&self) -> &Substitute {
+        self.substitute.get_or_init(|| {
+            let timer = ThreadTimer::of_the_process();
+            let since = timer.as_ref().map_or(Duration::ZERO, |timer| timer.now());
+            Substitute { timer, last: Duration::from_nanos(self.last.load(Relaxed)), since }
+        })
     }
 }
 

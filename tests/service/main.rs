@@ -15,3 +15,4 @@ mod executors;
 mod isolate;
 mod report;
 mod scopes;
+mod timers;

@@ -1,0 +1,175 @@
+//! `Waiting`: the requests that wait for a batch, in the order of their coming and by their key.
+//!
+//! Whatever is done to one of them costs the logarithm of how many there are: who has the oldest, which
+//! keys have enough for a whole batch, who leaves. Called by the queue, under its lock; knows nothing of
+//! time, and nothing in it is dropped here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+
+pub(super) struct Waiting<K, T> {
+    /// Of how many a whole batch is.
+    batch_max: usize,
+    /// By key, then by number: numbers grow.
+    keys: HashMap<K, BTreeMap<u64, T>>,
+    /// The key of each number.
+    numbers: BTreeMap<u64, K>,
+    /// The oldest of each key that has enough for a whole batch.
+    full: BTreeSet<u64>,
+    next: u64,
+}
+
+impl<K: Copy + Eq + Hash, T> Waiting<K, T> {
+    pub fn new(batch_max: usize) -> Waiting<K, T> {
+        let (keys, numbers, full) = (HashMap::new(), BTreeMap::new(), BTreeSet::new());
+        Waiting { batch_max, keys, numbers, full, next: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Who has waited longest, and for what.
+    pub fn oldest(&self) -> Option<(&T, K)> {
+        let (number, key) = self.numbers.first_key_value()?;
+        Some((self.keys.get(key)?.get(number)?, *key))
+    }
+
+    /// The key of which there are enough for a whole batch: of these, that of the oldest.
+    pub fn full(&self) -> Option<K> {
+        self.numbers.get(self.full.first()?).copied()
+    }
+
+    /// Takes one in; its number.
+    pub fn push(&mut self, key: K, it: T) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.numbers.insert(number, key);
+        self.change(key, |line| line.insert(number, it));
+        number
+    }
+
+    /// Takes one out; `None` where it has gone.
+    pub fn remove(&mut self, number: u64) -> Option<T> {
+        let key = self.numbers.remove(&number)?;
+        self.change(key, |line| line.remove(&number))
+    }
+
+    /// Takes a batch out: the oldest of this key, at most as many as are a whole one.
+    pub fn take(&mut self, key: K) -> Vec<T> {
+        let most = self.batch_max;
+        let batch: Vec<(u64, T)> =
+            self.change(key, |line| std::iter::from_fn(|| line.pop_first()).take(most).collect());
+        batch
+            .into_iter()
+            .map(|(number, it)| {
+                self.numbers.remove(&number);
+                it
+            })
+            .collect()
+    }
+
+    /// Changes the line of a key, and notes whether it is full now, and who is its first.
+    fn change<R>(&mut self, key: K, f: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
+        let line = self.keys.entry(key).or_default();
+        if let Some((first, _)) = line.first_key_value() {
+            self.full.remove(first);
+        }
+        let result = f(line);
+        match line.first_key_value() {
+            Some((&first, _)) if line.len() >= self.batch_max => drop(self.full.insert(first)),
+            Some(_) => {}
+            None => drop(self.keys.remove(&key)),
+        }
+        result
+    }
+}
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::hash::Hasher;
+
+    thread_local!(static LOOKS: Cell<usize> = const { Cell::new(0) });
+
+    /// A key that counts how often it is looked at.
+    #[derive(Clone, Copy, Debug)]
+    struct Counted(u64);
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Counted) -> bool {
+            LOOKS.set(LOOKS.get() + 1);
+            self.0 == other.0
+        }
+    }
+    impl Eq for Counted {}
+    impl Hash for Counted {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            LOOKS.set(LOOKS.get() + 1);
+            self.0.hash(state);
+        }
+    }
+
+    /// What is done to a request costs the same however many wait.
+    #[test]
+    fn a_request_among_ten_thousand_costs_what_one_among_ten_does() {
+        let mut looks = [10, 10_000].map(|others| {
+            let mut waiting = Waiting::new(8);
+            // Pairs of a key, none of which is a whole batch.
+            (0..others).for_each(|i| drop(waiting.push(Counted(i / 2), i)));
+            LOOKS.set(0);
+            let number = waiting.push(Counted(1 << 40), 0);
+            assert!(waiting.full().is_none() && waiting.oldest().is_some());
+            waiting.remove(number);
+            assert_eq!(waiting.take(Counted(0)), [0, 1]);
+            LOOKS.get()
+        });
+        // A few keys may share a place of the table.
+        looks[0] += 8;
+        assert!(looks[1] <= looks[0], "{looks:?}");
+    }
+
+    /// The same as a list that is gone through from its beginning.
+    #[test]
+    fn who_waits_is_what_a_plain_list_says() {
+        let mut state = 7u64;
+        let mut random = |n: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        for batch_max in [1, 3, 8] {
+            let mut waiting = Waiting::new(batch_max);
+            let mut list: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..4000 {
+                match random(5) {
+                    0..3 => {
+                        let key = random(6);
+                        let number = waiting.push(key, key * 100);
+                        assert!(list.last().is_none_or(|(last, _)| *last < number));
+                        list.push((number, key));
+                    }
+                    3 if !list.is_empty() => {
+                        let (number, key) = list.remove(random(list.len() as u64) as usize);
+                        assert_eq!(waiting.remove(number), Some(key * 100));
+                        assert_eq!(waiting.remove(number), None);
+                    }
+                    _ => {
+                        let key = random(6);
+                        let want = list.iter().filter(|(_, k)| *k == key).take(batch_max).count();
+                        assert_eq!(waiting.take(key), vec![key * 100; want]);
+                        let mut left = want;
+                        list.retain(|(_, k)| {
+                            *k != key || std::mem::replace(&mut left, left.saturating_sub(1)) == 0
+                        });
+                    }
+                }
+                let has = |key: u64| list.iter().filter(|(_, k)| *k == key).count();
+                assert_eq!(waiting.full(), list.iter().map(|(_, key)| *key).find(|key| has(*key) >= batch_max));
+                let oldest = waiting.oldest().map(|(it, key)| (*it, key));
+                assert_eq!(oldest, list.first().map(|(_, key)| (key * 100, *key)));
+                assert_eq!(waiting.len(), list.len());
+                assert_eq!(waiting.keys.len(), list.iter().map(|(_, k)| k).collect::<BTreeSet<_>>().len());
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A timer is a user's: it may call back in, and it may panic. Neither holds a batcher up, nor ends anything else.
+
+use crate::batcher::doubling;
+use crate::support::Deadline;
+use futensor::serve::{BatchOptions, Batcher, ManualTimer, Timer};
+use futensor::{CpuOptions, Device};
+use futures::executor::block_on;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A timer that does something of its own before it answers.
+struct Odd {
+    inner: ManualTimer,
+    before: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Timer for Odd {
+    fn now(&self) -> Duration {
+        (self.before)("now");
+        self.inner.now()
+    }
+    fn wake_at(&self, at: Duration, waker: Waker) {
+        (self.before)("wake_at");
+        self.inner.wake_at(at, waker);
+    }
+}
+
+#[test]
+fn a_timer_may_ask_its_batcher_for_its_stats() {
+    let _deadline = Deadline::of("a timer that asks");
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    let batcher: Arc<OnceLock<Batcher<f32>>> = Arc::default();
+    let (own, asked) = (batcher.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = asked.clone();
+    let before = move |_: &str| {
+        let Some(batcher) = own.get() else { return };
+        let stats = batcher.stats();
+        let ended = stats.answered + stats.failed + stats.left_waiting + stats.left_running;
+        assert_eq!(stats.requests, stats.waiting as u64 + stats.running as u64 + ended);
+        count.fetch_add(1, SeqCst);
+    };
+    let inner = ManualTimer::new();
+    let timer = Odd { inner: inner.clone(), before: Box::new(before) };
+    let options = BatchOptions::default().batch_max(2).queue(4).timer(timer);
+    let _ = batcher.set(Batcher::new(options, doubling(&device, &Default::default())));
+    let batcher = batcher.get().unwrap();
+    let [a, b, c, gone] = [1.0, 2.0, 3.0, 4.0].map(|x| batcher.submit(x));
+    drop(gone);
+    inner.advance(5 * MS);
+    for (answer, want) in [(a, 2.0), (b, 4.0), (c, 6.0)] {
+        let got = block_on(answer).unwrap();
+        assert_eq!(block_on(got.item::<f32>()).unwrap(), want);
+    }
+    batcher.close();
+    assert!(block_on(batcher.submit(1.0)).unwrap_err().is_refused());
+    assert!(asked.load(SeqCst) > 8, "{asked:?}");
+}
+
+/// The n-th question panics, whatever it is and on whatever thread: the process's timer takes over.
+#[test]
+fn a_timer_that_panics_is_replaced_and_nobody_is_left_waiting() {
+    let _deadline = Deadline::of("a timer that panics");
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    let mut panics = 0;
+    for n in 0..24 {
+        let (left, panicked) = (AtomicUsize::new(n), Arc::new(AtomicBool::new(false)));
+        let told = panicked.clone();
+        let before = move |what: &str| {
+            if left.fetch_sub(1, SeqCst) == 0 || told.load(SeqCst) {
+                told.store(true, SeqCst);
+                panic!("no {what}");
+            }
+        };
+        let inner = ManualTimer::new();
+        inner.advance(7 * MS);
+        let timer = Odd { inner: inner.clone(), before: Box::new(before) };
+        let options = BatchOptions::default().batch_max(2).delay(MS).in_flight(8).timer(timer);
+        let batcher = Batcher::new(options, doubling(&device, &Default::default()));
+        // Two that go at once, one that waits for its alarm, and one that leaves.
+        let answers = [1.0, 2.0].map(|x| batcher.submit(x));
+        drop(batcher.submit(4.0));
+        let lone = batcher.submit(3.0);
+        for (answer, want) in answers.into_iter().zip([2.0, 4.0]) {
+            assert_eq!(block_on(block_on(answer).unwrap().item::<f32>()).unwrap(), want);
+        }
+        // The alarms of one that has panicked may be lost: nobody moves it then.
+        if !panicked.load(SeqCst) {
+            inner.advance(MS);
+        }
+        assert_eq!(block_on(block_on(lone).unwrap().item::<f32>()).unwrap(), 6.0, "question {n}");
+        let last = batcher.submit(5.0);
+        batcher.close();
+        assert_eq!(block_on(block_on(last).unwrap().item::<f32>()).unwrap(), 10.0, "question {n}");
+        assert_eq!(batcher.stats().answered, 4);
+        panics += panicked.load(SeqCst) as usize;
+    }
+    assert!(panics > 8, "{panics} questions were asked");
+}
+
+/// Where it has panicked time goes on from what it told last.
+#[test]
+fn times_go_on_after_a_timer_that_panicked() {
+    let _deadline = Deadline::of("times");
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    let broken = Arc::new(AtomicBool::new(false));
+    let (own, inner) = (broken.clone(), ManualTimer::new());
+    let before = move |what: &str| assert!(!own.load(SeqCst), "no {what}");
+    inner.advance(Duration::from_secs(1000));
+    let options = BatchOptions::default().batch_max(1).timer(Odd { inner, before: Box::new(before) });
+    let batcher = Batcher::new(options, doubling(&device, &Default::default()));
+    let first = batcher.submit(1.0);
+    broken.store(true, SeqCst);
+    block_on(first).unwrap();
+    block_on(batcher.submit(2.0)).unwrap();
+    // Not a thousand seconds, which a clock that began anew would give.
+    assert!(batcher.stats().answer_worst < Duration::from_secs(50), "{:?}", batcher.stats());
+}
