@@ -1,12 +1,38 @@
 //! Batches made ahead: in order, every example once an epoch, never too far ahead, and no thread
-//! stays behind.
+//! stays behind. The orders of a shuffle are beside those of `tests/reference/steps.py`.
 
 use futensor::data::{Examples, Loader};
 use futensor::{Device, Error};
 use futures::executor::block_on;
 use futures::{FutureExt, StreamExt};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+
+/// The system's memory, and how much of it each thread asked for and gave back.
+struct Counting;
+thread_local!(static BYTES: Cell<usize> = const { Cell::new(0) });
+
+fn count(bytes: usize) {
+    // A thread that ends has no count any more.
+    let _ = BYTES.try_with(|all| all.set(all.get() + bytes));
+}
+
+// Safety: the system's own, called with what it was called with.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        count(layout.size());
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn every_example_comes_once_an_epoch_in_the_order_of_the_seed() {
@@ -26,6 +52,114 @@ fn every_example_comes_once_an_epoch_in_the_order_of_the_seed() {
             order.sort();
             assert_eq!(order, (0..103).collect::<Vec<_>>());
         }
+    }
+}
+
+#[test]
+fn a_seed_gives_the_references_order() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/steps.safetensors");
+    let all = block_on(futensor::safetensors::load(path, &Device::cpu()).all()).unwrap();
+    let mut seen = 0;
+    for (name, want) in &all {
+        let Some(key) = name.strip_prefix("order/") else { continue };
+        let key: Vec<u64> = key.split('/').map(|n| n.parse().unwrap()).collect();
+        let loader = Loader::new(key[0] as usize, |at, _| Ok(at.to_vec())).shuffle(key[1]).batch_size(4);
+        let want: Vec<usize> =
+            block_on(want.to_vec::<i64>()).unwrap().into_iter().map(|i| i as usize).collect();
+        assert_eq!(loader.order(key[2]), want, "{name}");
+        let batches: Vec<_> = block_on(loader.epoch(key[2], &Device::cpu()).collect());
+        let got: Vec<usize> = batches.into_iter().flat_map(|batch| batch.unwrap()).collect();
+        assert_eq!(got, want, "{name}");
+        seen += 1;
+    }
+    assert_eq!(seen, 4);
+}
+
+/// What the caller of `epoch` does is the same for any number of examples and of threads: the order of
+/// two million takes 16 MB, of which it never sees anything, neither at the beginning nor at the end.
+#[test]
+fn whoever_begins_an_epoch_neither_shuffles_nor_frees_the_order() {
+    for (n, workers) in [(1000, 1), (2_000_000, 1), (2_000_000, 40)] {
+        let loader = Loader::new(n, |at, _| Ok(at[0])).shuffle(3).workers(workers).prefetch(workers);
+        let before = BYTES.get();
+        let mut batches = loader.epoch(0, &Device::cpu());
+        assert!(BYTES.get() - before < 16 << 10, "{n} examples: {} bytes", BYTES.get() - before);
+        let first = block_on(batches.next()).unwrap().unwrap();
+        assert_eq!(first, loader.order(0)[0]);
+        let before = BYTES.get();
+        drop(batches);
+        assert!(BYTES.get() - before < 16 << 10, "{n} examples: {} bytes", BYTES.get() - before);
+    }
+}
+
+#[test]
+fn a_stream_that_is_dropped_while_it_shuffles_ends_its_threads() {
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    let ends = Mutex::new(ends);
+    let loader = Loader::new(1_000_000, move |at, _| {
+        let _ = &ends;
+        Ok(at[0])
+    });
+    drop(loader.shuffle(1).workers(3).prefetch(3).epoch(0, &Device::cpu()));
+    assert!(ended.recv().is_err());
+}
+
+/// Every option together, beside what they say: the examples in order, cut into batches, each into parts.
+#[test]
+fn batches_are_what_the_options_say() {
+    for (n, size, of) in
+        [(0, 3, 1), (1, 3, 1), (9, 3, 3), (10, 3, 3), (11, 4, 2), (12, 5, 3), (7, 9, 2), (7, 9, 8)]
+    {
+        for (part, last, seed) in (0..of).flat_map(|p| [(p, true, None), (p, false, None), (p, false, Some(4))])
+        {
+            let loader = Loader::new(n, |at, _| Ok(at.to_vec())).batch_size(size).part(part, of);
+            let loader = loader.drop_last(last).workers(2).prefetch(3);
+            let loader = if let Some(seed) = seed { loader.shuffle(seed) } else { loader };
+            let mut want = Vec::new();
+            for batch in loader.order(5).chunks(size) {
+                if batch.len() < of || last && batch.len() < size {
+                    continue;
+                }
+                // As equal as can be, and all of it: each part ends where the next one begins.
+                let cut = |part: usize| batch.len() * part / of;
+                want.push(batch[cut(part)..cut(part + 1)].to_vec());
+            }
+            let what = format!("{n} examples by {size}, part {part} of {of}, {last}, {seed:?}");
+            assert_eq!(loader.batches(), want.len(), "{what}");
+            let got: Vec<_> = block_on(loader.epoch(5, &Device::cpu()).collect());
+            assert_eq!(got.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), want, "{what}");
+            assert!(want.iter().all(|part| !part.is_empty()), "{what}");
+        }
+    }
+}
+
+#[test]
+fn batches_that_have_nothing_for_each_part_are_an_error() {
+    for part in 0..4 {
+        let loader = Loader::new(8, |at, _| Ok(at.to_vec())).batch_size(2).part(part, 4);
+        let mut batches = loader.epoch(0, &Device::cpu());
+        let error = block_on(batches.next()).unwrap().unwrap_err();
+        assert!(error.is_argument() && error.location().file().ends_with("data.rs"), "{error}");
+        assert_eq!(error.message(), "a batch of 2 examples has nothing for each of 4 parts");
+        assert!(block_on(batches.next()).is_none());
+    }
+}
+
+#[test]
+fn as_many_batches_are_made_at_once_as_there_are_threads() {
+    for workers in [1, 2, 5] {
+        // Each waits for all the others: fewer threads would wait for ever.
+        let all = Arc::new(Barrier::new(workers));
+        let loader = Loader::new(workers * 3, move |at, _| {
+            all.wait();
+            Ok((at[0], std::thread::current().id()))
+        });
+        let made: Vec<_> =
+            block_on(loader.workers(workers).prefetch(workers).epoch(0, &Device::cpu()).collect());
+        let made: Vec<_> = made.into_iter().map(|batch| batch.unwrap()).collect();
+        assert!(made.iter().enumerate().all(|(k, (i, _))| k == *i));
+        let threads: std::collections::HashSet<_> = made.iter().map(|(_, thread)| *thread).collect();
+        assert_eq!(threads.len(), workers);
     }
 }
 
@@ -159,17 +293,20 @@ fn a_number_without_end_is_no_limit() {
     let loader = Loader::new(10, |at, _| Ok(at[0])).prefetch(usize::MAX);
     let all: Vec<_> = block_on(loader.epoch(0, &Device::cpu()).collect());
     assert_eq!(all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
-    // Of more parts than there are examples the last has the last one.
-    let loader = Loader::new(6, |at, _| Ok(at.to_vec())).batch_size(6).part(usize::MAX, usize::MAX);
+    // A part beyond the last is the last.
+    let loader = Loader::new(6, |at, _| Ok(at.to_vec())).batch_size(usize::MAX).part(usize::MAX, 6);
     let all: Vec<_> = block_on(loader.epoch(0, &Device::cpu()).collect());
     assert_eq!(all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), [[5]]);
+    // Examples in order are counted as they come.
+    let mut batches = Loader::new(usize::MAX, |at, _| Ok(at.to_vec())).batch_size(3).epoch(0, &Device::cpu());
+    assert_eq!(block_on(batches.next()).unwrap().unwrap(), [0, 1, 2]);
 }
 
 #[test]
 fn a_data_set_whose_numbers_no_memory_holds_is_an_error_of_the_stream() {
-    for seed in [None, Some(1)] {
-        let loader = Loader::new(usize::MAX, |at, _| Ok(at[0]));
-        let loader = seed.map_or(loader.clone(), |seed| loader.shuffle(seed));
+    // Of all examples, where they are shuffled; else of those of a batch.
+    let loader = Loader::new(usize::MAX, |at, _| Ok(at[0])).workers(2);
+    for loader in [loader.clone().shuffle(1), loader.batch_size(usize::MAX)] {
         let mut batches = loader.epoch(0, &Device::cpu());
         let error = block_on(batches.next()).unwrap().unwrap_err();
         assert!(error.is_out_of_memory() && error.to_string().contains("tests/data.rs"), "{error}");

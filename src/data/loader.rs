@@ -1,13 +1,16 @@
 //! `Loader` and `Epoch`: batches made ahead, in order, by threads that end with the stream.
 
+use super::order::shuffled;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::caught;
 use crate::guard::wake_all;
 use crate::tensor::device::Device;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -95,7 +98,7 @@ impl<B: Send + 'static> Loader<B> {
 
     /// Only a part of each batch, of so many as equal as can be: what a rank of several makes. All
     /// ranks make parts of the same batches, in the same order. A last batch with fewer examples than
-    /// parts is left out.
+    /// parts is left out; where all batches would be, an epoch is an error and nothing else.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -170,70 +173,55 @@ impl<B: Send + 'static> Loader<B> {
     /// ```
     ///
     /// # Panics
-    /// Where there is no memory for so many numbers.
+    /// Where there is no memory for so many numbers, as where any `Vec` is collected. (An epoch makes an
+    /// error of it.)
     pub fn order(&self, epoch: u64) -> Vec<usize> {
-        self.ordered(epoch).expect("memory for the numbers of all examples")
-    }
-
-    /// [`order`](Self::order); nothing where there is no memory for it.
-    fn ordered(&self, epoch: u64) -> Option<Vec<usize>> {
-        let mut order = Vec::new();
-        order.try_reserve_exact(self.len).ok()?;
-        order.extend(0..self.len);
-        if let Some(seed) = self.seed {
-            // Fisher and Yates; numbers by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-            let mut state = mix(seed).wrapping_add(mix(epoch ^ 0x9e37_79b9_7f4a_7c15));
-            for i in (1..order.len()).rev() {
-                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let j = (mix(state) as u128 * (i as u128 + 1)) >> 64;
-                order.swap(i, j as usize);
+        match self.seed {
+            None => (0..self.len).collect(),
+            Some(seed) => {
+                let order = shuffled(self.len, seed, epoch, || true);
+                order.unwrap_or_else(|| panic!("no memory for the numbers of {} examples", self.len))
             }
         }
-        Some(order)
     }
 
-    /// One pass over the data set. Its threads start now; what goes wrong in them is this line's
-    /// error, as it is that there is no memory for the numbers of the examples.
+    /// One pass over the data set. Its threads start now, and shuffle; what goes wrong in them is this
+    /// line's error, as it is that there is no memory for the numbers of the examples.
     #[track_caller]
     pub fn epoch(&self, epoch: u64, device: &Device) -> Epoch<B> {
         let at = Location::caller();
-        let order = self.ordered(epoch);
-        let workers = if order.is_some() { self.workers.min(self.prefetch) } else { 0 };
         let shared = Arc::new(Shared {
             at,
             make: self.make.clone(),
-            order: order.unwrap_or_default(),
+            len: self.len,
+            seed: self.seed.map(|seed| (seed, epoch)),
             batch_size: self.batch_size,
             part: self.part,
             total: self.batches(),
             prefetch: self.prefetch,
             device: device.clone(),
-            state: Mutex::new(State { next: 0, given: 0, made: BTreeMap::new(), waker: None, unwanted: false }),
-            room: Condvar::new(),
+            unwanted: AtomicBool::new(false),
+            state: Mutex::new(State {
+                next: 0,
+                given: 0,
+                made: BTreeMap::new(),
+                waker: None,
+                order: None,
+                failed: false,
+                workers: 0,
+            }),
+            changed: Condvar::new(),
         });
-        if workers == 0 {
-            let text = format!("no memory for the numbers of {} examples", self.len);
-            shared.fail(0, Error::new(ErrorKind::OutOfMemory, "Loader::epoch", text, at));
-        }
-        for worker in 0..workers.min(shared.total) {
-            let own = shared.clone();
-            let thread = std::thread::Builder::new().name(format!("futensor-data-{worker}"));
-            if let Err(error) = thread.spawn(move || own.work()) {
-                if worker == 0 {
-                    let text = format!("no thread to make batches: {error}");
-                    shared.fail(0, Error::new(ErrorKind::Source, "Loader::epoch", text, at));
-                }
-                break;
-            }
+        let parts = self.part.1;
+        if shared.total > 0 && self.batch_size < parts {
+            let text = format!("a batch of {} examples has nothing for each of {parts} parts", self.batch_size);
+            shared.fail(0, Error::new(ErrorKind::Argument, "Loader::epoch", text, at));
+        } else if let Err(error) = shared.start(self.workers.min(self.prefetch).min(shared.total)) {
+            let text = format!("no thread to make batches: {error}");
+            shared.fail(0, Error::new(ErrorKind::Source, "Loader::epoch", text, at));
         }
         Epoch { shared, ended: false }
     }
-}
-
-fn mix(z: u64) -> u64 {
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 struct State<B> {
@@ -243,27 +231,117 @@ struct State<B> {
     given: usize,
     made: BTreeMap<usize, Result<B>>,
     waker: Option<Waker>,
-    /// The stream is gone.
-    unwanted: bool,
+    /// The numbers of all examples, once they are shuffled. With the threads it goes: to give much
+    /// memory back takes time, which is not the caller's.
+    order: Option<Arc<Vec<usize>>>,
+    /// There is an error, after which no batch is begun.
+    failed: bool,
+    /// Threads that have not ended.
+    workers: usize,
 }
 
 /// What workers and stream share.
 struct Shared<B> {
     at: &'static Location<'static>,
     make: Arc<Make<B>>,
-    order: Vec<usize>,
+    len: usize,
+    /// What decides the order; `None` where it is that of the numbers.
+    seed: Option<(u64, u64)>,
     batch_size: usize,
     part: (usize, usize),
     total: usize,
     prefetch: usize,
     device: Device,
+    /// The stream is gone.
+    unwanted: AtomicBool,
     state: Mutex<State<B>>,
-    room: Condvar,
+    /// There is room for a batch, the order is there, or nobody wants more.
+    changed: Condvar,
+}
+
+impl<B: Send + 'static> Shared<B> {
+    /// Starts so many threads: the first one here, and each the next one, so that the caller's part
+    /// is the same for any number. Those for whom the system has no thread are done without.
+    fn start(self: &Arc<Self>, workers: usize) -> std::io::Result<()> {
+        if workers == 0 {
+            return Ok(());
+        }
+        let own = self.clone();
+        self.lock().workers += 1;
+        let thread = std::thread::Builder::new().name(format!("futensor-data-{workers}"));
+        let started = thread.spawn(move || {
+            let _ = own.start(workers - 1);
+            own.work();
+            own.end();
+        });
+        if started.is_err() {
+            self.end();
+        }
+        started.map(drop)
+    }
+
+    /// A thread ends. The last one gives the order's memory back.
+    fn end(&self) {
+        let mut state = self.lock();
+        state.workers -= 1;
+        let order = if state.workers == 0 { state.order.take() } else { None };
+        drop(state);
+        drop(order);
+    }
 }
 
 impl<B> Shared<B> {
     fn lock(&self) -> MutexGuard<'_, State<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.unwanted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something has changed.
+    fn wait<'a>(&self, state: MutexGuard<'a, State<B>>) -> MutexGuard<'a, State<B>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers of examples, and which of them are a batch's. The thread that takes the first batch
+    /// shuffles, and the others wait for it; nothing where nobody wants them, or no memory holds them.
+    fn numbers(&self, batch: usize) -> Option<(Arc<Vec<usize>>, Range<usize>)> {
+        // Below `len`, since this is one of `batches`.
+        let start = batch * self.batch_size;
+        let end = self.len.min(start.saturating_add(self.batch_size));
+        let (part, of) = self.part;
+        let cut = |part: usize| start + ((end - start) as u128 * part as u128 / of as u128) as usize;
+        let own = cut(part)..cut(part + 1);
+        let no_memory = |examples: usize| {
+            let text = format!("no memory for the numbers of {examples} examples");
+            self.fail(batch, Error::new(ErrorKind::OutOfMemory, "Loader::epoch", text, self.at));
+        };
+        let Some((seed, epoch)) = self.seed else {
+            let mut numbers = Vec::new();
+            if numbers.try_reserve_exact(own.len()).is_err() {
+                no_memory(own.len());
+                return None;
+            }
+            numbers.extend(own.clone());
+            return Some((Arc::new(numbers), 0..own.len()));
+        };
+        if batch == 0 {
+            let Some(order) = shuffled(self.len, seed, epoch, || self.is_wanted()) else {
+                no_memory(self.len);
+                return None;
+            };
+            self.lock().order = Some(Arc::new(order));
+            self.changed.notify_all();
+        }
+        let mut state = self.lock();
+        loop {
+            match &state.order {
+                Some(order) => return Some((order.clone(), own)),
+                None if state.failed || !self.is_wanted() => return None,
+                None => state = self.wait(state),
+            }
+        }
     }
 
     /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants
@@ -272,21 +350,18 @@ impl<B> Shared<B> {
         loop {
             let batch = {
                 let mut state = self.lock();
-                while !state.unwanted && state.next < self.total && state.next - state.given >= self.prefetch {
-                    state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+                let is_far = |s: &State<B>| s.next < self.total && s.next - s.given >= self.prefetch;
+                while self.is_wanted() && is_far(&state) {
+                    state = self.wait(state);
                 }
-                if state.unwanted || state.next >= self.total {
+                if !self.is_wanted() || state.next >= self.total {
                     return;
                 }
                 state.next += 1;
                 state.next - 1
             };
-            let start = batch * self.batch_size;
-            let all = &self.order[start..self.order.len().min(start + self.batch_size)];
-            let (part, of) = self.part;
-            let cut = |part: usize| (all.len() as u128 * part as u128 / of as u128) as usize;
-            let at = &all[cut(part)..cut(part + 1)];
-            let made = caught(|| (self.make)(at, &self.device));
+            let Some((numbers, own)) = self.numbers(batch) else { return };
+            let made = caught(|| (self.make)(&numbers[own], &self.device));
             let made = made.unwrap_or_else(|words| {
                 let text = format!("batch {batch} panicked: {words}");
                 Err(Error::new(ErrorKind::Source, "Loader::epoch", text, self.at))
@@ -300,9 +375,9 @@ impl<B> Shared<B> {
 
     fn put(&self, batch: usize, made: Result<B>) {
         let mut state = self.lock();
-        let unused = match state.unwanted {
-            true => Some(made),
-            false => state.made.insert(batch, made),
+        let unused = match self.is_wanted() {
+            false => Some(made),
+            true => state.made.insert(batch, made),
         };
         let waker = state.waker.take();
         drop(state);
@@ -313,9 +388,11 @@ impl<B> Shared<B> {
 
     /// Nothing comes after an error.
     fn fail(&self, batch: usize, error: Error) {
-        self.lock().next = self.total;
+        let mut state = self.lock();
+        (state.next, state.failed) = (self.total, true);
+        drop(state);
         self.put(batch, Err(error));
-        self.room.notify_all();
+        self.changed.notify_all();
     }
 }
 
@@ -367,7 +444,7 @@ impl<B> Epoch<B> {
             Some(made) => {
                 state.given += 1;
                 drop(state);
-                self.shared.room.notify_all();
+                self.shared.changed.notify_all();
                 self.ended = made.is_err();
                 Poll::Ready(Some(made))
             }
@@ -394,10 +471,10 @@ impl<B> futures_core::Stream for Epoch<B> {
 impl<B> Drop for Epoch<B> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.unwanted = true;
+        self.shared.unwanted.store(true, Ordering::Relaxed);
         let made = std::mem::take(&mut state.made);
         drop(state);
-        self.shared.room.notify_all();
+        self.shared.changed.notify_all();
         drop(made);
     }
 }

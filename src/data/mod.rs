@@ -28,6 +28,7 @@
 
 mod examples;
 mod loader;
+mod order;
 
 pub use examples::Examples;
 pub use loader::{Epoch, Loader, NextBatch};

@@ -19,6 +19,7 @@ import later  # noqa: E402
 import matmul  # noqa: E402
 import reduce  # noqa: E402
 
+import steps  # noqa: E402
 import store  # noqa: E402
 import training  # noqa: E402
 import views  # noqa: E402
@@ -29,7 +30,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows, training, attention, display):
+    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows, training, steps, attention, display):
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

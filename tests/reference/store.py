@@ -120,7 +120,10 @@ def write_raw(path, tensors):
 
 def write_tensors(path, named):
     """A safetensors file of tensors by name."""
-    raw = lambda t: t.detach().contiguous().numpy().tobytes()  # noqa: E731
+    def raw(t):
+        t = t.detach().contiguous()
+        return (t.view(torch.int16) if t.dtype in (torch.bfloat16, torch.float16) else t).numpy().tobytes()
+
     entries = [(name, NAMES[t.dtype][0], list(t.shape), raw(t)) for name, t in named.items()]
     size = write_raw(path, sorted(entries, key=lambda e: (-WIDTH[e[1]], e[0])))
     print(f"{path.stem}: {len(entries)} tensors, {size} bytes")
