@@ -96,6 +96,16 @@ impl DType {
         matches!(self, DType::I32 | DType::I64 | DType::U8)
     }
 
+    /// True for the two of 16 bits.
+    pub(crate) const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
+    }
+
+    /// The type that a float is computed in: halves in float32.
+    pub(crate) const fn wide(self) -> DType {
+        if self.is_half() { DType::F32 } else { self }
+    }
+
     /// The type in which an op on two tensors is computed: PyTorch's `promote_types`.
     ///
     /// ```

@@ -1,6 +1,8 @@
 //! Training on one device or on several: which of them a model and its batches go to, and one step
 //! on all.
 
+use crate::dtype::DType;
+use crate::error::ErrorKind;
 use crate::nn::{Module, Parameter, substituted, values};
 use crate::optim::{Optimizer, Step};
 #[cfg(all(feature = "ranks", unix))]
@@ -40,7 +42,8 @@ pub struct Trainer {
 /// A batch in parts, one a device: see [`Trainer::prepare_batch`].
 #[derive(Clone, Debug)]
 pub struct SplitBatch {
-    parts: Vec<Part>,
+    first: Part,
+    others: Vec<Part>,
     rows: usize,
 }
 
@@ -59,7 +62,7 @@ impl SplitBatch {
 
     /// The tensors of each device.
     pub fn parts(&self) -> impl Iterator<Item = &[TensorFuture]> {
-        self.parts.iter().map(|part| &part.tensors[..])
+        std::iter::once(&self.first).chain(&self.others).map(|part| &part.tensors[..])
     }
 }
 
@@ -146,21 +149,21 @@ impl Trainer {
         if self.devices.len() == 1 || rows < 2 {
             let device = self.device().clone();
             let tensors = tensors.iter().map(|x| x.to_device(&device)).collect();
-            return SplitBatch { parts: vec![Part { device, tensors, rows }], rows };
+            return SplitBatch { first: Part { device, tensors, rows }, others: Vec::new(), rows };
         }
         let n = self.devices.len().min(rows);
         // The first parts have one row more where it does not divide.
         let size = |i: usize| rows / n + usize::from(i < rows % n);
         let mut start = 0;
-        let parts = (0..n).map(|i| {
+        let mut part = |i: usize| {
             let device = self.devices[i].clone();
             let own = |x: &&TensorFuture| x.narrow(0, start, size(i)).to_device(&device);
             let part =
                 Part { tensors: tensors.iter().map(own).collect(), device: device.clone(), rows: size(i) };
             start += size(i);
             part
-        });
-        SplitBatch { parts: parts.collect(), rows }
+        };
+        SplitBatch { first: part(0), others: (1..n).map(part).collect(), rows }
     }
 
     /// The loss of a batch on the first device: the mean of the parts', each by its number of rows.
@@ -190,9 +193,9 @@ impl Trainer {
         loss: impl Fn(&[TensorFuture]) -> TensorFuture,
     ) -> TensorFuture {
         let home = self.device();
-        let mut losses = batch.parts.iter().map(|part| {
+        let of = |part: &Part| {
             if part.device == *home {
-                return (loss(&part.tensors), part.rows);
+                return loss(&part.tensors);
             }
             let all = model.named_parameters().into_iter().chain(model.named_buffers());
             let there: Vec<(Parameter, TensorFuture)> = all
@@ -201,18 +204,16 @@ impl Trainer {
                     (own, value)
                 })
                 .collect();
-            let own = substituted(&there, || loss(&part.tensors));
-            (own.to_device(home), part.rows)
-        });
-        if batch.parts.len() == 1 {
-            return losses
-                .next()
-                .map(|(loss, _)| loss)
-                .expect("a trainer has a device, and a batch a part for each");
+            substituted(&there, || loss(&part.tensors)).to_device(home)
+        };
+        let first = of(&batch.first);
+        if batch.others.is_empty() {
+            return first;
         }
-        let share = |rows: usize| rows as f64 / batch.rows as f64;
-        let weighted = losses.map(|(loss, rows)| loss * share(rows));
-        weighted.reduce(|a, b| a + b).expect("a trainer has a device, and a batch a part for each")
+        let weighted = |loss: &TensorFuture, rows: usize| loss.wide() * (rows as f64 / batch.rows as f64);
+        let sum = weighted(&first, batch.first.rows);
+        let sum = batch.others.iter().fold(sum, |sum, part| sum + weighted(&of(part), part.rows));
+        sum.to_dtype(first.dtype())
     }
 
     /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the
@@ -250,10 +251,7 @@ impl Trainer {
     /// `backward`s under `no_sync`, and one without.) Gives the mean loss of all rows.
     ///
     /// # Errors
-    /// As [`step`](Self::step), where any of the batches fails.
-    ///
-    /// # Panics
-    /// Without any batch.
+    /// As [`step`](Self::step), where any of the batches fails; and without any batch.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -279,6 +277,7 @@ impl Trainer {
         let (mut gradients, mut mean, mut failed, mut whole) = (Vec::new(), None, None, None);
         for batch in batches {
             let loss = self.loss(model, batch, &loss);
+            let dtype = loss.dtype();
             called_from(at, || {
                 let loss = self.share_of(loss, batch.rows, rows, &mut whole);
                 match some_gradients(&loss, &values(optimizer.parameters())) {
@@ -286,22 +285,32 @@ impl Trainer {
                     Err(_) => failed = Some(loss.clone()),
                 }
                 let own = loss.stop_gradient();
-                mean = Some(mean.take().map_or_else(|| own.clone(), |mean: TensorFuture| mean + &own));
+                mean = Some(match mean.take() {
+                    Some((mean, dtype)) => (mean + own, dtype),
+                    None => (own, dtype),
+                });
             });
         }
-        let mut mean = mean.expect("a step is over one batch at least, as its docs say");
+        let Some((mut mean, dtype)) = mean else {
+            let text = "there is no batch to step over".into();
+            return self.device().refused("step_over", ErrorKind::Argument, text, DType::F32, at);
+        };
         let sums = optimizer.sums_over_ranks();
         called_from(at, || {
-            // As a step alone would fail; other ranks are told by the loss.
-            if let Some(loss) = failed {
-                return self.of_all(&[], sums, &mut mean, |_| optimizer.minimize(&loss)).gate(&mean, at);
-            }
-            self.of_all(&gradients, sums, &mut mean, |all| optimizer.step_some(all)).gate(&mean, at)
+            let step = match failed {
+                // As a step alone would fail; other ranks are told by the loss.
+                Some(loss) => self.of_all(&[], sums, &mut mean, |_| optimizer.minimize(&loss)),
+                None => {
+                    let gradients = rounded(gradients, optimizer.parameters());
+                    self.of_all(&gradients, sums, &mut mean, |all| optimizer.step_some(all))
+                }
+            };
+            step.gate(&mean.to_dtype(dtype), at)
         })
     }
 
     /// A batch's part in the mean loss of so many rows here, or on all ranks: they need not have the
-    /// same number.
+    /// same number. In the type that floats are computed in: of halves no row count is to be rounded.
     fn share_of(
         &self,
         loss: TensorFuture,
@@ -309,6 +318,7 @@ impl Trainer {
         rows: usize,
         whole: &mut Option<TensorFuture>,
     ) -> TensorFuture {
+        let loss = loss.wide();
         let number = |n: usize| loss.device().full_dtype((), n as f64, loss.dtype());
         #[cfg(all(feature = "ranks", unix))]
         if let Some(group) = &self.group {
@@ -342,14 +352,20 @@ impl Trainer {
     }
 }
 
-/// Adds to each gradient what another batch gives.
+/// Sums of gradients, of the type of their parameters.
+fn rounded(sums: Vec<Option<TensorFuture>>, parameters: &[Parameter]) -> Vec<Option<TensorFuture>> {
+    let of_type = |(sum, own): (Option<TensorFuture>, &Parameter)| Some(sum?.to_dtype(own.value().dtype()));
+    sums.into_iter().zip(parameters).map(of_type).collect()
+}
+
+/// Adds to each gradient what another batch gives; halves are added up in float32.
 fn add(sums: &mut Vec<Option<TensorFuture>>, own: Vec<Option<TensorFuture>>) {
     if sums.is_empty() {
         return *sums = own;
     }
     for (sum, own) in sums.iter_mut().zip(own) {
         *sum = match (sum.take(), own) {
-            (Some(sum), Some(own)) => Some(sum + own),
+            (Some(sum), Some(own)) => Some(sum.wide() + own.wide()),
             (sum, own) => sum.or(own),
         };
     }

@@ -137,7 +137,8 @@ impl Module for RmsNorm {
 
 /// Batch norm over all dimensions but the channels (dimension 1), whatever their number: PyTorch's
 /// `BatchNorm1d`, `2d` and `3d`. In training it normalises with the batch's own mean and variance
-/// and keeps running averages of them; in use ([`Module::eval`]) with the averages.
+/// and keeps running averages of them; in use ([`Module::eval`]) with the averages. Tasks that run it
+/// at the same time all count.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -226,8 +227,8 @@ impl Module for BatchNorm {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
         let (weight, bias) = (self.weight.value(), self.bias.value());
-        let (mean, var) = (self.running_mean.value(), self.running_var.value());
         if !self.mode.is_training() {
+            let (mean, var) = (self.running_mean.value(), self.running_var.value());
             return x.batch_norm(&mean, &var, Some(&weight), Some(&bias), self.eps);
         }
         let (y, batch_mean, batch_var) = x.batch_norm_train(Some(&weight), Some(&bias), self.eps);
@@ -237,15 +238,16 @@ impl Module for BatchNorm {
             let (batch_mean, batch_var) = (batch_mean.stop_gradient(), batch_var.stop_gradient());
             let there = build::all_there(&[batch_mean.clone(), batch_var.clone()], &x.device(), at);
             let whole = build::gate_or(false, &there, &[], at);
-            let blend = |old: TensorFuture, new: TensorFuture| {
-                let new = build::gate_or(0, &new, &[&whole], at);
-                let blended = &old * (1.0 - self.momentum) + new * self.momentum;
-                build::choose(&whole, blended.to_dtype(DType::F32), old.to_dtype(DType::F32), at)
+            let blend = |running: &Parameter, new: TensorFuture| {
+                let new = build::gate_or(0, &new, &[&whole], at).to_dtype(DType::F32);
+                running.update(|old| {
+                    let old = old.to_dtype(DType::F32);
+                    build::choose(&whole, &old * (1.0 - self.momentum) + &new * self.momentum, old, at)
+                });
             };
-            self.running_mean.set(blend(mean, batch_mean));
-            self.running_var.set(blend(var, batch_var));
-            let batches = self.batches.value();
-            self.batches.set(build::choose(&whole, &batches + 1, batches, at));
+            blend(&self.running_mean, batch_mean);
+            blend(&self.running_var, batch_var);
+            self.batches.update(|batches| build::choose(&whole, &batches + 1, batches, at));
         }
         y
     }

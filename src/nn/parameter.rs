@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::ErrorKind;
 use crate::shape::Shape;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::gradient::Leaf;
@@ -14,7 +14,8 @@ use std::panic::Location;
 use std::sync::Arc;
 
 /// A weight of a module, or a buffer (a running mean, say): a cell with a value in it. Values
-/// themselves never change; [`set`](Self::set) puts another one in. Clones share the cell, so that
+/// themselves never change; [`set`](Self::set) puts another one in, and [`update`](Self::update) one
+/// that is made from it. Clones share the cell, so that
 /// an optimizer sees the module's own, and two modules can tie their weights.
 ///
 /// ```
@@ -35,6 +36,14 @@ struct Slot {
     trained: bool,
     /// Of one without a value: what is known of it.
     lazy: Lazy,
+}
+
+impl Slot {
+    /// Puts another value in; gives the one before it, to be dropped outside the lock.
+    fn put(&mut self, value: &TensorFuture) -> Option<TensorFuture> {
+        let value = if self.trained { value.requires_grad() } else { value.stop_gradient() };
+        self.value.replace(value)
+    }
 }
 
 /// What is known of a parameter before it has a value.
@@ -183,11 +192,59 @@ impl Parameter {
         if self.stand_in().is_some() {
             return;
         }
-        let mut slot = lock(&self.0);
-        let value = if slot.trained { value.requires_grad() } else { value.stop_gradient() };
-        let old = slot.value.replace(value);
-        drop(slot);
+        let old = lock(&self.0).put(value);
         drop(old);
+    }
+
+    /// Puts in what `f` makes of the value, which it is given off the tape. No change is lost, though
+    /// several threads make theirs at once: where another value came in meanwhile, `f` is called again,
+    /// with that one. So it may only queue work. A [`lazy`](Self::lazy) weight without a value stays so.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, nn::Parameter};
+    /// let count = Parameter::buffer(Device::cpu().zeros([1]));
+    /// std::thread::scope(|scope| {
+    ///     for _ in 0..4 {
+    ///         scope.spawn(|| (0..25).for_each(|_| count.update(|count| count + 1.0)));
+    ///     }
+    /// });
+    /// assert_eq!(count.value().item::<f32>().await?, 100.0);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn update(&self, mut f: impl FnMut(TensorFuture) -> TensorFuture) {
+        while self.stand_in().is_none() {
+            let Some(old) = lock(&self.0).value.as_ref().map(TensorFuture::stop_gradient) else { break };
+            // `f` is somebody else's: no lock is held around it.
+            let new = f(old.clone());
+            if Parameter::exchange(&[(self, old, new)]) {
+                return;
+            }
+        }
+        drop(f(self.value().stop_gradient()));
+    }
+
+    /// Puts all of these in at once, each in the place of the value before it. Where one of those is
+    /// no longer there, nothing is changed, and this is false. Locks are held while handles change
+    /// places, and in one order by everybody.
+    pub(crate) fn exchange(all: &[(&Parameter, TensorFuture, TensorFuture)]) -> bool {
+        let mut all: SmallVec<[_; 8]> = all.iter().filter(|(cell, ..)| cell.stand_in().is_none()).collect();
+        all.sort_by_key(|(cell, ..)| cell.address());
+        // Who is named twice is exchanged once.
+        all.dedup_by_key(|(cell, ..)| cell.address());
+        let mut slots: SmallVec<[_; 8]> = all.iter().map(|(cell, ..)| lock(&cell.0)).collect();
+        let is_there = |(slot, (_, old, _)): (&MutexGuard<'_, Slot>, &&(_, TensorFuture, _))| {
+            slot.value.as_ref().is_some_and(|now| std::ptr::eq(&*now.node, &*old.node))
+        };
+        if !slots.iter().zip(&all).all(is_there) {
+            return false;
+        }
+        let gone: SmallVec<[_; 8]> =
+            slots.iter_mut().zip(&all).map(|(slot, (.., new))| slot.put(new)).collect();
+        drop(slots);
+        drop(gone);
+        true
     }
 
     /// True where it has gradients.
@@ -217,9 +274,8 @@ impl Parameter {
             lock(&self.0).lazy.device = Some(device.clone());
             return;
         }
-        let value = self.value();
-        if value.device() != *device {
-            self.set(value.stop_gradient().to_device(device));
+        if self.value().device() != *device {
+            self.update(|value| value.to_device(device));
         }
     }
 
@@ -240,9 +296,9 @@ impl Parameter {
             lock(&self.0).lazy.dtype = Some(dtype);
             return;
         }
-        let value = self.value();
-        if value.dtype() != dtype && value.dtype().is_float() {
-            self.set(value.stop_gradient().to_dtype(dtype));
+        let own = self.value().dtype();
+        if own != dtype && own.is_float() {
+            self.update(|value| value.to_dtype(dtype));
         }
     }
 

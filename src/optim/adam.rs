@@ -3,35 +3,46 @@
 use super::state::{State, Taken};
 use super::{AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share, trained, update};
 use crate::dtype::DType;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use std::collections::HashMap;
 use std::panic::Location;
 
-/// Moments of one parameter's gradients.
+/// Moments of one parameter's gradients, in the type that it is computed in.
 #[derive(Debug)]
 struct Moments {
     mean: TensorFuture,
     square: TensorFuture,
 }
 
-/// The betas to the power of the steps that were taken, float64 of one element: what corrects the
-/// moments. Values of a device and no count here, since it is not known at the call whether a step
-/// will be taken.
+/// The betas to the power of the steps that each parameter took, float64, an element a parameter: what
+/// corrects the moments. Values of a device and no counts here, since it is not known at the call whether
+/// a step will be taken; together, since that takes a few small ops however many parameters there are.
 #[derive(Debug)]
 struct Powers {
     mean: TensorFuture,
     square: TensorFuture,
 }
 
-/// What the moments of a step are corrected by, of one type and on one device.
+/// What the moments of a step are corrected by, of one type and on one device: the rate, and the root that
+/// deviations are divided by.
 struct Correction {
     dtype: DType,
     device: Device,
-    rate: TensorFuture,
-    root: TensorFuture,
+    /// An element a parameter.
+    all: [TensorFuture; 2],
+    /// By the first of those that are alike.
+    each: HashMap<usize, [TensorFuture; 2]>,
+}
+
+impl Correction {
+    /// Of the parameters that are alike with this one.
+    fn of(&mut self, first: usize) -> &[TensorFuture; 2] {
+        self.each.entry(first).or_insert_with(|| self.all.each_ref().map(|all| all.i(first)))
+    }
 }
 
 /// What Adam and AdamW share.
@@ -44,6 +55,9 @@ struct Core {
     weight_decay: f64,
     moments: Vec<Option<Moments>>,
     powers: Option<Powers>,
+    /// For each parameter the first one that had a gradient whenever it had one: their powers are equal,
+    /// and looked up once a step.
+    alike: Vec<usize>,
     at: At,
 }
 
@@ -51,8 +65,8 @@ impl Core {
     fn new(parameters: Vec<Parameter>, lr: f64, weight_decay: f64, at: At) -> Core {
         let parameters = trained(parameters);
         let moments = parameters.iter().map(|_| None).collect();
-        let betas = (0.9, 0.999);
-        Core { parameters, lr, betas, eps: 1e-8, weight_decay, moments, powers: None, at }
+        let (betas, alike) = ((0.9, 0.999), vec![0; parameters.len()]);
+        Core { parameters, lr, betas, eps: 1e-8, weight_decay, moments, powers: None, alike, at }
     }
 
     fn error(&self, name: &str) -> Option<Error> {
@@ -67,16 +81,31 @@ impl Core {
         checked(name, &numbers, self.at)
     }
 
-    /// Counts a step: its rate, and the root that the deviations are divided by.
-    fn count(&mut self, update: &Update) -> (TensorFuture, TensorFuture) {
-        let one = update.home().full_dtype((), 1.0, DType::F64);
-        let Powers { mean, square } =
-            self.powers.take().unwrap_or_else(|| Powers { mean: one.clone(), square: one.clone() });
-        let old = Powers { mean: update.kept(mean, &one), square: update.kept(square, &one) };
-        let (mean, square) = (&old.mean * self.betas.0, &old.square * self.betas.1);
-        let counted = (self.lr / (1.0 - &mean), (1.0 - &square).sqrt());
+    /// Counts a step of those that have a gradient: the rate of each, and its root.
+    fn count(&mut self, update: &Update, gradients: &[Option<TensorFuture>]) -> [TensorFuture; 2] {
+        let n = gradients.len();
+        let ones = update.home().ones_dtype([n], DType::F64);
+        let before = self.powers.take().unwrap_or_else(|| Powers { mean: ones.clone(), square: ones.clone() });
+        let all = gradients.iter().all(Option::is_some);
+        if !all {
+            let mut firsts = HashMap::new();
+            for (k, first) in self.alike.iter_mut().enumerate() {
+                *first = *firsts.entry((*first, gradients[k].is_some())).or_insert(k);
+            }
+        }
+        let next = |power: &TensorFuture, beta: f64| match all {
+            true => power * beta,
+            false => {
+                let factors = gradients.iter().map(|g| if g.is_some() { beta } else { 1.0 });
+                power * update.home().from_vec(factors.collect::<Vec<f64>>(), [n])
+            }
+        };
+        let old = [before.mean, before.square].map(|power| update.kept(&power, &ones));
+        let [mean, square] = [next(&old[0], self.betas.0), next(&old[1], self.betas.1)];
+        let counted = [self.lr / (1.0 - &mean), (1.0 - &square).sqrt()];
+        let [old_mean, old_square] = old;
         self.powers =
-            Some(Powers { mean: update.keep(mean, old.mean), square: update.keep(square, old.square) });
+            Some(Powers { mean: update.keep(mean, old_mean), square: update.keep(square, old_square) });
         counted
     }
 
@@ -85,21 +114,44 @@ impl Core {
         let moments = kept
             .flat_map(|(i, kept)| [(format!("{i}.mean"), &kept.mean), (format!("{i}.square"), &kept.square)]);
         let powers = self.powers.iter();
-        let powers = powers.flat_map(|p| [("mean_power".into(), &p.mean), ("square_power".into(), &p.square)]);
+        let powers =
+            powers.flat_map(|p| [("mean_powers".into(), &p.mean), ("square_powers".into(), &p.square)]);
         moments.chain(powers).map(|(name, value)| (name, value.clone())).collect()
     }
 
     #[track_caller]
     fn load_state(&mut self, name: &str, state: State) -> Result<(), Error> {
         let mut state = Taken::new(name, &self.parameters, state)?;
-        let mut two = |mean: &str, square: &str| Some((state.take(mean)?, state.take(square)?));
-        let powers = two("mean_power", "square_power").map(|(mean, square)| Powers { mean, square });
-        let moments = (0..self.parameters.len()).map(|i| {
-            two(&format!("{i}.mean"), &format!("{i}.square")).map(|(mean, square)| Moments { mean, square })
-        });
-        let moments = moments.collect();
+        let n = self.parameters.len();
+        let mut moments: Vec<Option<Moments>> = Vec::with_capacity(n);
+        for i in 0..n {
+            let both = state.take_both(&format!("{i}.mean"), &format!("{i}.square"))?;
+            moments.push(both.map(|(mean, square)| Moments { mean, square }));
+        }
+        let mut powers = state.take_both("mean_powers", "square_powers")?;
+        if let Some((mean, square)) = state.take_both("mean_power", "square_power")? {
+            // As versions before this one counted: one number, for all that had been stepped.
+            let stepped: Vec<bool> = moments.iter().map(Option::is_some).collect();
+            let each = |power: TensorFuture| {
+                let stepped = power.device().from_vec(stepped.clone(), [n]);
+                stepped.where_cond(&power.reshape([1]), power.device().ones_dtype([1], power.dtype()))
+            };
+            powers = Some((each(mean), each(square)));
+        }
         state.end()?;
-        (self.powers, self.moments) = (powers, moments);
+        let error = |kind, text: String| Err(Error::new(kind, name, text, build::seen(Location::caller())));
+        match &powers {
+            None if moments.iter().any(Option::is_some) => {
+                return error(ErrorKind::Argument, "mean_powers is missing: how many steps were taken".into());
+            }
+            Some((mean, square)) if [mean, square].iter().any(|power| power.dims() != [n]) => {
+                let text = format!("mean_powers is of {}, and there are {n} parameters", mean.shape());
+                return error(ErrorKind::Shape, text);
+            }
+            _ => {}
+        }
+        self.powers = powers.map(|(mean, square)| Powers { mean, square });
+        (self.moments, self.alike) = (moments, (0..n).collect());
         Ok(())
     }
 
@@ -116,42 +168,42 @@ impl Core {
             Ok(update) => update,
             Err(refused) => return refused,
         };
-        let (rate, root) = self.count(&update);
+        let counted = self.count(&update, gradients);
         let mut corrections: Vec<Correction> = Vec::new();
         let (b1, b2) = self.betas;
         let (lr, decay) = (self.lr, self.weight_decay);
-        for ((parameter, gradient), moments) in self.parameters.iter().zip(gradients).zip(&mut self.moments) {
+        for (k, (parameter, gradient)) in self.parameters.iter().zip(gradients).enumerate() {
             let Some(gradient) = gradient else { continue };
-            let (old, mut g) = (update.old(parameter.value()), update.gradient(gradient));
-            let (device, dtype) = (old.device(), old.dtype());
-            let is_ours = |c: &Correction| c.dtype == dtype && c.device == device;
-            let at = corrections.iter().position(is_ours).unwrap_or_else(|| {
-                let here = |x: &TensorFuture| x.to_device(&device).to_dtype(dtype);
-                let (rate, root) = (here(&rate), here(&root));
-                corrections.push(Correction { dtype, device: device.clone(), rate, root });
-                corrections.len() - 1
-            });
-            let Correction { rate, root, .. } = &corrections[at];
-            let mut p = old.clone();
-            if decay != 0.0 {
-                match decoupled {
-                    true => p = p * (1.0 - lr * decay),
-                    false => g = g + &p * decay,
+            let before = self.moments[k].take();
+            parameter.update(|old| {
+                let old = update.old(old);
+                let (mut p, mut g) = (old.wide(), update.gradient(gradient).wide());
+                let (device, dtype) = (p.device(), p.dtype());
+                let is_ours = |c: &Correction| c.dtype == dtype && c.device == device;
+                let at = corrections.iter().position(is_ours).unwrap_or_else(|| {
+                    let all = counted.each_ref().map(|x| x.to_device(&device).to_dtype(dtype));
+                    corrections.push(Correction { dtype, device: device.clone(), all, each: HashMap::new() });
+                    corrections.len() - 1
+                });
+                let [rate, root] = corrections[at].of(self.alike[k]);
+                if decay != 0.0 {
+                    match decoupled {
+                        true => p = p * (1.0 - lr * decay),
+                        false => g = g + &p * decay,
+                    }
                 }
-            }
-            let before = moments.take().unwrap_or_else(|| {
-                let zeros = || device.zeros_dtype(old.shape(), dtype);
-                Moments { mean: zeros(), square: zeros() }
+                let [old_mean, old_square] = match &before {
+                    Some(before) => [&before.mean, &before.square].map(|kept| update.kept(kept, &g)),
+                    None => [(); 2].map(|()| update.old(device.zeros_dtype(g.shape(), dtype))),
+                };
+                let mean = &old_mean * b1 + &g * (1.0 - b1);
+                let square = &old_square * b2 + g.square() * (1.0 - b2);
+                let deviation = square.sqrt() / root + self.eps;
+                let new = (p - &mean / deviation * rate).to_dtype(old.dtype());
+                let (mean, square) = (update.keep(mean, old_mean), update.keep(square, old_square));
+                self.moments[k] = Some(Moments { mean, square });
+                update.keep(new, old)
             });
-            let before =
-                Moments { mean: update.kept(before.mean, &old), square: update.kept(before.square, &old) };
-            let mean = &before.mean * b1 + &g * (1.0 - b1);
-            let square = &before.square * b2 + g.square() * (1.0 - b2);
-            let deviation = square.sqrt() / root + self.eps;
-            let new = p - &mean / deviation * rate;
-            parameter.set(update.keep(new, old));
-            let (mean, square) = (update.keep(mean, before.mean), update.keep(square, before.square));
-            *moments = Some(Moments { mean, square });
         }
         update.step()
     }

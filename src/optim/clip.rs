@@ -1,5 +1,6 @@
 //! Clipping of gradients.
 
+use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::tensor::build;
 use crate::tensor::device::Device;
@@ -8,7 +9,7 @@ use std::panic::Location;
 
 /// Scales gradients down so that their common 2-norm is at most `norm_max`; gives them, and the
 /// norm they had. The norm is a value to come like any other: nothing waits for it. All are on one
-/// device.
+/// device. Halves are squared, summed and scaled in float32, and the norm is of their type.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -34,22 +35,24 @@ pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorF
     }
     // Loops, not closures: errors name the caller's line.
     let mut sum: Option<TensorFuture> = None;
+    let mut dtype = None;
     for g in gradients {
-        let square = g.square().sum_all();
+        dtype = Some(dtype.map_or(g.dtype(), |dtype: DType| dtype.promote(g.dtype())));
+        let square = g.wide().square().sum_all();
         sum = Some(match sum {
             Some(sum) => sum + square,
             None => square,
         });
     }
-    let Some(sum) = sum else { return (Vec::new(), Device::cpu().zeros(())) };
+    let (Some(sum), Some(dtype)) = (sum, dtype) else { return (Vec::new(), Device::cpu().zeros(())) };
     let norm = sum.sqrt();
     // As PyTorch: never up, and a norm of 0 is no division by it.
     let scale = (norm_max / (&norm + 1e-6)).minimum(1.0);
     let mut scaled = Vec::with_capacity(gradients.len());
     for g in gradients {
-        scaled.push((g * &scale).to_dtype(g.dtype()));
+        scaled.push((g.wide() * &scale).to_dtype(g.dtype()));
     }
-    (scaled, norm)
+    (scaled, norm.to_dtype(dtype))
 }
 
 /// Limits each element of the gradients to `-limit..=limit`.

@@ -7,6 +7,10 @@
 //! later, leaves parameters, moments and counts as they were. The [`Step`] that it returns has the
 //! error. So does that of an optimizer whose rate, or another number, makes no sense (`Sgd::new(p,
 //! -1.0)`): it takes no step until it is given another.
+//!
+//! A step of halves is computed in float32 and rounded once, and what an optimizer keeps of them is
+//! float32. Steps are counted for each parameter, as in PyTorch: those in which it had a gradient. Several
+//! optimizers may step one parameter, from several threads: none of their steps is lost.
 
 mod adam;
 mod clip;

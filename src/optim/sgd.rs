@@ -34,7 +34,7 @@ pub struct Sgd {
     at: At,
 }
 
-/// What a parameter's last steps leave for the next one.
+/// What a parameter's last steps leave for the next one, in the type that it is computed in.
 #[derive(Debug)]
 struct Velocity {
     value: TensorFuture,
@@ -159,24 +159,30 @@ impl Optimizer for Sgd {
         for ((parameter, gradient), velocity) in self.parameters.iter().zip(gradients).zip(&mut self.velocities)
         {
             let Some(gradient) = gradient else { continue };
-            let (p, g) = (parameter.value().stop_gradient(), update.gradient(gradient));
-            let p = if decay == 0.0 { p } else { update.old(p) };
-            let g = decayed(g, &p);
-            let one = |number: f64| p.device().full_dtype((), number, p.dtype());
-            let Velocity { value, share } = velocity.take().unwrap_or_else(|| Velocity {
-                value: p.device().zeros_dtype(p.shape(), p.dtype()),
-                share: None,
+            let before = velocity.take();
+            parameter.update(|old| {
+                let old = if decay == 0.0 { old } else { update.old(old) };
+                let p = old.wide();
+                let g = decayed(update.gradient(gradient).wide(), &p);
+                let one = |number: f64| p.device().full_dtype((), number, p.dtype());
+                let value = match &before {
+                    Some(before) => update.kept(&before.value, &p),
+                    None => update.old(p.device().zeros_dtype(p.shape(), p.dtype())),
+                };
+                let share = before.as_ref().and_then(|before| before.share.as_ref());
+                let all = match share {
+                    Some(share) => Some(update.kept(share, &p)),
+                    None => (damp != 0.0).then(|| one(1.0)),
+                };
+                let new = match &all {
+                    None => &value * mu + &g,
+                    Some(share) => &value * mu + &g * share,
+                };
+                let step = if self.nesterov { g + &new * mu } else { new.clone() };
+                let share = all.map(|all| update.keep(one(1.0 - damp), all));
+                *velocity = Some(Velocity { value: update.keep(new, value), share });
+                update.keep((p - step * lr).to_dtype(old.dtype()), old)
             });
-            let value = update.kept(value, &p);
-            let all = share.map(|share| update.kept(share, &p)).or_else(|| (damp != 0.0).then(|| one(1.0)));
-            let new = match &all {
-                None => &value * mu + &g,
-                Some(share) => &value * mu + &g * share,
-            };
-            let step = if self.nesterov { g + &new * mu } else { new.clone() };
-            let share = all.map(|all| update.keep(one(1.0 - damp), all));
-            *velocity = Some(Velocity { value: update.keep(new, value), share });
-            parameter.set(update.keep(&p - step * lr, p));
         }
         update.step()
     }
@@ -209,8 +215,8 @@ impl Optimizer for Sgd {
     fn load_state(&mut self, state: State) -> Result<(), Error> {
         let mut state = Taken::new("Sgd", &self.parameters, state)?;
         let velocities = (0..self.parameters.len()).map(|i| {
-            let share = state.take(&format!("share.{i}"));
-            state.take(&format!("{i}.velocity")).map(|value| Velocity { value, share })
+            let value = state.take(&format!("{i}.velocity"))?;
+            Some(Velocity { value, share: state.take(&format!("share.{i}")) })
         });
         let velocities = velocities.collect();
         state.end()?;

@@ -54,6 +54,22 @@ impl Taken<'_> {
         self.left.remove(name)
     }
 
+    /// What means something only together.
+    ///
+    /// # Errors
+    /// One is there without the other.
+    #[track_caller]
+    pub fn take_both(&mut self, a: &str, b: &str) -> Result<Option<(TensorFuture, TensorFuture)>, Error> {
+        let missing = match (self.take(a), self.take(b)) {
+            (Some(a), Some(b)) => return Ok(Some((a, b))),
+            (None, None) => return Ok(None),
+            (None, _) => a,
+            (_, None) => b,
+        };
+        let text = format!("{missing} is missing");
+        Err(Error::new(ErrorKind::Argument, self.optimizer, text, build::seen(Location::caller())))
+    }
+
     /// # Errors
     /// Something is left over: the state is another optimizer's, or another model's.
     #[track_caller]

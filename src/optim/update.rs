@@ -137,9 +137,10 @@ impl IntoFuture for &Step {
 ///         };
 ///         for (p, g) in self.0.iter().zip(gradients) {
 ///             let Some(g) = g else { continue };
-///             let old = update.old(p.value());
-///             let new = &old - update.gradient(g).sign() * self.1;
-///             p.set(update.keep(new, old));
+///             p.update(|old| {
+///                 let old = update.old(old);
+///                 update.keep(&old - update.gradient(g).sign() * self.1, old)
+///             });
 ///         }
 ///         update.step()
 ///     }
@@ -215,9 +216,9 @@ impl Update {
     }
 
     /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was
-    /// moved, and to its type.
-    pub(super) fn kept(&self, value: TensorFuture, beside: &TensorFuture) -> TensorFuture {
-        self.old(value.to_device(&beside.device()).to_dtype(beside.dtype()))
+    /// moved, and to the type that it is computed in.
+    pub(super) fn kept(&self, value: &TensorFuture, beside: &TensorFuture) -> TensorFuture {
+        self.old(value.to_device(&beside.device()).to_dtype(beside.dtype().wide()))
     }
 
     /// `new` where all gradients were there, else `old`.
@@ -235,8 +236,10 @@ impl Update {
 }
 
 /// A step that needs of each parameter its value and its gradient alone: `new` of them takes the
-/// value's place. It is computed at once, fused with the gradient and in its memory, and chosen
+/// value's place. `new` computes in the [wide](DType::wide) type, and is rounded here. It is computed
+/// at once, fused with the gradient and in its memory, and chosen
 /// when all are there, which touches no element; so a step is not taken either where `new` fails.
+/// Another step of one of the parameters that came in between is found out, and this one made anew.
 /// An optimizer that keeps more would need second copies of it all: for those there is [`Update`].
 pub(super) fn replaced(
     name: &str,
@@ -248,16 +251,21 @@ pub(super) fn replaced(
     if let Err(error) = check(name, parameters, gradients, at) {
         return refused(parameters, error, at);
     }
-    let stepped = parameters.iter().zip(gradients).filter_map(|(parameter, gradient)| {
-        let old = parameter.value().stop_gradient();
-        Some((parameter, new(&old, gradient.as_ref()?.stop_gradient()), old))
-    });
-    let stepped: Vec<(&Parameter, TensorFuture, TensorFuture)> = stepped.collect();
-    let (step, _) = Step::of(stepped.iter().map(|(_, new, _)| new), at);
-    for (parameter, new, old) in &stepped {
-        parameter.set(build::gate_else(new, old, &step.0.to_device(&old.device()), at));
+    loop {
+        let stepped = parameters.iter().zip(gradients).filter_map(|(parameter, gradient)| {
+            let (old, gradient) = (parameter.value().stop_gradient(), gradient.as_ref()?.stop_gradient());
+            let new = new(&old.wide(), gradient.wide()).to_dtype(old.dtype());
+            Some((parameter, old, new))
+        });
+        let mut stepped: Vec<(&Parameter, TensorFuture, TensorFuture)> = stepped.collect();
+        let (step, _) = Step::of(stepped.iter().map(|(.., new)| new), at);
+        for (_, old, new) in &mut stepped {
+            *new = build::gate_else(new, old, &step.0.to_device(&old.device()), at);
+        }
+        if Parameter::exchange(&stepped) {
+            return step;
+        }
     }
-    step
 }
 
 /// A step whose new values are there already, or on their way: taken by all of them, or by none where one of them
@@ -267,8 +275,7 @@ pub(super) fn taken(parameters: &[Parameter], new: &[Option<TensorFuture>], afte
     let (step, _) = Step::of(new.iter().flatten().chain([&after.0]), at);
     for (parameter, new) in parameters.iter().zip(new) {
         let Some(new) = new else { continue };
-        let old = parameter.value().stop_gradient();
-        parameter.set(build::gate_else(new, &old, &step.0.to_device(&old.device()), at));
+        parameter.update(|old| build::gate_else(new, &old, &step.0.to_device(&old.device()), at));
     }
     step
 }

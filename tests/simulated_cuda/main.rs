@@ -16,6 +16,7 @@ mod edges;
 mod faults;
 mod foreign;
 mod odd;
+mod optim;
 mod order;
 mod regions;
 mod times;
@@ -120,6 +121,7 @@ fn main() -> ExitCode {
     }
     let entries: Vec<(String, Entry)> = [
         ("values", values::all()),
+        ("optim", optim::all()),
         ("order", order::all()),
         ("regions", regions::all()),
         ("convolutions", convolutions::all()),

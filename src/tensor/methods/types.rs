@@ -32,4 +32,9 @@ impl TensorFuture {
         let rule = || Ok(Meta { shape: self.shape().clone(), dtype });
         build::apply(Op::Cast, &[self], rule, Location::caller())
     }
+    /// The value in the type that floats are computed in: halves in float32.
+    #[track_caller]
+    pub(crate) fn wide(&self) -> TensorFuture {
+        self.to_dtype(self.dtype().wide())
+    }
 }
