@@ -50,7 +50,7 @@ macro_rules! for_each_unary {
             "Hyperbolic cosine.", cosh, Cosh, float, |x| x.cosh(), "cosh(x)", [(g x) g.mul(x.sinh())];
             "Hyperbolic tangent.", tanh, Tanh, float, |x| x.tanh(), "tanh(x)", [(g y) g.mul(1.0 - y.square())];
             "Inverse hyperbolic sine.", asinh, Asinh, float, |x| x.asinh(), "asinh(x)", [(g x) g.div(x.square().add(1).sqrt())];
-            "Inverse hyperbolic cosine; NaN below 1.", acosh, Acosh, float, |x| x.acosh(), "acosh(x)", [(g x) g.div(x.sub(1).mul(x.add(1)).sqrt())];
+            "Inverse hyperbolic cosine; NaN below 1.", acosh, Acosh, float, |x| x.acosh(), "acosh(x)", [(g x) g.div(square_less_one(&x).sqrt())];
             "Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond.", atanh, Atanh, float, |x| x.atanh(), "atanh(x)", [(g x) g.div(one_less_square(&x))];
             "`1 / (1 + e^-x)`.", sigmoid, Sigmoid, float, |x| x.sigmoid(), "sigmoid(x)", [(g y) g.mul(1.0 - &y).mul(&y)];
             "`x * sigmoid(x)`, also called swish.", silu, Silu, float, |x| x.mul(x.sigmoid()), "x * sigmoid(x)", [(g x) { let s = x.sigmoid(); g.mul(&s).mul(x.mul(1.0 - &s).add(1)) }];
@@ -83,12 +83,12 @@ macro_rules! for_each_binary {
             "`a - b`.", sub, Sub, number, |a, b| a.sub(b), "sub(a, b)", [(g) g; (g) g.neg()];
             "`a * b`; on bool, logical and.", mul, Mul, any, |a, b| a.mul(b), "mul(a, b)", [(g b) g.mul(b); (g a) g.mul(a)];
             "`a / b`; integers are divided as float32.", div, Div, float, |a, b| a.div(b), "a / b", [(g b) g.div(b); (g b y) g.mul(y).div(b).neg()];
-            "`a` to the power `b`; an integer to a negative one is 0 unless `a` is 1 or -1.", pow, Pow, number, |a, b| a.pow(b), "pow(a, b)", [(g a b) pow_slope(&a, &b).mul(g); (g a b y) a.eq(0).logical_and(b.ge(0)).where_cond(0.0, y.mul(a.log())).mul(g)];
-            "The larger; NaN if either is NaN.", maximum, Maximum, any, |a, b| a.maximum(b), "maximum(a, b)", [(g a b) g.mul(share(a.gt(&b), a.eq(&b), &g)); (g a b) g.mul(share(b.gt(&a), a.eq(&b), &g))];
-            "The smaller; NaN if either is NaN.", minimum, Minimum, any, |a, b| a.minimum(b), "minimum(a, b)", [(g a b) g.mul(share(a.lt(&b), a.eq(&b), &g)); (g a b) g.mul(share(b.lt(&a), a.eq(&b), &g))];
-            "Angle of the point `(b, a)` in radians.", atan2, Atan2, float, |a, b| a.atan2(b), "atan2(a, b)", [(g a b) g.mul(&b).div(a.square().add(b.square())); (g a b) g.mul(&a).div(a.square().add(b.square())).neg()];
-            "Remainder with the sign of `a`, as C's `fmod`; of an integer division by zero, 0.", fmod, Fmod, number, |a, b| a.fmod(b), "fmod(a, b)", [(g) g; (g a b) g.mul(a.div(b).trunc()).neg()];
-            "Remainder with the sign of `b`, as Python's `%`; of an integer division by zero, 0.", remainder, Remainder, number, |a, b| a.remainder(b), "remainder(a, b)", [(g) g; (g a b) g.mul(a.div(b).floor()).neg()];
+            "`a` to the power `b`; an integer to a negative one is 0 unless `a` is 1 or -1.", pow, Pow, number, |a, b| a.pow(b), "pow(a, b)", [(g a b) through_base(&g, &a, &b); (g a b y) through_exponent(&g, &a, &b, &y)];
+            "The larger; NaN if either is NaN.", maximum, Maximum, any, |a, b| a.maximum(b), "maximum(a, b)", [(g a b) chosen(&g, a.lt(&b), a.eq(&b)); (g a b) chosen(&g, b.lt(&a), a.eq(&b))];
+            "The smaller; NaN if either is NaN.", minimum, Minimum, any, |a, b| a.minimum(b), "minimum(a, b)", [(g a b) chosen(&g, a.gt(&b), a.eq(&b)); (g a b) chosen(&g, b.gt(&a), a.eq(&b))];
+            "Angle of the point `(b, a)` in radians.", atan2, Atan2, float, |a, b| a.atan2(b), "atan2(a, b)", [(g a b) of_angle(g.mul(&b), a.square().add(b.square())); (g a b) of_angle(g.mul(&a), a.square().add(b.square())).neg()];
+            "Remainder with the sign of `a`, as C's `fmod`; of an integer division by zero, 0.", fmod, Fmod, number, |a, b| a.fmod(b), "fmod(a, b)", [(g) g; (g a b y) g.mul(whole_quotient(&a.sub(y), &b)).neg()];
+            "Remainder with the sign of `b`, as Python's `%`; of an integer division by zero, 0.", remainder, Remainder, number, |a, b| a.remainder(b), "remainder(a, b)", [(g) g; (g a b) g.mul(a.floor_divide(b)).neg()];
             "The whole number at or below `a / b`, PyTorch's `div` with `rounding_mode=\"floor\"`; integers stay integers, and divided by zero are 0. Of floats it is what belongs to `remainder`.", floor_divide, FloorDivide, number, |a, b| a.floor_divide(b), "floor_divide(a, b)", [];
             "The whole part of `a / b`, PyTorch's `div` with `rounding_mode=\"trunc\"`; integers stay integers, and divided by zero are 0.", trunc_divide, TruncDivide, number, |a, b| a.trunc_divide(b), "trunc_divide(a, b)", [];
             "`a == b`.", eq, Eq, compare, |a, b| a.eq(b), "a == b", [];

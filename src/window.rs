@@ -26,6 +26,13 @@ pub(crate) fn triple<T: Copy>(last: &[T], neutral: T) -> [T; 3] {
     all
 }
 
+/// A padding as it was given: one number a dimension, where both sides have it.
+pub(crate) fn padding_shown(padding: &[[usize; 2]]) -> String {
+    let side = |i: usize| -> Vec<usize> { padding.iter().map(|sides| sides[i]).collect() };
+    let (before, after) = (side(0), side(1));
+    if before == after { format!("{before:?}") } else { format!("{before:?} before and {after:?} after") }
+}
+
 /// How far an element lies behind the first one.
 #[inline(always)]
 pub(crate) fn offset(at: [usize; 3], steps: [isize; 3]) -> isize {

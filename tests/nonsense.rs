@@ -28,6 +28,7 @@ macro_rules! promises {
 const ALL: &[(&str, fn(&Device))] = promises! {
     calls:
         nonsense_gives_values_or_errors_and_never_panics_or_hangs
+        an_error_that_is_told_strangely_is_seen
         values_larger_than_memory_are_refused_or_never_written;
     arguments:
         usize_max_is_no_dimension_and_no_size

@@ -28,7 +28,7 @@ use reference::{
 };
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -36,7 +36,8 @@ use std::{
 };
 
 /// All files of cases.
-const FILES: [&str; 22] = [
+const FILES: [&str; 23] = [
+    TYPES,
     "elementwise",
     "mixed",
     "reduce",
@@ -182,6 +183,10 @@ fn readable(cases: &[Case]) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Every op on every type, on nothing and on single numbers. That is looked at before a device is
+/// asked, so one is enough.
+const TYPES: &str = "kinds";
+
 /// The device that has convolutions without cuDNN.
 pub const COLUMNS: &str = "cuda_columns";
 
@@ -250,8 +255,8 @@ fn counts() -> Result<(), Failed> {
         .filter_map(|entry| {
             entry.ok()?.file_name().into_string().ok()?.strip_suffix(".jsonl").map(str::to_owned)
         })
-        // Read by the unit tests of `tensor/display`.
-        .filter(|name| name != "display")
+        // Read by the unit tests of `tensor/display`, and by `tests/autograd`.
+        .filter(|name| name != "display" && name != "edges")
         .collect();
     found.sort();
     let mut files = FILES.map(str::to_owned);
@@ -261,7 +266,7 @@ fn counts() -> Result<(), Failed> {
     }
     let line = |file: &String| {
         let cases = case::read(file);
-        let ops: std::collections::BTreeSet<&str> = cases.iter().map(|c| &c.op[..]).collect();
+        let ops: BTreeSet<&str> = cases.iter().map(|c| &c.op[..]).collect();
         format!("{file}: {} cases of {} ops\n", cases.len(), ops.len())
     };
     let now: String = files.iter().map(line).collect();
@@ -269,6 +274,22 @@ fn counts() -> Result<(), Failed> {
     match now == then {
         true => Ok(()),
         false => Err(format!("counts.txt says\n{then}\nand there are\n{now}").into()),
+    }
+}
+
+/// Ops that are not tried on every type: they are made of no tensor, draw, have no counterpart in
+/// PyTorch, or copy.
+const UNTRIED: &str = "zeros ones full arange linspace eye eye_diagonal rand randn from_vec from_slice \
+    from_future dropout dropout_with categorical top_p paged_attention to_device";
+
+/// Every op of the README's table is tried on every type.
+fn every_op_is_tried() -> Result<(), Failed> {
+    let tried: BTreeSet<String> = case::read(TYPES).into_iter().map(|case| case.row).collect();
+    let missing: Vec<String> =
+        case::ops().into_iter().filter(|n| !tried.contains(n) && !UNTRIED.split(' ').any(|u| u == n)).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(format!("ops without a case in tests/reference/kinds.py: {missing:?}").into()),
     }
 }
 
@@ -403,6 +424,7 @@ pub fn run(devices: &[&str], alone: bool) {
     }
     let mut trials = vec![Trial::test("reference::a_comparison_sees_one_ulp_too_many", comparison)];
     trials.push(Trial::test("reference::no_case_is_missing", counts));
+    trials.push(Trial::test("reference::every_op_is_tried_on_every_type", every_op_is_tried));
     for (level, is_here) in levels().into_iter().filter(|_| devices.contains(&"cpu")) {
         trials.push(Trial::ignorable_test(format!("levels::{level}"), move || match is_here {
             true => at_level(level),
@@ -423,7 +445,10 @@ pub fn run(devices: &[&str], alone: bool) {
             let cases = Arc::new(cases);
             let shared = cases.clone();
             trials.push(Trial::test(format!("reference::{file}::{op}"), move || readable(&shared)));
-            let runs = |name: &&str| devices.contains(name) && (*name != COLUMNS || op.contains("conv"));
+            let runs = |name: &&str| {
+                let fits = (*name != COLUMNS || op.contains("conv")) && (file != TYPES || *name == "cpu");
+                devices.contains(name) && fits
+            };
             for (name, place) in Place::all().into_iter().filter(|(name, _)| runs(name)) {
                 let cases = cases.clone();
                 let name = format!("{name}::{file}::{op}");

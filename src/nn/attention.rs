@@ -6,6 +6,7 @@ use super::module::{Mode, Module, Part};
 use super::parameter::Parameter;
 use crate::dtype::DType;
 use crate::error::ErrorKind;
+use crate::graph::operation::number_of;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::attention::AttentionOptions;
@@ -88,7 +89,8 @@ impl MultiheadAttention {
     fn made(width: usize, heads: usize, bias: bool, device: &Device) -> MultiheadAttention {
         let (weight, at) = (|value: TensorFuture| Parameter::new(value), Location::caller());
         if heads == 0 || !width.is_multiple_of(heads) || width.checked_mul(3).is_none() {
-            let message = format!("a width of {width} does not divide into {heads} heads");
+            let message =
+                format!("a width of {width} does not divide into {}", number_of(heads, "head", "heads"));
             let failed = || {
                 weight(device.refused(
                     "MultiheadAttention",

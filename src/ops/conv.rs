@@ -4,10 +4,10 @@
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
 
-use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal, number_of};
 use crate::host::kernels::conv::{self, Geometry};
 use crate::shape::Shape;
-use crate::window::{Window, places, triple};
+use crate::window::{Window, padding_shown, places, triple};
 use crate::{Backward, TensorFuture, own};
 
 /// How a kernel walks over its input. Triples are depth, height and width, as a window's.
@@ -62,7 +62,8 @@ impl Walk {
         let (outs, depth, kernel) = (w[0], w[1], triple(&w[2..], 1));
         let groups = self.groups;
         if groups == 0 || Some(channels) != depth.checked_mul(groups) || outs % groups != 0 {
-            let text = format!("a weight of {w:?} in {groups} groups does not fit an input of {x:?}");
+            let groups = number_of(groups, "group", "groups");
+            let text = format!("a weight of {w:?} in {groups} does not fit an input of {x:?}");
             return Err(Refusal::shape(text));
         }
         // Without channels a kernel may have any size, and is walked over all the same.
@@ -73,11 +74,11 @@ impl Walk {
         for a in 0..3 {
             output[a] = self.places(a, input[a], kernel[a]).ok_or_else(|| {
                 Refusal::shape(format!(
-                    "a kernel of {:?}, dilated by {:?}, is larger than the input {:?} with its padding {:?}",
+                    "a kernel of {:?}, dilated by {:?}, is larger than the input {:?} with its padding {}",
                     &w[2..],
                     self.own(&self.dilation),
                     &x[2..],
-                    self.own(&self.padding)
+                    padding_shown(self.own(&self.padding))
                 ))
             })?;
         }

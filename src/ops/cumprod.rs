@@ -2,6 +2,7 @@
 
 use super::check::checked;
 use super::cumsum::{running, running_ns};
+use super::others::through_cumprod;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::{Backward, TensorFuture};
@@ -26,11 +27,14 @@ impl Operation for CumProd {
 
     /// Of `x[k]` the sum over `j >= k` of `g[j]` times the product up to `j` without `x[k]`. That
     /// product is `y[j] / x[k]`; at the first zero of a row it is the product in which this zero
-    /// counts as 1, and at a later one it is 0.
+    /// counts as 1, and at a later one it is 0. (That holds of the gradient, but not of its own.)
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let dim = self.dim;
         call.give(0, |call| {
             let (g, x) = (call.upstream(), call.input(0));
+            if call.keeps_graph() {
+                return through_cumprod(g, x, dim);
+            }
             let later = |terms: TensorFuture| terms.cumsum_with(dim, false, true);
             let zero = x.eq(0);
             let first = zero.logical_and(zero.cumsum(dim).eq(1));

@@ -22,7 +22,10 @@ impl Operation for Gather {
         indices(inputs[1])?;
         let dim = dim_of(&x.shape, self.dim)?;
         let at = &inputs[1].shape;
-        within(at, &x.shape, dim)?;
+        // Of no indices there may be as few in any shape, as in PyTorch.
+        if at.numel() > 0 {
+            within(at, &x.shape, dim)?;
+        }
         Ok(Meta { shape: at.clone(), dtype: x.dtype })
     }
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
@@ -33,10 +36,16 @@ impl Operation for Gather {
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         // What was read from a place is added to the place's gradient.
-        call.give(0, |call| call.zeros(0).scatter_add(self.dim, call.input(1), call.upstream()));
+        call.give(0, |call| match call.upstream().numel() {
+            0 => call.zeros(0),
+            _ => call.zeros(0).scatter_add(self.dim, call.input(1), call.upstream()),
+        });
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        if run.output.numel() == 0 {
+            return Ok(());
+        }
         let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
         index::gather(x, dim, run.inputs[1], true, &run.output, run.parallel).map_err(out_of_range)
     }

@@ -18,6 +18,7 @@ pub(crate) mod nll;
 pub(crate) mod nonzero;
 pub(crate) mod norm;
 pub(crate) mod one_hot;
+pub(crate) mod others;
 pub(crate) mod paged_attention;
 pub(crate) mod pool;
 pub(crate) mod quantized;

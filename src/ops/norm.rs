@@ -2,7 +2,7 @@
 
 use super::check::{float, row_cost};
 use crate::Backward;
-use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal, number_of};
 use crate::host::kernels::softmax;
 
 /// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the
@@ -25,8 +25,8 @@ impl Operation for Norm {
         let shape = &inputs[0].shape;
         if self.trailing == 0 || self.trailing > shape.rank() {
             return Err(Refusal::shape(format!(
-                "cannot take {} trailing dimensions of {shape}",
-                self.trailing
+                "cannot take the last {} of {shape}",
+                number_of(self.trailing, "dimension", "dimensions")
             )));
         }
         let row = &shape[shape.rank() - self.trailing..];

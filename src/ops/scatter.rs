@@ -3,6 +3,7 @@
 
 use super::check::checked;
 use super::check::{dim_of, indices, out_of_range, put_ns, with_zeros_beyond, within};
+use super::others::others_of_place;
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
@@ -88,7 +89,17 @@ impl Scatter {
                 let (there, came) = (call.input(0).eq(y), read().eq(picked(y)));
                 let count = |chosen: &TensorFuture| chosen.to_dtype(g.dtype());
                 let share = g.div(count(&there).scatter_add(dim, index, count(&came)));
-                (there.where_cond(&share, 0.0), came.where_cond(picked(&share), 0.0))
+                // What became NaN is no reason for a gradient of zero.
+                let rest = y.isnan().where_cond(y.stop_gradient(), 0.0);
+                (there.where_cond(&share, &rest), came.where_cond(picked(&share), picked(&rest)))
+            }
+            ScatterMode::Prod if call.keeps_graph() => {
+                let (x, s, n) = (call.input(0), read(), call.meta(0).shape[checked(dim, index.rank())]);
+                let ones = g.device().full_dtype(g.dims(), 1, g.dtype());
+                let index = index.to_dtype(DType::I64);
+                let places = index.lt(0).where_cond(&index + n as i64, &index);
+                let others = others_of_place(&s, &places, dim);
+                (g.mul(ones.scatter_reduce(dim, &index, &s, mode)), picked(&g.mul(x)).mul(others))
             }
             // The product of the others: with one zero it is there alone, with two nowhere.
             ScatterMode::Prod => {

@@ -3,7 +3,7 @@
 use super::check::put_ns;
 use crate::Backward;
 use crate::dtype::Scalar;
-use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal, number_of};
 use crate::host::kernels::copy;
 use crate::shape::{Layout, Shape};
 use crate::view::View;
@@ -25,7 +25,7 @@ impl SliceAssign {
         resolve: impl Fn(I, usize) -> Option<(usize, usize, isize, bool)>,
     ) -> SliceAssign {
         if indices.len() > dims.len() {
-            let text = format!("{} indices for shape {dims:?}", indices.len());
+            let text = format!("{} for shape {dims:?}", number_of(indices.len(), "index", "indices"));
             return SliceAssign { part: Err(Refusal::index(text)), spans: Vec::new() };
         }
         let mut spans: Vec<_> = dims.iter().map(|&n| (0, n, 1, true)).collect();

@@ -12,7 +12,7 @@ use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Op, Source};
-use crate::graph::operation::Meta;
+use crate::graph::operation::{Meta, number_of};
 use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::guard::{caught, discard, discard_unlocked};
@@ -340,7 +340,8 @@ fn adopt<T: Element>(
     at: At,
 ) -> Result<Value, Error> {
     if data.len() != shape.numel() {
-        let text = format!("{} elements do not fit {shape}", data.len());
+        let elements = number_of(data.len(), "element", "elements");
+        let text = format!("{elements} for shape {shape}");
         return Err(Error::new(ErrorKind::Shape, op, text, at));
     }
     if let Err(refusal) = build::fits(shape, T::DTYPE) {

@@ -2,9 +2,15 @@
 //! printed); what PyTorch computes is compared in `tests/ops_reference.rs`.
 
 mod differences;
+mod edges;
 mod errors;
 mod memory;
+mod products;
 mod tape;
+
+#[allow(dead_code)]
+#[path = "../reference/mod.rs"]
+mod reference;
 
 use futensor::{Device, TensorFuture};
 

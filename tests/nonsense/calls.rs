@@ -152,6 +152,15 @@ const TRIED_ON_LARGE: &[&str] = &[
     "cat",
 ];
 
+/// True of an error that shows the inside of something, or has "1 dimensions".
+fn strange(text: &str) -> bool {
+    let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c)).collect();
+    let plural =
+        |word: &str| word.ends_with('s') && !["is", "as", "has", "was", "does", "comes"].contains(&word);
+    let inside = ["[[", "Some(", "None", "Ok(", " { ", "::"].iter().any(|sign| text.contains(sign));
+    inside || words.windows(2).any(|pair| pair[0] == "1" && plural(pair[1]))
+}
+
 /// What is wrong with a call on a value, if anything.
 fn wrong(
     runtime: &tokio::runtime::Runtime,
@@ -178,6 +187,7 @@ fn wrong(
             Ok(Err(error)) if error.message().is_empty() || !error.location().file().contains("nonsense/") => {
                 found.push(format!("{i} has an error that does not say where: {error}"));
             }
+            Ok(Err(error)) if strange(error.message()) => found.push(format!("{i} is told strangely: {error}")),
             Ok(Err(_)) => {}
             Ok(Ok(())) if y.numel() < 10_000 => {
                 let read = || {
@@ -210,6 +220,19 @@ pub fn try_all(calls: &[Call], values: &[(String, TensorFuture)]) {
         }
     }
     assert!(found.is_empty(), "{found}");
+}
+
+pub fn an_error_that_is_told_strangely_is_seen(_: &Device) {
+    for text in
+        ["a padding of [[4, 4], [4, 4]]", "0 shifts for 1 dimensions", "Some(3) of it", "a Span { start: 1 }"]
+    {
+        assert!(strange(text), "{text}");
+    }
+    for text in
+        ["1 is too many for shape [2, 1]", "1 shift for 2 dimensions", "index 1 has no place in 21 rows"]
+    {
+        assert!(!strange(text), "{text}");
+    }
 }
 
 pub fn nonsense_gives_values_or_errors_and_never_panics_or_hangs(device: &Device) {

@@ -5,7 +5,7 @@ use futensor::{DType, Scalar};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc};
 
 /// A tensor in host memory: row by row, little-endian.
 #[derive(Clone, PartialEq)]
@@ -37,6 +37,8 @@ pub enum Operand {
 
 /// One call and what it must give.
 pub struct Case {
+    /// In the files of edges and kinds: the row of the README's table.
+    pub row: String,
     pub op: String,
     pub attrs: Value,
     pub ins: Vec<Operand>,
@@ -55,6 +57,14 @@ pub struct Gradient {
     /// Of each stored input, through its views; `None` where there is none.
     pub wanted: Vec<Option<Arc<Host>>>,
     pub tolerance: String,
+    /// In the file of edges, which `tests/autograd` reads: the same in float64, rounded once.
+    #[allow(dead_code)]
+    pub wide: Vec<Option<Arc<Host>>>,
+    /// Those of each of the gradients, likewise.
+    #[allow(dead_code)]
+    pub second: Vec<Vec<Option<Arc<Host>>>>,
+    #[allow(dead_code)]
+    pub wide_second: Vec<Vec<Option<Arc<Host>>>>,
 }
 
 fn dtype(of: Dtype) -> DType {
@@ -114,6 +124,17 @@ pub fn folder() -> PathBuf {
     told.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("reference"))
 }
 
+/// The ops in the README's table, of which another test says that it has all.
+pub fn ops() -> BTreeSet<String> {
+    let readme = std::fs::read_to_string(folder().join("../../README.md")).expect("the README");
+    let table = readme.split("<!-- ops -->").nth(1).and_then(|rest| rest.split("<!-- /ops -->").next());
+    let rows = table.expect("the table").lines().filter(|l| !l.contains("(`nn`)") && !l.contains("(`optim`)"));
+    let names: BTreeSet<String> =
+        rows.flat_map(|l| l.split('`').skip(1).step_by(2)).map(str::to_string).collect();
+    assert!(names.contains("conv2d") && names.contains("exp"), "{names:?}");
+    names
+}
+
 /// All cases of one file.
 pub fn read(name: &str) -> Vec<Case> {
     let data = std::fs::read(folder().join(format!("{name}.safetensors"))).expect("the tensors");
@@ -131,12 +152,17 @@ pub fn read(name: &str) -> Vec<Case> {
     let text = |x: &Value| x.as_str().unwrap_or("bits").to_string();
     let index = std::fs::read_to_string(folder().join(format!("{name}.jsonl"))).expect("the index");
     let list = |x: &Value| x.as_array().expect("a list").clone();
+    let some = |x: &Value| -> Vec<Option<Arc<Host>>> {
+        x.as_array().into_iter().flatten().map(|g| (!g.is_null()).then(|| tensor(g))).collect()
+    };
+    let lists = |x: &Value| x.as_array().into_iter().flatten().map(some).collect();
     index
         .lines()
         .enumerate()
         .map(|(number, line)| {
             let case: Value = serde_json::from_str(line).expect("a line of JSON");
             Case {
+                row: case["row"].as_str().unwrap_or_default().into(),
                 op: text(&case["op"]),
                 attrs: case.get("attrs").cloned().unwrap_or_default(),
                 ins: list(&case["in"]).iter().map(operand).collect(),
@@ -144,8 +170,11 @@ pub fn read(name: &str) -> Vec<Case> {
                 tolerance: text(&case["tol"]),
                 gradient: case.get("up").map(|up| Gradient {
                     upstream: tensor(up),
-                    wanted: list(&case["grad"]).iter().map(|g| (!g.is_null()).then(|| tensor(g))).collect(),
+                    wanted: some(&case["grad"]),
                     tolerance: text(&case["gtol"]),
+                    wide: some(&case["wide"]),
+                    second: lists(&case["second"]),
+                    wide_second: lists(&case["wide_second"]),
                 }),
                 place: format!("tests/reference/{name}.jsonl:{}", number + 1),
             }

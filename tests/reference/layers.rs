@@ -45,6 +45,9 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             ("clamp", [_, Arg::Scalar(low), Arg::Scalar(high)]) => futures(x.clamp(*low, *high)),
             ("clamp_min", [_, Arg::Scalar(low)]) => futures(x.clamp_min(*low)),
             ("clamp_max", [_, Arg::Scalar(high)]) => futures(x.clamp_max(*high)),
+            ("clamp", [_, Arg::Tensor(low), Arg::Tensor(high)]) => futures(x.clamp(low, high)),
+            ("clamp_min", [_, Arg::Tensor(low)]) => futures(x.clamp_min(low)),
+            ("clamp_max", [_, Arg::Tensor(high)]) => futures(x.clamp_max(high)),
             _ => None,
         },
         "take" => futures(x.take(tensor(1)?)),
@@ -72,7 +75,8 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     }
 }
 
-fn both((values, positions): (TensorFuture, TensorFuture)) -> Option<Made> {
+/// Values and where they stand.
+pub(super) fn both((values, positions): (TensorFuture, TensorFuture)) -> Option<Made> {
     Some(Made::Futures(vec![values, positions]))
 }
 

@@ -13,8 +13,10 @@ sys.dont_write_bytecode = True
 import attention  # noqa: E402
 import beyond  # noqa: E402
 import display  # noqa: E402
+import edges  # noqa: E402
 import elementwise  # noqa: E402
 import gradients  # noqa: E402
+import kinds  # noqa: E402
 import later  # noqa: E402
 import matmul  # noqa: E402
 import reduce  # noqa: E402
@@ -30,7 +32,10 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows, training, steps, attention, display):
+    for part in (
+        elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows, training, steps, attention, display,
+        edges, kinds,
+    ):  # fmt: skip
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

@@ -20,6 +20,9 @@ TRANSPOSED = [  # sizes, channels, out, kernel, stride, before, after, output pa
     ((2, 3, 2), 2, 3, (2, 3, 2), (1, 1, 1), (0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 1, 1), 1),
     ((2, 3, 3), 4, 4, (3, 2, 3), (2, 2, 1), (1, 0, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1), 2),
     ((3, 2, 3), 5, 1, (2, 2, 2), (2, 3, 1), (0, 1, 0), (1, 0, 1), (1, 2, 0), (1, 1, 2), 1),
+    # More behind than a stride, and less than the dilation.
+    ((3,), 1, 1, (2,), (1,), (0,), (0,), (1,), (3,), 1), ((3, 2), 4, 2, (2, 3), (1, 2), (1, 0), (2, 1), (3, 2), (4, 3), 2),
+    ((2, 2, 1), 2, 2, (2, 1, 2), (2, 1, 1), (1, 0, 0), (0, 0, 1), (4, 1, 2), (5, 2, 3), 1),
 ]  # fmt: skip
 POOLS = [  # sizes, kernel, stride, before, after, dilation, ceil
     ((9,), (3,), (2,), (1,), (1,), (1,), False), ((8,), (2,), (1,), (0,), (1,), (3,), False), ((10,), (3,), (2,), (0,), (0,), (1,), True),
@@ -45,7 +48,7 @@ def transpose(x, w, b, stride, before, after, output_padding, dilation, groups):
     # PyTorch's padding is a crop; what is put behind comes before the crop.
     y = f(x, w, b, stride=stride, dilation=dilation, groups=groups)
     more = [p - q for p, q in zip(output_padding, after)]
-    y = y if max(more) <= 0 else torch.cat([f(F.pad(x, flat([0] * len(stride), [1] * len(stride))), w, b, stride=stride, dilation=dilation, groups=groups)])
+    y = y if max(more) <= 0 else torch.cat([f(F.pad(x, flat([0] * len(stride), list(output_padding))), w, b, stride=stride, dilation=dilation, groups=groups)])
     for d, (p, q) in enumerate(zip(before, after)):
         size = (x.shape[2 + d] - 1) * stride[d] + dilation[d] * (w.shape[2 + d] - 1) + 1 + output_padding[d] - p - q
         y = y.narrow(2 + d, p, size)

@@ -2,6 +2,13 @@
 //!
 //! The table's own come from its gradient column (`op.rs`); each rule is written in ops, so that it
 //! has a gradient itself.
+//!
+//! Where a slope is infinite and what flows is nothing, their product is NaN, which no mask
+//! behind it takes away from the second gradient. So a rule masks what it reads: the slope is that
+//! of another place, where it is finite.
+
+// A new row has no gradient that nobody thought of.
+#![deny(clippy::wildcard_enum_match_arm)]
 
 use super::backward::Backward;
 use crate::dtype::Scalar;
@@ -9,6 +16,7 @@ use crate::graph::node::{Op, Reduction, ViewOp};
 use crate::graph::operation::{Needs, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
+use crate::ops::others::others;
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -90,19 +98,44 @@ fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
     t.add(1).add(slope).mul(0.5)
 }
 
-/// `1 - x^2`, which keeps its digits near 1 and -1.
+/// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at 1
+/// itself, the slope of the factors would lose them.
 fn one_less_square(x: &TensorFuture) -> TensorFuture {
-    (1.0 - x).mul(x.add(1))
+    let size = x.abs();
+    let near = size.gt(0.5).logical_and(size.lt(1));
+    near.where_cond((1.0 - x).mul(x.add(1)), 1.0 - x.square())
 }
 
-/// `b * a^(b - 1)`, and 0 where `b` is 0.
-fn pow_slope(a: &TensorFuture, b: &TensorFuture) -> TensorFuture {
-    b.eq(0).where_cond(0.0, b.mul(a.pow(b.sub(1))))
+/// `x^2 - 1`, likewise.
+fn square_less_one(x: &TensorFuture) -> TensorFuture {
+    let near = x.gt(1).logical_and(x.lt(2));
+    near.where_cond(x.sub(1).mul(x.add(1)), x.square().sub(1))
 }
 
-/// 1 where this operand was chosen, a half where both are equal, else 0.
-fn share(chosen: TensorFuture, tied: TensorFuture, like: &TensorFuture) -> TensorFuture {
-    chosen.to_dtype(like.dtype()).add(tied.to_dtype(like.dtype()).mul(0.5))
+/// To `a`: `b * a^(b - 1)`, and nothing where `b` is 0.
+fn through_base(g: &TensorFuture, a: &TensorFuture, b: &TensorFuture) -> TensorFuture {
+    let finite = a.recip().isfinite().logical_and(g.isfinite());
+    let still = b.eq(0).logical_and(finite.logical_not());
+    let (g, a) = (still.where_cond(0.0, g), still.where_cond(1.0, a));
+    b.mul(a.pow(b.sub(1))).mul(g)
+}
+
+/// To `b`: `y log(a)`, and nothing where `a` is 0 and stays it.
+fn through_exponent(g: &TensorFuture, a: &TensorFuture, b: &TensorFuture, y: &TensorFuture) -> TensorFuture {
+    let still = a.eq(0).logical_and(b.ge(0));
+    y.mul(still.where_cond(1.0, a.to_dtype(y.dtype())).log()).mul(g)
+}
+
+/// All to the operand that was chosen, and half where both are equal. What compares with nothing
+/// is NaN, and all of it goes to both.
+fn chosen(g: &TensorFuture, lost: TensorFuture, tied: TensorFuture) -> TensorFuture {
+    lost.where_cond(0.0, tied.where_cond(g.mul(0.5), g))
+}
+
+/// `x / square`, and nothing where that is 0: the angle of the point where both axes meet.
+fn of_angle(x: TensorFuture, square: TensorFuture) -> TensorFuture {
+    let nothing = square.eq(0);
+    nothing.where_cond(0.0, x).div(nothing.where_cond(1.0, square))
 }
 
 /// A tensor and a number.
@@ -110,39 +143,65 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
     use BinaryOp::*;
     let limit = |keep: TensorFuture, g: &TensorFuture| keep.where_cond(g, 0.0);
     call.give(0, |call| {
-        let (g, x) = (&call.upstream, || call.input(0));
+        let (g, x, s64) = (&call.upstream, || call.input(0), s.as_f64());
         match (op, left) {
             (Add, _) | (Sub, false) | (Fmod | Remainder, false) => g.clone(),
             (Sub, true) => g.neg(),
             (Mul, _) => g.mul(s),
             (Div, false) => g.div(s),
             (Div, true) => g.mul(call.output()).div(x()).neg(),
-            (Pow, false) if s.as_f64() == 0.0 => g.mul(0),
-            (Pow, false) if s.as_f64() == 2.0 => g.mul(x()).mul(2),
-            (Pow, false) => g.mul(x().pow(s.as_f64() - 1.0)).mul(s),
-            (Pow, true) if s.as_f64() == 0.0 => g.mul(0),
-            (Pow, true) => g.mul(call.output()).mul(s.as_f64().ln()),
+            (Pow, false) if s64 == 0.0 => call.zeros(0),
+            (Pow, true) if s64 == 0.0 => x().ge(0).where_cond(0.0, g.mul(call.output()).mul(s64.ln())),
+            (Pow, false) if s64 == 2.0 => g.mul(x()).mul(2),
+            (Pow, false) => g.mul(x().pow(s64 - 1.0)).mul(s),
+            (Pow, true) => g.mul(call.output()).mul(s64.ln()),
             // At the limit itself nothing goes through, as in PyTorch's clamp.
             (Maximum, _) => limit(x().gt(s), g),
             (Minimum, _) => limit(x().lt(s), g),
-            (Atan2, false) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())),
-            (Atan2, true) => g.mul(s).div(x().square().add(s.as_f64() * s.as_f64())).neg(),
-            (Fmod, true) => g.mul((s.as_f64() / x()).trunc()).neg(),
-            (Remainder, true) => g.mul((s.as_f64() / x()).floor()).neg(),
-            (FloorDivide | TruncDivide, _) => call.zeros(0),
-            _ => g.mul(0),
+            (Atan2, left) => {
+                let flow = of_angle(g.mul(s), x().square().add(s64 * s64));
+                if left { flow.neg() } else { flow }
+            }
+            (Fmod, true) => g.mul(whole_quotient(&call.output().neg().add(s), x())).neg(),
+            (Remainder, true) => g.mul(s.floor_divide(x())).neg(),
+            (FloorDivide | TruncDivide | Eq | Ne | Lt | Le | Gt | Ge, _) => call.zeros(0),
+            (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => call.zeros(0),
         }
     });
 }
 
-fn scalar_needs(op: BinaryOp, left: bool) -> Needs {
+fn scalar_needs(op: BinaryOp, s: Scalar, left: bool) -> Needs {
     use BinaryOp::*;
     match (op, left) {
         (Add | Mul | Sub | FloorDivide | TruncDivide, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
-        (Div, true) => Needs::inputs(&[0]).and_output(),
+        (Div | Fmod, true) => Needs::inputs(&[0]).and_output(),
+        (Pow, true) if s.as_f64() == 0.0 => Needs::inputs(&[0]).and_output(),
         (Pow, true) => Needs::OUTPUT,
-        _ => Needs::inputs(&[0]),
+        (Pow, false) | (Remainder, true) | (Maximum | Minimum | Atan2, _) => Needs::inputs(&[0]),
+        (Eq | Ne | Lt | Le | Gt | Ge, _) => Needs::NOTHING,
+        (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => Needs::NOTHING,
     }
+}
+
+/// The whole number that a multiple of `b` is of it. The quotient may lie a rounding beside it.
+fn whole_quotient(multiple: &TensorFuture, b: &TensorFuture) -> TensorFuture {
+    multiple.div(b).round()
+}
+
+/// What is made of nothing, and what nobody differentiates.
+macro_rules! without_rule {
+    () => {
+        Op::Fill(_)
+            | Op::Arange { .. }
+            | Op::Random { .. }
+            | Op::Source(_)
+            | Op::Sink(_)
+            | Op::Call(_)
+            | Op::Part(_)
+            | Op::Gate(_)
+            | Op::Marker
+            | Op::Given
+    };
 }
 
 /// Which values the rule of an op reads.
@@ -155,15 +214,17 @@ pub(super) fn needs(made: &Made, wanted: &[bool]) -> Needs {
     match op {
         Op::Unary(op) => both(unary_needs(*op)),
         Op::Binary(op) => both(binary_needs(*op)),
-        Op::WithScalar { op, left, .. } => scalar_needs(*op, *left),
+        Op::WithScalar { op, scalar, left } => scalar_needs(*op, *scalar, *left),
         Op::Where => Needs::inputs(&[0]),
         Op::Reduce(r) => match r.op {
             ReduceOp::Prod => Needs::inputs(&[0]),
             ReduceOp::Max | ReduceOp::Min => Needs::inputs(&[0]).and_output(),
-            _ => Needs::NOTHING,
+            ReduceOp::Sum | ReduceOp::Mean => Needs::NOTHING,
+            ReduceOp::Any | ReduceOp::All | ReduceOp::ArgMax | ReduceOp::ArgMin => Needs::NOTHING,
         },
         Op::Custom(op) => op.gradient_needs(wanted),
-        _ => Needs::NOTHING,
+        Op::Cast | Op::View(_) => Needs::NOTHING,
+        without_rule!() => Needs::NOTHING,
     }
 }
 
@@ -193,7 +254,7 @@ pub(super) fn apply(made: &Made, call: &mut Backward<'_>, back: &Device) -> Resu
         Op::View(op) => call.give(0, |call| view(op, call)),
         Op::Reduce(r) => call.give(0, |call| reduction(r, call)),
         Op::Custom(op) => return op.gradient(call),
-        _ => return Err(Refusal::argument("this op has no gradient rule")),
+        without_rule!() => return Err(Refusal::argument("this op has no gradient rule")),
     }
     Ok(())
 }
@@ -236,17 +297,19 @@ fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {
             let chosen = call.input(0).eq(&y).to_dtype(g.dtype());
             chosen.mul(g.div(chosen.sum_keepdim(&dims[..])))
         }
-        // The product of the others: with one zero it is there alone, with two nowhere.
         ReduceOp::Prod => {
             let x = call.input(0);
-            let zero = x.eq(0);
-            let zeros = zero.sum_keepdim(&dims[..]);
-            let others = zero.where_cond(1.0, x);
-            let product = others.prod_keepdim(&dims[..]);
-            let at_zero = zeros.eq(1).where_cond(&product, 0.0);
-            let elsewhere = zeros.eq(0).where_cond(&product, 0.0).div(&others);
-            zero.where_cond(at_zero, elsewhere).mul(g)
+            // What goes as one dimension, at the end.
+            let mut order: SmallVec<[usize; 8]> = (0..shape.rank()).filter(|&d| !r.dims[d]).collect();
+            let mut rows: SmallVec<[usize; 8]> = order.iter().map(|&d| shape[d]).collect();
+            rows.push(count);
+            order.extend((0..shape.rank()).filter(|&d| r.dims[d]));
+            let x = x.permute(&order[..]);
+            let back: SmallVec<[usize; 8]> =
+                (0..order.len()).map(|d| order.iter().position(|&from| from == d).unwrap_or(d)).collect();
+            others(&x.reshape(&rows[..]), -1).reshape(x.dims()).permute(&back[..]).mul(g)
         }
-        _ => g,
+        ReduceOp::Sum => g,
+        ReduceOp::Any | ReduceOp::All | ReduceOp::ArgMax | ReduceOp::ArgMin => call.zeros(0),
     }
 }

@@ -1,12 +1,12 @@
 //! Convolutions: their options and methods.
 
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::ops::conv::{Conv, Role, Walk};
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
-use crate::window::triple;
+use crate::window::{padding_shown, triple};
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
 use std::sync::Arc;
@@ -104,7 +104,9 @@ impl ConvOptions {
         let kernel = each("a kernel", kernel, spatial, 1, 1)?;
         let groups = self.walk(spatial)?.0.groups;
         if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
-            let text = format!("{inputs} channels to {outputs} do not divide into {groups} groups");
+            let (channels, groups) =
+                (number_of(inputs, "channel", "channels"), number_of(groups, "group", "groups"));
+            let text = format!("{channels} to {outputs} do not divide into {groups}");
             return Err(Refusal::argument(text));
         }
         Ok([outputs, inputs / groups].into_iter().chain(kernel[3 - spatial..].iter().copied()).collect())
@@ -136,7 +138,10 @@ pub(super) fn each(
     neutral: usize,
 ) -> Result<[usize; 3], Refusal> {
     if given.len() != 1 && given.len() != spatial {
-        return Err(Refusal::argument(format!("{what} of {given:?} for {spatial} dimensions")));
+        return Err(Refusal::argument(format!(
+            "{what} of {given:?} for {}",
+            number_of(spatial, "dimension", "dimensions")
+        )));
     }
     let mut all = [neutral; 3];
     for (i, size) in all[3 - spatial..].iter_mut().enumerate() {
@@ -199,23 +204,24 @@ fn convolve(
         Err(refusal) => return refuse(refusal),
     };
     // Not in a closure, which would not know the caller.
-    let lifted;
-    let image = if alone {
-        lifted = x.unsqueeze(0);
-        &lifted
-    } else {
-        x
-    };
+    let mut image = if alone { &x.unsqueeze(0) } else { x };
     if image.rank() != spatial + 2 || w.rank() != spatial + 2 {
         // They had failed, and a view of such a value has its shape.
         return refuse(Refusal::shape(format!("an input of {} and a weight of {}", x.shape(), w.shape())));
     }
-    let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![image, w];
-    operands.extend(bias);
     let role = match asked.transposed {
         true => transposed(&walk, more, image.dims(), w.dims()),
         false => Ok(Role::Output),
     };
+    // What is put behind is less than a stride; of more, each stride is as if a zero followed.
+    let behind: Sizes = (3 - spatial..3).rev().flat_map(|a| [0, (more[a] / walk.stride[a]) as isize]).collect();
+    let longer;
+    if asked.transposed && role.is_ok() && behind.iter().any(|&n| n > 0) {
+        longer = image.pad(&behind[..], 0.0);
+        image = &longer;
+    }
+    let mut operands: SmallVec<[&TensorFuture; 3]> = smallvec![image, w];
+    operands.extend(bias);
     let y = match role {
         Ok(role) => build::custom(Arc::new(Conv { walk, role }), &operands, at),
         Err(refusal) => return refuse(refusal),
@@ -230,9 +236,10 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
     for a in 0..3 {
         if more[a] >= walk.stride[a].max(walk.dilation[a]) {
             let text = format!(
-                "an output padding of {:?} beside a stride of {:?}",
+                "an output padding of {:?} beside a stride of {:?} and a dilation of {:?}",
                 walk.own(&more),
-                walk.own(&walk.stride)
+                walk.own(&walk.stride),
+                walk.own(&walk.dilation)
             );
             return Err(Refusal::argument(text));
         }
@@ -245,8 +252,8 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
             (left > 0 && left < isize::MAX as usize).then_some(left)
         };
         size[a] = left().ok_or_else(|| {
-            let padding = walk.own(&walk.padding);
-            Refusal::shape(format!("{x:?} under {w:?} with a padding of {padding:?} gives nothing that can be"))
+            let padding = padding_shown(walk.own(&walk.padding));
+            Refusal::shape(format!("{x:?} under {w:?} with a padding of {padding} gives nothing that can be"))
         })?;
     }
     if x[1] != w[0] {

@@ -1,7 +1,7 @@
 //! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
 
 use crate::error::Error;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Index;
@@ -19,7 +19,8 @@ const ELLIPSIS: Label = 0x8000_0000;
 /// Sums of products, by names of dimensions: `"ij,jk->ik"` is a matrix product. What is named twice
 /// on the left is multiplied, what is missing on the right is summed up, `ii` is a diagonal, `...`
 /// stands for any dimensions, which are broadcast. Without `->` the names that come once are left,
-/// in alphabetical order. As PyTorch's `einsum`, from left to right.
+/// in alphabetical order. As PyTorch's `einsum`, from left to right; so integers whose products are
+/// summed up keep their type, and those that are summed up alone are int64, as by `sum`.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -70,7 +71,11 @@ fn plan(equation: &str, operands: &[&TensorFuture]) -> Result<Plan, Refusal> {
     };
     let terms: Vec<&str> = left.split(',').collect();
     if terms.len() != operands.len() {
-        return Err(wrong(format!("{} terms for {} operands", terms.len(), operands.len())));
+        return Err(wrong(format!(
+            "{} for {}",
+            number_of(terms.len(), "term", "terms"),
+            number_of(operands.len(), "operand", "operands")
+        )));
     }
     let mut sizes: Vec<(Label, usize)> = Vec::new();
     let mut inputs = Vec::new();
@@ -188,8 +193,8 @@ impl Named {
             return Ok(self);
         }
         let labels = self.labels.iter().copied().filter(|&l| needed(l)).collect();
-        let dtype = self.x.dtype();
-        Named { x: self.x.sum(&gone[..]).to_dtype(dtype), labels }.whole()
+        // Of integers a sum is int64.
+        Named { x: self.x.sum(&gone[..]), labels }.whole()
     }
 
     /// The dimensions in groups, each of which becomes one; a name that this value lacks has size
@@ -276,7 +281,11 @@ impl Plan {
         } else {
             let (a, b) =
                 (a.grouped([&batch, &left, &within], &sizes), b.grouped([&batch, &within, &right], &sizes));
-            a.matmul(b).reshape(&shape[..])
+            // A sum of integers may stand beside integers of another type.
+            let whole = !a.dtype().is_float() && !b.dtype().is_float();
+            let dtype = a.dtype().promote(b.dtype());
+            let alike = |x: TensorFuture| if whole { x.to_dtype(dtype) } else { x };
+            alike(a).matmul(alike(b)).reshape(&shape[..])
         };
         Named { x, labels }
     }

@@ -7,7 +7,7 @@
 
 use super::conv::{Sizes, each};
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
@@ -102,13 +102,17 @@ impl InterpolateOptions {
         if self.align_corners && !smooth {
             return Err(Refusal::argument("the nearest element has no corners to align"));
         }
+        let planes = spatial == 2 && self.mode == InterpolateMode::Nearest;
         let mut axes = SmallVec::new();
         for (i, &input) in x.dims()[2..].iter().enumerate() {
             let (output, factor) = match &self.target {
                 Target::Size(size) => (each("a size", size, spatial, 1, 1)?[3 - spatial + i], None),
                 Target::Scale(factors) => {
                     if factors.len() != 1 && factors.len() != spatial {
-                        let text = format!("factors {factors:?} for {spatial} dimensions");
+                        let text = format!(
+                            "factors {factors:?} for {}",
+                            number_of(spatial, "dimension", "dimensions")
+                        );
                         return Err(Refusal::argument(text));
                     }
                     let factor = factors[if factors.len() == 1 { 0 } else { i }];
@@ -129,6 +133,10 @@ impl InterpolateOptions {
                     } else {
                         0.0
                     }
+                }
+                // PyTorch counts planes by their sizes where one is the other, or twice it.
+                Some(_) if planes && (output == input || output == input.saturating_mul(2)) => {
+                    input as f64 / output as f64
                 }
                 Some(factor) => 1.0 / factor,
                 None => input as f64 / output as f64,
@@ -278,10 +286,9 @@ impl TensorFuture {
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
-            // Of the same size each element is at its own place; by a factor a little off 1 some
-            // modes move it.
-            let stays = matches!(options.mode, InterpolateMode::Nearest | InterpolateMode::Linear);
-            if axis.input != axis.output || !stays && axis.scale != 1.0 {
+            // Of the same size each element is at its own place; by a factor a little off 1 all modes
+            // but the linear one move it.
+            if axis.input != axis.output || options.mode != InterpolateMode::Linear && axis.scale != 1.0 {
                 x = axis.apply(&x, options.mode);
             }
         }

@@ -2,7 +2,8 @@
 
 use crate::error::ErrorKind;
 use crate::graph::node::{Node, Op};
-use crate::graph::operation::{Meta, Refusal};
+use crate::graph::operation::{Meta, Refusal, number_of};
+use crate::memory::DeviceMemory;
 use crate::ops::cat::Cat;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
@@ -26,7 +27,11 @@ impl TensorFuture {
         let (times, at) = (times.dims(), Location::caller());
         let refuse = |refusal| build::refused("repeat", self, refusal, at);
         let Some(lead) = times.len().checked_sub(self.rank()) else {
-            return refuse(Refusal::shape(format!("{} counts for shape {}", times.len(), self.shape())));
+            return refuse(Refusal::shape(format!(
+                "{} for shape {}",
+                number_of(times.len(), "count", "counts"),
+                self.shape()
+            )));
         };
         let _within = build::within("repeat", at);
         // Each dimension that is repeated gets one in front of it, of that size and no stride.
@@ -67,7 +72,7 @@ impl TensorFuture {
     /// value.
     #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Vec<TensorFuture> {
-        self.parts("split", dim, size, |_| size)
+        self.parts("split", dim, size, |n| (size, n.div_ceil(size).max(1)))
     }
 
     /// Consecutive parts of these sizes along `dim`, which add up to it; views.
@@ -94,6 +99,9 @@ impl TensorFuture {
             let failed = build::refused("split_with_sizes", self, refusal, at);
             return vec![failed; sizes.len()];
         }
+        if let Err(refusal) = room_for(sizes.len(), self) {
+            return vec![build::refused("split_with_sizes", self, refusal, at)];
+        }
         let _within = build::within("split_with_sizes", at);
         let mut start = 0;
         let mut part = |&n: &isize| {
@@ -116,17 +124,22 @@ impl TensorFuture {
     /// As [`split`](Self::split).
     #[track_caller]
     pub fn chunk(&self, chunks: usize, dim: isize) -> Vec<TensorFuture> {
-        self.parts("chunk", dim, chunks, |n| n.div_ceil(chunks).max(1))
+        self.parts("chunk", dim, chunks, |n| match n {
+            // Of nothing as many parts as were asked for, as in PyTorch.
+            0 => (0, chunks),
+            n => (n.div_ceil(chunks), n.div_ceil(n.div_ceil(chunks))),
+        })
     }
 
-    /// Parts of a size that may depend on how many elements there are; `asked` is not 0.
+    /// Parts of a size, and so many of them, as depends on how many elements there are; `asked` is
+    /// not 0.
     #[track_caller]
     fn parts(
         &self,
         name: &'static str,
         dim: isize,
         asked: usize,
-        size: impl FnOnce(usize) -> usize,
+        sizes: impl FnOnce(usize) -> (usize, usize),
     ) -> Vec<TensorFuture> {
         let at = Location::caller();
         let refuse = |refusal| vec![build::refused(name, self, refusal, at)];
@@ -136,14 +149,30 @@ impl TensorFuture {
         }
         let _within = build::within(name, at);
         let n = self.dims()[d];
-        let size = size(n);
-        let parts = n.div_ceil(size).max(1);
-        // A handle each, and what it is of.
-        if Vec::<(TensorFuture, Node)>::new().try_reserve_exact(parts).is_err() {
-            let message = format!("out of memory: {parts} parts of {}", self.shape());
-            return refuse(Refusal { kind: ErrorKind::OutOfMemory, message });
+        let (size, parts) = sizes(n);
+        if let Err(refusal) = room_for(parts, self) {
+            return refuse(refusal);
         }
         (0..parts).map(|i| self.narrow(dim, i * size, size.min(n - i * size))).collect()
+    }
+}
+
+/// Whether host memory has room for so many parts.
+fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
+    /// Up to so many, nobody asks the system.
+    const FEW: usize = 1 << 18;
+    if parts <= FEW {
+        return Ok(());
+    }
+    // A handle each, what it is of, and as much again for what the two bring with them.
+    let bytes = parts.checked_mul(2 * size_of::<(TensorFuture, Node)>());
+    match (bytes, DeviceMemory::of_computer()) {
+        (Some(bytes), DeviceMemory { free: Some(free), .. }) if bytes <= free => Ok(()),
+        (Some(bytes), DeviceMemory { free: None, .. }) if bytes <= isize::MAX as usize => Ok(()),
+        _ => {
+            let message = format!("out of memory: {parts} parts of {}", x.shape());
+            Err(Refusal { kind: ErrorKind::OutOfMemory, message })
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::stats::{float, wide};
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::ops::classes::Classes;
 use crate::ops::nll::Nll;
 use crate::shape::Shape;
@@ -140,9 +140,11 @@ fn checked_classes(x: &TensorFuture, target: &TensorFuture, options: &LossOption
 
 fn checked_weight(classes: usize, options: &LossOptions) -> Result<(), Refusal> {
     match &options.weight {
-        Some(weight) if weight.dims() != [classes] => {
-            Err(Refusal::shape(format!("weights of {} for {classes} classes", weight.shape())))
-        }
+        Some(weight) if weight.dims() != [classes] => Err(Refusal::shape(format!(
+            "weights of {} for {}",
+            weight.shape(),
+            number_of(classes, "class", "classes")
+        ))),
         _ => Ok(()),
     }
 }
@@ -364,10 +366,10 @@ impl TensorFuture {
         }
         let _within = build::within("bce_with_logits", Location::caller());
         let (x, t) = (wide(self), wide(target));
-        // -log sigmoid(x). At 0 the slope of the first term is 0, and the second's is a half
-        // because two tensors that are equal share it.
-        let zero = self.device().zeros_dtype((), x.dtype());
-        let mut soft = (-x.abs()).exp().log1p() + (-&x).maximum(zero);
+        // -log sigmoid(x), of powers that are not large. Either side's formula has the slopes of
+        // both at 0, of any order; the magnitude's would be 0 there.
+        let (below, minus) = (x.lt(0.0), -&x);
+        let mut soft = below.where_cond(&x, &minus).exp().log1p() + below.where_cond(&minus, 0.0);
         if let Some(weight) = &options.pos_weight {
             soft = ((wide(weight) - 1.0) * &t + 1.0) * soft;
         }

@@ -1,7 +1,7 @@
 //! Normalisation: over rows, and over a batch.
 
 use super::stats::{float, wide};
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::op::ReduceOp;
 use crate::ops::norm::Norm;
 use crate::tensor::build::{self, At, custom};
@@ -173,7 +173,9 @@ fn channels<'a>(x: &TensorFuture, mut of: impl Iterator<Item = &'a TensorFuture>
     };
     match of.find(|p| p.dims() != [channels]) {
         None => Ok(()),
-        Some(p) => Err(Refusal::shape(format!("{} for {channels} channels", p.shape()))),
+        Some(p) => {
+            Err(Refusal::shape(format!("{} for {}", p.shape(), number_of(channels, "channel", "channels"))))
+        }
     }
 }
 

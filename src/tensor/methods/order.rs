@@ -1,7 +1,7 @@
 //! Rows and order: running sums, sorting, triangles.
 
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::ops::cumprod::CumProd;
 use crate::ops::cumsum::CumSum;
 use crate::ops::roll::Roll;
@@ -194,7 +194,7 @@ impl TensorFuture {
     #[track_caller]
     pub fn max_with_positions(&self, dim: isize) -> (TensorFuture, TensorFuture) {
         let _within = build::within("max_with_positions", Location::caller());
-        self.extreme(dim, self.argmax_keepdim(dim))
+        self.extreme(dim, self.ordered().argmax_keepdim(dim))
     }
 
     /// The smallest along `dim`, which goes, and their positions as int64: of equals the first. NaN
@@ -211,7 +211,13 @@ impl TensorFuture {
     #[track_caller]
     pub fn min_with_positions(&self, dim: isize) -> (TensorFuture, TensorFuture) {
         let _within = build::within("min_with_positions", Location::caller());
-        self.extreme(dim, self.argmin_keepdim(dim))
+        self.extreme(dim, self.ordered().argmin_keepdim(dim))
+    }
+
+    /// In a type in which elements have positions: false comes before true.
+    #[track_caller]
+    fn ordered(&self) -> TensorFuture {
+        if self.dtype() == DType::Bool { self.to_dtype(DType::U8) } else { self.clone() }
     }
 
     #[track_caller]
@@ -265,7 +271,8 @@ impl TensorFuture {
         let at = Location::caller();
         let (by, dims) = (shifts.dims(), dims.dims());
         if by.len() != dims.len() {
-            let text = format!("{} shifts for {} dimensions", by.len(), dims.len());
+            let shifts = number_of(by.len(), "shift", "shifts");
+            let text = format!("{shifts} for {}", number_of(dims.len(), "dimension", "dimensions"));
             return build::refused("roll", self, Refusal::argument(text), at);
         }
         if let Some(shift) = by.iter().find(|&&by| by == isize::MAX) {

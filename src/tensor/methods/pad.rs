@@ -2,7 +2,7 @@
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::node::Op;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
@@ -95,7 +95,8 @@ impl TensorFuture {
         build::custom(Arc::new(op), &[&whole, &x], at)
     }
 
-    /// This with elements of its own around it: counts as for [`pad`](Self::pad).
+    /// This with elements of its own around it: counts as for [`pad`](Self::pad). What negative
+    /// counts take away does not come around the other end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -114,12 +115,18 @@ impl TensorFuture {
                 let n = self.dims()[d] as isize;
                 let most = match mode {
                     PadMode::Reflect => n - 1,
-                    PadMode::Circular => n,
+                    // Of what is left of it.
+                    PadMode::Circular => n + before.min(0) + after.min(0),
                     PadMode::Replicate if n > 0 => isize::MAX,
                     PadMode::Replicate => 0,
                 };
-                if before.max(after) > most {
-                    let text = format!("{before} and {after} are more than dimension {d} of {}", self.shape());
+                if before.max(after) > most && before.max(after) > 0 {
+                    let most = number_of(most.max(0) as usize, "element", "elements");
+                    let text = format!(
+                        "{} around dimension {d} of {}, which has {most} for it",
+                        before.max(after),
+                        self.shape()
+                    );
                     return Err(Refusal::argument(text));
                 }
             }
@@ -133,6 +140,7 @@ impl TensorFuture {
         let mut x = self.clone();
         for (d, [before, after]) in pairs {
             let n = self.dims()[d] as i64;
+            let (skipped, left) = ((-before).max(0) as i64, n + before.min(0) as i64 + after.min(0) as i64);
             let arange = Op::Arange { start: Scalar::Int(-before as i64), step: Scalar::Int(1) };
             let count = Shape::from((n as isize + before + after) as usize);
             let places = build::create(self.port(), arange, count, DType::I64, at);
@@ -140,7 +148,7 @@ impl TensorFuture {
                 // Folded at 0, then at the last element.
                 PadMode::Reflect => (n - 1) - ((n - 1) - places.abs()).abs(),
                 PadMode::Replicate => places.clamp(0, n - 1),
-                PadMode::Circular => places.remainder(n.max(1)),
+                PadMode::Circular => (places - skipped).remainder(left.max(1)) + skipped,
             };
             x = x.index_select(d as isize, &from);
         }

@@ -1,7 +1,7 @@
 //! Picking and putting by index.
 
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Operation, Refusal, number_of};
 use crate::op::ScatterMode;
 use crate::ops::embedding::Embedding;
 use crate::ops::gather::Gather;
@@ -77,7 +77,17 @@ impl TensorFuture {
         source: impl AsRef<TensorFuture>,
     ) -> TensorFuture {
         let (index, at) = (index.as_ref(), Location::caller());
-        let asked = build::ask_custom(Arc::new(IndexCopy { dim }), &[&self, index, source.as_ref()], at);
+        let given = [&self, index, source.as_ref()];
+        // One number counts as a row of one.
+        if given.iter().any(|x| x.rank() == 0)
+            && index.rank() <= 1
+            && (self.rank() > 1) == (given[2].rank() > 1)
+        {
+            let _within = build::within("index_copy", at);
+            let row = |x: &TensorFuture| if x.rank() == 0 { x.reshape(1) } else { x.clone() };
+            return row(&self).index_copy(dim, row(index), row(given[2])).reshape(self.dims());
+        }
+        let asked = build::ask_custom(Arc::new(IndexCopy { dim }), &given, at);
         asked.without((self, source))
     }
 
@@ -121,15 +131,36 @@ impl TensorFuture {
         index: impl AsRef<TensorFuture>,
         source: impl AsRef<TensorFuture>,
     ) -> TensorFuture {
-        let (index, source, at) = (index.as_ref(), source.as_ref(), Location::caller());
+        let given = [index.as_ref(), source.as_ref()];
+        self.scattered("scatter_add", given, Arc::new(ScatterAdd { dim }), dim)
+    }
+
+    /// One number counts as a row of one, in any of the operands, and no indices may have any
+    /// shape, as in PyTorch.
+    #[track_caller]
+    fn scattered(
+        &self,
+        name: &'static str,
+        [index, source]: [&TensorFuture; 2],
+        op: Arc<dyn Operation>,
+        dim: isize,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
         let operands = [self, index, source];
-        // One number counts as a row of one, in any of them.
-        if operands.iter().any(|x| x.rank() == 0) && operands.iter().all(|x| x.rank() <= 1) {
-            let _within = build::within("scatter_add", at);
-            let [x, index, source] = operands.map(|x| if x.rank() == 0 { x.reshape(1) } else { x.clone() });
-            return x.scatter_add(dim, index, source).reshape(self.dims());
+        let fits = self.shape().dim(dim).is_some() && index.dtype().is_int() && self.dtype() == source.dtype();
+        if index.numel() == 0
+            && index.rank() != self.rank()
+            && fits
+            && operands.iter().all(|x| x.error().is_none())
+        {
+            return self.clone();
         }
-        custom(Arc::new(ScatterAdd { dim }), &operands, at)
+        if operands.iter().any(|x| x.rank() == 0) && operands.iter().all(|x| x.rank() <= 1) {
+            let _within = build::within(name, at);
+            let rows = operands.map(|x| if x.rank() == 0 { x.reshape(1) } else { x.clone() });
+            return custom(op, &[&rows[0], &rows[1], &rows[2]], at).reshape(self.dims());
+        }
+        custom(op, &operands, at)
     }
 
     /// This with `source`'s elements combined (sum, product, maximum…, as `ScatterMode` says) with
@@ -164,12 +195,8 @@ impl TensorFuture {
         if mode == ScatterMode::Sum {
             return self.scatter_add(dim, index, source);
         }
-        // One number counts as a row of one, as in PyTorch.
-        if [self, index, source].iter().all(|x| x.rank() == 0) && matches!(dim, 0 | -1) {
-            let row = |x: &TensorFuture| x.reshape(1);
-            return row(self).scatter_reduce(dim, row(index), row(source), mode).reshape(());
-        }
-        custom(Arc::new(Scatter { dim, mode }), &[self, index, source], Location::caller())
+        let name = if mode == ScatterMode::Assign { "scatter" } else { "scatter_reduce" };
+        self.scattered(name, [index, source], Arc::new(Scatter { dim, mode }), dim)
     }
 
     /// Whole slices along `dim`, for a row of indices. One number is a row of one, as what is
@@ -221,7 +248,11 @@ impl TensorFuture {
         let _within = build::within("index", at);
         let refuse = |refusal| build::refused("index", self, refusal, at);
         if indices.len() > self.rank() {
-            return refuse(Refusal::index(format!("{} indices for shape {}", indices.len(), self.shape())));
+            return refuse(Refusal::index(format!(
+                "{} for shape {}",
+                number_of(indices.len(), "index", "indices"),
+                self.shape()
+            )));
         }
         // One number is no list of them: it takes its dimension away before anything else is
         // picked.

@@ -7,7 +7,7 @@ use crate::ops::pool::{Pool, Pooled};
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
-use crate::window::{Steps, Window, places, triple};
+use crate::window::{Steps, Window, padding_shown, places, triple};
 use smallvec::smallvec;
 use std::panic::Location;
 use std::sync::Arc;
@@ -112,14 +112,14 @@ impl PoolOptions {
             let own = 3 - spatial;
             let reach = dilation[a] * (kernel[a] - 1) + 1;
             if padding[a].iter().any(|&side| side >= reach) {
-                let (padding, kernel) = (&padding[own..], &kernel[own..]);
-                let text = format!("a padding of {padding:?} is not less than the window {kernel:?} reaches");
+                let (padding, kernel) = (padding_shown(&padding[own..]), &kernel[own..]);
+                let text = format!("a padding of {padding} is not less than the window {kernel:?} reaches");
                 return Err(Refusal::argument(text));
             }
             let found = places(input[a], kernel[a], stride[a], padding[a], dilation[a], self.ceil);
             output[a] = found.filter(|&n| n > 0 && input[a] > 0).ok_or_else(|| {
-                let (padding, kernel) = (&padding[own..], &kernel[own..]);
-                Refusal::shape(format!("a window of {kernel:?} is larger than {last:?} padded by {padding:?}"))
+                let (padding, kernel) = (padding_shown(&padding[own..]), &kernel[own..]);
+                Refusal::shape(format!("a window of {kernel:?} is larger than {last:?} padded by {padding}"))
             })?;
             // Taps further apart than the input is long may pass over it: nothing is the largest of
             // nothing.
@@ -270,6 +270,10 @@ impl TensorFuture {
     /// assert_eq!(x.avg_pool1d(3).to_vec::<f32>().await?, [1.0, 4.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where the
+    /// window does not fit.
     #[track_caller]
     pub fn avg_pool1d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
         mean(Asked("avg_pool1d", 1), self, options.into())
@@ -284,6 +288,10 @@ impl TensorFuture {
     /// assert_eq!(x.avg_pool2d(2).to_vec::<f32>().await?, [2.5, 4.5, 10.5, 12.5]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where the
+    /// window does not fit.
     #[track_caller]
     pub fn avg_pool2d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
         mean(Asked("avg_pool2d", 2), self, options.into())
@@ -298,6 +306,10 @@ impl TensorFuture {
     /// assert_eq!(x.avg_pool3d(2).to_vec::<f32>().await?, [3.5]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where the
+    /// window does not fit.
     #[track_caller]
     pub fn avg_pool3d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
         mean(Asked("avg_pool3d", 3), self, options.into())

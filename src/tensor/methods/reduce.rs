@@ -1,5 +1,6 @@
 //! Reductions: rows of the table, and where the largest stands.
 
+use crate::dtype::DType;
 use crate::op::ReduceOp;
 use crate::ops::logsumexp::LogSumExp;
 use crate::shape::Shape;
@@ -96,7 +97,7 @@ impl TensorFuture {
         build::reduce(ReduceOp::ArgMin, self, None, false, Location::caller())
     }
 
-    /// `log sum e^x` over dimensions, which go.
+    /// `log sum e^x` over dimensions, which go. Integers and bool are computed in float32.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -126,6 +127,10 @@ impl TensorFuture {
 
     #[track_caller]
     fn logsumexp_over(&self, dims: &[isize], keepdim: bool, at: build::At) -> TensorFuture {
+        if !self.dtype().is_float() {
+            let _within = build::within("logsumexp", at);
+            return self.to_dtype(DType::F32).logsumexp_over(dims, keepdim, at);
+        }
         if let &[dim] = dims {
             return custom(Arc::new(LogSumExp { dim, keepdim }), &[self], at);
         }

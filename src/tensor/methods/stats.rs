@@ -62,7 +62,15 @@ fn variance(name: &'static str, x: &TensorFuture, over: Over, correction: f64, k
 #[track_caller]
 fn rooted(sum: &TensorFuture, root: impl Fn(&TensorFuture) -> TensorFuture) -> TensorFuture {
     let nothing = sum.eq(0.0);
-    nothing.where_cond(sum, root(&nothing.where_cond(1.0, sum)))
+    nothing.where_cond(0.0, root(&nothing.where_cond(1.0, sum)))
+}
+
+/// `|x|^p`. Nothing flows back to 0, where the slope is infinite or of a power that is.
+#[track_caller]
+fn power(x: &TensorFuture, p: f64) -> TensorFuture {
+    let nothing = x.eq(0.0);
+    let at_nothing = if p > 0.0 { 0.0 } else { f64::INFINITY };
+    nothing.where_cond(at_nothing, nothing.where_cond(1.0, x).abs().pow(p))
 }
 
 #[track_caller]
@@ -82,6 +90,10 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
         Ok(dims) => dims,
         Err(refusal) => return build::refused("norm", x, refusal, at),
     };
+    if p < 0.0 && dims.iter().any(|&d| x.dims()[d as usize] == 0) {
+        let text = format!("a norm of power {p} needs elements, and shape {} has none", x.shape());
+        return build::refused("norm", x, Refusal::shape(text), at);
+    }
     let _within = build::within("norm", at);
     let reduce = |op, of: &TensorFuture| build::reduce(op, of, Some(&dims), keepdim, at);
     let y = wide(x);
@@ -95,8 +107,10 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
         reduce(ReduceOp::Sum, &y.abs())
     } else if p == 2.0 {
         rooted(&reduce(ReduceOp::Sum, &y.square()), |sum| sum.sqrt())
+    } else if p > 0.0 {
+        rooted(&reduce(ReduceOp::Sum, &power(&y, p)), |sum| sum.pow(1.0 / p))
     } else {
-        rooted(&reduce(ReduceOp::Sum, &y.abs().pow(p)), |sum| sum.pow(1.0 / p))
+        reduce(ReduceOp::Sum, &power(&y, p)).pow(1.0 / p)
     };
     out.to_dtype(x.dtype())
 }

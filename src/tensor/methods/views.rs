@@ -1,7 +1,7 @@
 //! Other looks at the same elements: nothing is copied, except by a reshape that mixes dimensions.
 
 use crate::graph::node::{Op, ViewOp};
-use crate::graph::operation::{Meta, Refusal};
+use crate::graph::operation::{Meta, Refusal, number_of};
 use crate::ops::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
@@ -47,7 +47,7 @@ impl TensorFuture {
         let wanted = shape.dims();
         let numel = self.numel();
         let rule = || {
-            let refusal = || Refusal::shape(format!("{} elements do not fit {wanted:?}", self.numel()));
+            let refusal = || Refusal::shape(format!("cannot reshape {} to {wanted:?}", self.shape()));
             let known: usize = wanted
                 .iter()
                 .filter(|&&d| d != -1)
@@ -148,7 +148,7 @@ impl TensorFuture {
                 dims.push(d);
             }
             if dims.len() != self.rank() {
-                let text = format!("{} dimensions are named for shape {}", dims.len(), self.shape());
+                let text = format!("cannot permute {} to {order:?}", self.shape());
                 return Err(Refusal::shape(text));
             }
             Ok(dims)
@@ -247,7 +247,10 @@ impl TensorFuture {
             let n = self.dims()[d];
             match start.checked_add(len) {
                 Some(end) if end <= n => Ok(d),
-                _ => Err(Refusal::index(format!("{len} positions from {start} are not in a dimension of {n}"))),
+                _ => Err(Refusal::index(format!(
+                    "{start}..{} is not in a dimension of {n}",
+                    start.saturating_add(len)
+                ))),
             }
         });
         match checked {
@@ -317,7 +320,7 @@ impl TensorFuture {
         let at = Location::caller();
         let indices = indices.indices();
         if indices.len() > self.rank() {
-            let text = format!("{} indices for shape {}", indices.len(), self.shape());
+            let text = format!("{} for shape {}", number_of(indices.len(), "index", "indices"), self.shape());
             return build::refused("i", self, Refusal::index(text), at);
         }
         let mut x = self.clone();

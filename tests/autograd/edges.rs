@@ -1,0 +1,215 @@
+//! First and second gradients where slopes are infinite or nothing, beside PyTorch's: every row of
+//! the README's table that has a gradient. `edges.py` made the values.
+
+use super::reference::apply::{self, Made};
+use super::reference::case::{self, Case, Host, Item, Operand};
+use super::{block_on, device};
+use futensor::{Device, GradOptions, TensorFuture, grad_with};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Rows without a case, and why.
+const WITHOUT: &[(&str, &str)] = &[
+    (
+        "zeros ones full arange linspace eye eye_diagonal rand randn from_vec from_slice from_future",
+        "made of no tensor",
+    ),
+    (
+        "isnan isinf isfinite logical_not bitwise_not eq ne lt le gt ge any all",
+        "truth values, and bits of integers",
+    ),
+    (
+        "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor",
+        "truth values, and bits of integers",
+    ),
+    ("argmax argmin argsort one_hot categorical", "integers"),
+    (
+        "sort_with_positions max_with_positions min_with_positions",
+        "the values of `sort`, `max`, `min`, gathered",
+    ),
+    ("dropout dropout_with", "a product with random numbers"),
+    ("top_p paged_attention", "PyTorch has none"),
+    ("to_device", "a copy"),
+];
+
+/// Numbers that are not all alike; `edges.py` has the same.
+fn weights(like: &TensorFuture) -> TensorFuture {
+    let of = |i: usize| (0.5 + ((i * 7 + 3) % 11) as f64 / 7.0) as f32;
+    like.device().from_vec((0..like.numel()).map(of).collect::<Vec<f32>>(), like.dims())
+}
+
+fn float(host: &Host, i: usize) -> f64 {
+    match host.item(i) {
+        Item::Float(x) => x,
+        other => panic!("{other} is no float"),
+    }
+}
+
+/// A number that is not PyTorch's.
+struct Other<'a> {
+    /// What went in: of an elementwise op at this place, else in this row of the first operand.
+    ins: &'a [f64],
+    got: f64,
+    want: f64,
+}
+
+impl Other<'_> {
+    fn any(&self, of: impl Fn(f64) -> bool) -> bool {
+        self.ins.iter().any(|&x| of(x))
+    }
+}
+
+/// Where this crate has something else, and why.
+const OTHERWISE: &[(&str, fn(&Other<'_>) -> bool, &str)] = &[
+    (
+        "pow atan2 norm",
+        |o| o.want.is_nan(),
+        "nothing flows through an infinite slope that is masked, whatever comes",
+    ),
+    ("pow", |o| o.ins[1] == 0.0, "the derivative by both is 1 / a at exponent 0, and PyTorch's mask hides it"),
+    ("fmod", |o| o.got.is_nan() && o.want.is_infinite(), "where the remainder is NaN, so is its slope"),
+    (
+        "clamp",
+        |o| o.ins.len() == 3,
+        "by two tensors it is `maximum`, then `minimum`: equals share, NaN goes to both",
+    ),
+    ("elu", |o| o.ins[0] == 0.0, "at the corner the second slope is the first one's side's"),
+    (
+        "var std",
+        |o| o.got.is_nan() && o.any(f64::is_infinite),
+        "the mean is infinite, and nothing lies at a distance",
+    ),
+    (
+        "cumprod cumprod_with",
+        |o| o.any(|x| !x.is_finite() || squared(x)),
+        "without a graph it divides, as PyTorch's",
+    ),
+    ("std", |o| o.any(squared), "a square that float32 does not hold"),
+    (
+        "norm rms_norm rms_norm_plain",
+        |o| o.got.is_nan() && o.any(squared),
+        "a power that float32 does not hold",
+    ),
+    (
+        "norm",
+        |o| o.got.is_nan() && o.any(f64::is_nan),
+        "the largest of a row with NaN is NaN, and no zero hides it",
+    ),
+];
+
+/// Its square, or another power, is beyond float32.
+fn squared(x: f64) -> bool {
+    x.is_finite() && x != 0.0 && !(1e-18..1e18).contains(&x.abs())
+}
+
+/// The same number but for roundings. What is made of a row is as exact as what is largest in it.
+fn agree(got: f64, want: f64, in_rows: bool) -> bool {
+    let slack = if in_rows { 1e-4 * want.abs() + 1e-5 } else { 1e-5 * want.abs() + 1e-37 };
+    got == want || got.is_nan() && want.is_nan() || (got - want).abs() <= slack
+}
+
+/// Ops that sum up, whose terms may cancel.
+const IN_ROWS: &str = "mean var std norm softmax log_softmax logsumexp layer_norm layer_norm_weighted layer_norm_plain \
+    rms_norm rms_norm_plain batch_norm batch_norm_train bce_with_logits cross_entropy atan2 interpolate \
+    scaled_dot_product_attention";
+
+/// A gradient, and what PyTorch has for it: in float32, and in float64 and rounded.
+struct Asked<'a> {
+    what: String,
+    got: TensorFuture,
+    want: [&'a Arc<Host>; 2],
+}
+
+fn asked<'a>(case: &'a Case, device: &Device) -> Vec<Asked<'a>> {
+    let of = case.gradient.as_ref().expect("a gradient");
+    let (args, bases) = apply::operands(device, case);
+    let result = match apply::call(device, case, &args) {
+        Made::Futures(all) => all[0].clone(),
+        _ => panic!("{}: nobody knows how to call {} with {}", case.place, case.op, case.attrs),
+    };
+    let at: Vec<usize> = (0..bases.len()).filter(|&i| of.wanted[i].is_some()).collect();
+    let leaves: Vec<&TensorFuture> = at.iter().map(|&i| bases[i].as_ref().expect("a tensor")).collect();
+    let up = apply::upload(device, &of.upstream);
+    let plain = grad_with(&result, &leaves, GradOptions::default().retain(true).zeros(true).upstream(&up));
+    let options = GradOptions::default().graph(true).zeros(true);
+    let first = grad_with(&result, &leaves, options.clone().upstream(&up));
+    let pair = |a: &'a [Option<Arc<Host>>], b: &'a [Option<Arc<Host>>], i: usize| {
+        [a[i].as_ref().expect("a gradient"), b[i].as_ref().expect("a gradient")]
+    };
+    let mut all = Vec::new();
+    for (k, (g, plain)) in first.into_iter().zip(plain).enumerate() {
+        let want = pair(&of.wanted, &of.wide, at[k]);
+        all.push(Asked { what: format!("by operand {k}"), got: plain, want });
+        let second = grad_with(&g, &leaves, options.clone().upstream(&weights(&g)));
+        all.push(Asked { what: format!("by operand {k}, with a graph"), got: g, want });
+        for (j, h) in second.into_iter().enumerate() {
+            let want = pair(&of.second[k], &of.wide_second[k], at[j]);
+            all.push(Asked { what: format!("by operands {k} and {j}"), got: h, want });
+        }
+    }
+    all
+}
+
+/// What went in at element `i` of a gradient of `n` elements.
+fn inputs(case: &Case, i: usize, n: usize) -> Vec<f64> {
+    let one = |x: &Operand| match x {
+        Operand::Tensor(host, _) if host.numel() == n && host.dtype.is_float() => Some(float(host, i)),
+        Operand::Scalar(s) => Some(s.as_f64()),
+        _ => None,
+    };
+    let Operand::Tensor(first, _) = &case.ins[0] else { return case.ins.iter().filter_map(one).collect() };
+    if first.shape.len() != 2 || first.numel() != n {
+        return case.ins.iter().filter_map(one).collect();
+    }
+    let width = first.shape[1];
+    (i / width * width..).take(width).map(|i| float(first, i)).collect()
+}
+
+#[test]
+fn gradients_at_the_edges_are_pytorchs() {
+    let device = device();
+    let cases = case::read("edges");
+    let (mut faults, mut used) = (Vec::new(), BTreeSet::new());
+    for case in &cases {
+        let name =
+            format!("{}: {} {}", case.place.rsplit('/').next().unwrap_or_default(), case.row, case.attrs);
+        let has = |names: &str| names.split_whitespace().any(|name| name == case.row);
+        for Asked { what, got, want: [want, wide] } in asked(case, &device) {
+            let got = match block_on(apply::download(&got)) {
+                Ok(got) => got,
+                Err(error) => {
+                    faults.push(format!("{name}, {what}: {error}"));
+                    continue;
+                }
+            };
+            assert_eq!(got.shape, want.shape, "{name}, {what}");
+            for i in 0..want.numel() {
+                let (g, w, v) = (float(&got, i), float(want, i), float(wide, i));
+                if agree(g, w, has(IN_ROWS)) || agree(g, v, has(IN_ROWS)) {
+                    continue;
+                }
+                let ins = inputs(case, i, want.numel());
+                let other = Other { ins: &ins, got: g, want: w };
+                match OTHERWISE.iter().position(|(rows, is, _)| has(rows) && is(&other)) {
+                    Some(reason) => drop(used.insert(reason)),
+                    None => faults.push(format!("{name}, {what}, of {ins:?}: {g:e}, PyTorch {w:e} and {v:e}")),
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} gradients differ:\n{}", faults.len(), faults.join("\n"));
+    let idle: Vec<&str> = (0..OTHERWISE.len()).filter(|i| !used.contains(i)).map(|i| OTHERWISE[i].2).collect();
+    assert!(idle.is_empty(), "nothing differs for this reason any more: {idle:?}");
+}
+
+#[test]
+fn every_op_has_its_edges() {
+    let without: BTreeSet<&str> = WITHOUT.iter().flat_map(|(names, _)| names.split(' ')).collect();
+    let cases: BTreeSet<String> = case::read("edges").into_iter().map(|case| case.row).collect();
+    let names = case::ops();
+    let missing: Vec<&String> =
+        names.iter().filter(|n| !cases.contains(*n) && !without.contains(&n[..])).collect();
+    assert!(missing.is_empty(), "ops without a case in tests/reference/edges.py: {missing:?}");
+    let idle: Vec<&&str> = without.iter().filter(|n| cases.contains(**n) || !names.contains(**n)).collect();
+    assert!(idle.is_empty(), "left out for no reason: {idle:?}");
+}
