@@ -264,6 +264,39 @@ fn an_error_or_a_panic_in_a_batch_is_the_streams_last_item() {
     }
 }
 
+thread_local!(static LAST: Cell<Option<Tells>> = const { Cell::new(None) });
+
+/// Tells that its thread has ended.
+struct Tells(std::sync::mpsc::Sender<()>);
+impl Drop for Tells {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn no_batch_is_begun_after_one_that_failed() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, told, begun) = (Mutex::new(tell), Mutex::new(told), Arc::new(Mutex::new(Vec::new())));
+    let own = begun.clone();
+    let loader = Loader::new(9, move |at, _| {
+        own.lock().unwrap().push(at[0]);
+        match at[0] {
+            // Ends when the thread of the second batch has.
+            0 => told.lock().unwrap().recv().map_err(|_| Error::custom("told", "nobody tells")),
+            _ => {
+                LAST.set(Some(Tells(tell.lock().unwrap().clone())));
+                Err(Error::custom("decode", "no example"))
+            }
+        }
+    });
+    let items: Vec<_> = block_on(loader.workers(2).prefetch(4).epoch(0, &Device::cpu()).collect());
+    assert!(items.len() == 2 && items[0].is_ok() && items[1].is_err());
+    let mut begun = begun.lock().unwrap().clone();
+    begun.sort();
+    assert_eq!(begun, [0, 1]);
+}
+
 #[test]
 fn an_await_that_is_dropped_loses_no_batch() {
     let gate = Arc::new(Made::default());

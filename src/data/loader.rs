@@ -207,7 +207,6 @@ impl<B: Send + 'static> Loader<B> {
                 made: BTreeMap::new(),
                 waker: None,
                 order: None,
-                failed: false,
                 workers: 0,
             }),
             changed: Condvar::new(),
@@ -234,8 +233,6 @@ struct State<B> {
     /// The numbers of all examples, once they are shuffled. With the threads it goes: to give much
     /// memory back takes time, which is not the caller's.
     order: Option<Arc<Vec<usize>>>,
-    /// There is an error, after which no batch is begun.
-    failed: bool,
     /// Threads that have not ended.
     workers: usize,
 }
@@ -338,7 +335,7 @@ impl<B> Shared<B> {
         loop {
             match &state.order {
                 Some(order) => return Some((order.clone(), own)),
-                None if state.failed || !self.is_wanted() => return None,
+                None if !self.is_wanted() => return None,
                 None => state = self.wait(state),
             }
         }
@@ -388,9 +385,7 @@ impl<B> Shared<B> {
 
     /// Nothing comes after an error.
     fn fail(&self, batch: usize, error: Error) {
-        let mut state = self.lock();
-        (state.next, state.failed) = (self.total, true);
-        drop(state);
+        self.lock().next = self.total;
         self.put(batch, Err(error));
         self.changed.notify_all();
     }
@@ -443,9 +438,12 @@ impl<B> Epoch<B> {
         match state.made.remove(&given) {
             Some(made) => {
                 state.given += 1;
+                self.ended = made.is_err();
+                if self.ended {
+                    self.shared.unwanted.store(true, Ordering::Relaxed);
+                }
                 drop(state);
                 self.shared.changed.notify_all();
-                self.ended = made.is_err();
                 Poll::Ready(Some(made))
             }
             None => {

@@ -3,6 +3,9 @@
 /// The numbers below `len` in the order of an epoch: Fisher and Yates; numbers by SplitMix64 (Steele, Lea
 /// and Flood, OOPSLA 2014). Nothing where there is no memory for it, or nobody is there who wants it.
 pub(super) fn shuffled(len: usize, seed: u64, epoch: u64, is_wanted: impl Fn() -> bool) -> Option<Vec<usize>> {
+    if !is_wanted() {
+        return None;
+    }
     let mut order = Vec::new();
     order.try_reserve_exact(len).ok()?;
     order.extend(0..len);

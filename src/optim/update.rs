@@ -216,9 +216,9 @@ impl Update {
     }
 
     /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was
-    /// moved, and to the type that it is computed in.
+    /// moved, and to its type.
     pub(super) fn kept(&self, value: &TensorFuture, beside: &TensorFuture) -> TensorFuture {
-        self.old(value.to_device(&beside.device()).to_dtype(beside.dtype().wide()))
+        self.old(value.to_device(&beside.device()).to_dtype(beside.dtype()))
     }
 
     /// `new` where all gradients were there, else `old`.

@@ -27,6 +27,7 @@ fn norms_have_pytorchs_options() {
     batch.eval();
     near(&batch.forward(&at("x/3")), &at("batch/use"), "a batch norm in use");
     near(&batch.parameter("running_mean").unwrap().value(), &at("batch/mean"), "which learns no more");
+    assert!(batch.named_buffers().iter().all(|(_, buffer)| !buffer.value().is_on_tape()));
     batch.train();
     let _ = batch.forward(&at("x/3"));
     assert_eq!(floats(&batch.parameter("num_batches_tracked").unwrap().value()), [4.0]);

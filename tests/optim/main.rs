@@ -36,6 +36,9 @@ fn norms_and_gradients_of_halves_are_clipped_as_float64_rounded_once() {
     let (clipped, norm) = optim::clip_grad_norm(&[half([1e-4, 1e-4])], 1e-5);
     one_ulp(&norm, &device.full_dtype((), 1.4142e-4, DType::F16), "a small norm");
     one_ulp(&clipped[0], &half([7.02e-6, 7.02e-6]), "small gradients");
+    // By less than a half can say in any digits.
+    let (clipped, _) = optim::clip_grad_norm(&[half([30_000.0, 0.0])], 0.01);
+    one_ulp(&clipped[0], &half([0.01, 0.0]), "a large gradient");
     // The norm of both kinds of halves together is of the type that they meet in.
     let both = [half([3.0, 0.0]), device.full([1], 4.0).to_dtype(DType::BF16)];
     let (clipped, norm) = optim::clip_grad_norm(&both, 1.0);
@@ -63,13 +66,16 @@ fn adam_is_not_frozen_by_a_large_gradient_of_halves() {
 #[test]
 fn a_parameter_that_is_used_later_is_stepped_as_by_pytorch() {
     let device = Device::cpu();
-    steps_are_counted_for_each_parameter(&device, |name, p| optimizer(name, p, 0.1), |state| state);
+    let plain = |name: &str, p| optimizer(name, p, 0.1);
+    steps_are_counted_for_each_parameter(&device, plain, None);
+    steps_are_counted_for_each_parameter(&device, plain, Some(&|state| state));
     // Shared out over ranks as well: one, here.
     let sharded = |name: &str, p| -> Box<dyn Optimizer> {
         let name = name.to_string();
         Box::new(optim::Sharded::new(p, &Group::alone(), move |own| optimizer(&name, own, 0.1)))
     };
-    steps_are_counted_for_each_parameter(&device, sharded, |state| state);
+    steps_are_counted_for_each_parameter(&device, sharded, None);
+    steps_are_counted_for_each_parameter(&device, sharded, Some(&|state| state));
     // From a file as well.
     let save = |state: optim::State| {
         let path = std::env::temp_dir().join(format!("futensor-optim-{}.safetensors", std::process::id()));
@@ -78,7 +84,7 @@ fn a_parameter_that_is_used_later_is_stepped_as_by_pytorch() {
         std::fs::remove_file(&path).expect("the file");
         all.into_iter().map(|(name, value)| (name, value.into())).collect()
     };
-    steps_are_counted_for_each_parameter(&device, |name, p| optimizer(name, p, 0.1), save);
+    steps_are_counted_for_each_parameter(&device, plain, Some(&save));
 }
 
 #[test]

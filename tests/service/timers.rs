@@ -119,3 +119,42 @@ fn times_go_on_after_a_timer_that_panicked() {
     // Not a thousand seconds, which a clock that began anew would give.
     assert!(batcher.stats().answer_worst < Duration::from_secs(50), "{:?}", batcher.stats());
 }
+
+/// In a process of its own, whose memory for threads is used up.
+#[cfg(target_os = "linux")]
+#[test]
+fn without_a_thread_for_the_time_requests_are_refused() {
+    const CHILD: &str = "FUTENSOR_TEST_WITHOUT_THREADS";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "timers::without_a_thread_for_the_time_requests_are_refused";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let done = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    block_on(device.ones([4]) + 1.0).unwrap();
+    // A stack takes 2 MiB.
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let used = pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    let limited = |most: u64| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // Safety: of this process, with a struct of the right type.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &mut limit), 0);
+            limit.rlim_cur = most.min(limit.rlim_max);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+        }
+    };
+    limited(used + (1 << 20));
+    let batcher = Batcher::new(BatchOptions::default(), doubling(&device, &Default::default()));
+    let error = block_on(batcher.submit(1.0)).unwrap_err();
+    assert!(error.is_refused() && error.message().contains("no thread can be started"), "{error}");
+    assert_eq!(batcher.try_submit(2.0).unwrap_err(), 2.0);
+    batcher.close();
+    limited(u64::MAX);
+    // The next one has it.
+    let batcher = Batcher::new(BatchOptions::default().delay(MS), doubling(&device, &Default::default()));
+    assert_eq!(block_on(block_on(batcher.submit(3.0)).unwrap().item::<f32>()).unwrap(), 6.0);
+}
