@@ -2,6 +2,7 @@
 //! Any of it may panic, also as it is dropped; it may take its time, or call back in. So it is
 //! called under a guard, and dropped under one, where the engine holds no lock.
 
+use crate::sync::threads::thread_local;
 use crate::sync::{self, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::any::Any;

@@ -225,6 +225,13 @@ pub mod region {
     pub use crate::tensor::region::{Flat, Region, Tensors};
 }
 
+/// For `tests/schedules`: around each order of threads that is explored.
+#[cfg(futensor_shuttle)]
+#[doc(hidden)]
+pub mod schedule {
+    pub use crate::sync::schedule::{begin, end};
+}
+
 /// A device whose order, faults and clock a seed chooses: [`Device::simulated`].
 ///
 /// For tests of your own code: a seed that failed fails again.

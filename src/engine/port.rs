@@ -28,14 +28,14 @@ use crate::graph::value::Value;
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
-use crate::sync::{Apart, AtomicPtr, Mutex, lock};
+// Counters and switches are no part of a lock-free protocol.
+use crate::sync::plain::{self, AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::sync::{Apart, AtomicPtr, Mutex, lock, lock_plain, statics};
 use crate::tally::Tally;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-// Counters and switches that are no part of a lock-free protocol.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Whoever owns a device's threads.
 pub(crate) trait Runner: Send + Sync {
@@ -177,12 +177,14 @@ impl Linked for Node {
     }
 }
 
-/// All ports, so that `futensor::waitall` can join them.
-static PORTS: std::sync::Mutex<Vec<&'static Port>> = std::sync::Mutex::new(Vec::new());
+statics! {
+    /// All ports, so that `futensor::waitall` can join them.
+    static PORTS: plain::Mutex<Vec<&'static Port>> = plain::Mutex::new(Vec::new());
+}
 
 /// Every port of the process.
 pub(crate) fn all() -> Vec<&'static Port> {
-    PORTS.lock().unwrap_or_else(|p| p.into_inner()).clone()
+    lock_plain(&PORTS).clone()
 }
 
 /// What a port is opened with.
@@ -225,8 +227,27 @@ impl Port {
             end: Mutex::new(None),
             token: Mutex::new(none),
         }));
-        PORTS.lock().unwrap_or_else(|p| p.into_inner()).push(port);
+        lock_plain(&PORTS).push(port);
+        #[cfg(futensor_shuttle)]
+        Port::close_at_end(port);
         port
+    }
+
+    /// A port lives as long as the process, but for one of a schedule that is explored.
+    #[cfg(futensor_shuttle)]
+    fn close_at_end(port: &'static Port) {
+        let address = std::ptr::from_ref(port).cast_mut();
+        crate::sync::schedule::at_end(move || {
+            assert_eq!(port.pressure.queued(), (0, 0), "stays queued");
+            assert!(port.pressure.is_at_rest(), "somebody waits for room, or has a permit");
+            assert!(!port.has_news() && lock(&port.awaited).is_empty(), "stays to be looked at");
+            assert_eq!(port.counters.in_flight.load(Relaxed), 0, "stays in flight");
+            assert_eq!(port.counters.closing.load(Relaxed) + port.counters.closing_small.load(Relaxed), 0);
+            assert_eq!(port.memory.bytes().live, 0, "bytes stay");
+            assert!(!port.sources.run(), "a source stays to be polled");
+            // SAFETY: it was leaked above; no thread of the device's is left, and no node, as was seen.
+            drop(unsafe { Box::from_raw(address) });
+        });
     }
 
     /// The port that a node was made by.
@@ -328,6 +349,16 @@ impl Port {
     pub fn end_error(&self, op: &str, at: &'static Location<'static>) -> Option<Error> {
         let (kind, message) = lock(&self.end).clone()?;
         Some(Error::new(kind, op, message, at))
+    }
+
+    /// Notes, as threads start, whether the last `Device` handle is gone: values may ask for work after it. Else
+    /// [`Runner::abandon`] sets this.
+    pub fn note_abandoned(&self, abandoned: &AtomicBool) {
+        // First the flag: a handle that goes just now sets it again.
+        abandoned.store(false, plain::Ordering::SeqCst);
+        if lock(&self.token).strong_count() == 0 {
+            abandoned.store(true, plain::Ordering::SeqCst);
+        }
     }
 
     /// Asks a source for its value: here where its poll is this library's own, else where it may

@@ -269,6 +269,13 @@ impl Pressure {
         }
     }
 
+    /// Nobody waits, and no permit is out.
+    #[cfg(futensor_shuttle)]
+    pub fn is_at_rest(&self) -> bool {
+        let waiters = lock(&self.waiters);
+        waiters.ready.is_empty() && waiters.admit.is_empty() && waiters.permits == 0
+    }
+
     /// A permit comes back.
     pub fn release(&self) {
         let mut woken = Vec::new();

@@ -16,12 +16,12 @@ use crate::graph::plan::{PlanStep, Slot};
 use crate::graph::program::Program;
 use crate::graph::value::{Storage, Value, owners};
 use crate::graph::work::Work;
+use crate::sync::clock::Instant;
+use crate::sync::plain::{OnceLock, Ordering::Relaxed};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::ops::Deref;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::Arc;
 
 /// Runs work. Its operands are those of the group, then those of the head or of the one node,
 /// `inputs` of which say what they are and no more. `program` is what is to be run in place of the

@@ -16,6 +16,7 @@ use crate::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::shape::{Layout, Shape};
+use crate::sync::threads::thread_local;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 pub(crate) use kind::{Op, Otherwise, Planned, Reduction, Room, Sink, Source, ViewOp};
 use smallvec::{Array, SmallVec};

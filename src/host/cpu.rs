@@ -36,7 +36,7 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> CpuOptions {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
+        let threads = crate::sync::threads::parallelism().min(64);
         CpuOptions {
             threads,
             streams: threads.max(2),

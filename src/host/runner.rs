@@ -24,13 +24,14 @@ use crate::host::step::Host;
 use crate::host::threads::{self, Place, Threads, lower_priority};
 use crate::memory::Memory;
 use crate::options::nanos;
-use crate::sync::{Mutex, lock};
+use crate::sync::clock::{self, Instant};
+use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use crate::sync::{Mutex, lock, threads as door};
 use crate::view::Serial;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How the workers behave.
 #[derive(Clone, Copy, Debug)]
@@ -106,11 +107,11 @@ impl Runner for CpuRunner {
             // All are at work, and look at the intake when they are through.
             return;
         }
-        self.abandoned.store(false, SeqCst);
         let mut slot = lock(&self.shared);
         if self.threads.running.load(SeqCst) > 0 {
             return;
         }
+        port.note_abandoned(&self.abandoned);
         let shared = slot.get_or_insert_with(|| {
             Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
                 let weak = weak.clone();
@@ -141,9 +142,8 @@ impl Runner for CpuRunner {
         for worker in 0..self.manner.threads {
             let shared = shared.clone();
             let name = format!("futensor-{}-{worker}", port.name);
-            let spawned = std::thread::Builder::new().name(name).spawn(move || shared.live(worker));
-            match spawned {
-                Ok(handle) => list.push(Some(handle.thread().clone())),
+            match door::start(name, move || shared.live(worker)) {
+                Ok(thread) => list.push(Some(thread)),
                 Err(_) => {
                     list.push(None);
                     self.threads.running.fetch_sub(1, SeqCst);
@@ -159,7 +159,7 @@ impl Runner for CpuRunner {
             let shared = shared.clone();
             let name = format!("futensor-{}-watchdog", port.name);
             // Without the thread there is no watchdog, and nothing else changes.
-            let _ = std::thread::Builder::new().name(name).spawn(move || shared.watch(limit));
+            let _ = door::start(name, move || shared.watch(limit));
         }
     }
 
@@ -413,7 +413,7 @@ impl Shared {
         let limit_ns = nanos(limit);
         while self.threads.running.load(SeqCst) > 0 && !self.port.is_ended() {
             // Not so long that it would outlive the device for long.
-            std::thread::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
+            clock::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
             let now = self.now();
             let stuck = self.began.iter().any(|b| {
                 let began = b.load(Relaxed);
@@ -431,7 +431,7 @@ impl Shared {
                         self.refuse_all();
                     }
                     later.let_go();
-                    std::thread::sleep(Duration::from_millis(1));
+                    clock::sleep(Duration::from_millis(1));
                     if self.abandoned.load(SeqCst) {
                         return;
                     }

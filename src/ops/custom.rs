@@ -4,10 +4,10 @@ use crate::Backward;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::guard::{caught, discard_unlocked};
+use crate::sync::plain::OnceLock;
 use crate::view::View;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::OnceLock;
 
 pub(crate) struct Closures<I, R> {
     pub name: String,

@@ -1,12 +1,12 @@
 //! `block_on`: a plain thread waits for a future.
 
+use crate::sync::plain::{AtomicBool, Ordering::*};
+use crate::sync::threads::{Thread, current, park, thread_local};
 use std::cell::Cell;
 use std::future::IntoFuture;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{Thread, park};
 
 struct Unpark(Thread, AtomicBool);
 
@@ -78,7 +78,7 @@ impl Drop for Inside {
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let _inside = Inside::enter();
     let mut future = pin!(future.into_future());
-    let unpark = Arc::new(Unpark(std::thread::current(), AtomicBool::new(false)));
+    let unpark = Arc::new(Unpark(current(), AtomicBool::new(false)));
     let waker = Waker::from(unpark.clone());
     let mut cx = Context::from_waker(&waker);
     loop {

@@ -16,17 +16,21 @@ use crate::engine::port::Port;
 use crate::engine::record::Awaited;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::Node;
-use crate::sync::lock_plain as lock;
+use crate::sync::clock::Instant;
+use crate::sync::plain::{AtomicUsize, Mutex, Ordering::Relaxed};
+use crate::sync::threads::thread_local;
+use crate::sync::{lock_plain as lock, statics};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How many look on: scopes, tables and recordings that are alive.
-static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+statics! {
+    /// How many look on: scopes, tables and recordings that are alive.
+    static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+}
 
 /// True while anybody looks on.
 #[inline]
@@ -178,7 +182,7 @@ pub(crate) struct Table {
     sites: Mutex<HashMap<(Location<'static>, &'static str, usize), (At, &'static str, Tally)>>,
 }
 
-static TABLES: Mutex<Vec<Weak<Table>>> = Mutex::new(Vec::new());
+statics! { static TABLES: Mutex<Vec<Weak<Table>>> = Mutex::new(Vec::new()); }
 
 fn address(port: &Port) -> usize {
     port as *const Port as usize

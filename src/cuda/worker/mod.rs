@@ -253,8 +253,7 @@ impl Runner for CudaRunner {
         if self.running.swap(true, SeqCst) {
             return;
         }
-        // Values may ask for work after the last `Device` handle is gone.
-        self.abandoned.store(lock(&port.token).strong_count() == 0, SeqCst);
+        port.note_abandoned(&self.abandoned);
         let shared = Shared::new(self, port);
         *lock(&self.shared) = Some(shared.clone());
         let (running, trim) = (self.running.clone(), self.trim.clone());

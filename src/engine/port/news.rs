@@ -12,8 +12,10 @@ use crate::engine::intake::Batch;
 use crate::engine::limits::INLINE_NS;
 use crate::engine::pressure::Turn;
 use crate::graph::node::{Node, NodeLink, Op};
-use crate::sync::lock;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::{
+    Ordering::{Relaxed, SeqCst},
+    lock,
+};
 use std::task::Waker;
 
 /// Most nodes that a poll takes back beside its own: each is sought among all that it has run.

@@ -19,11 +19,11 @@ use crate::graph::node::{Inputs, Node, NodeLink, Op};
 use crate::graph::operation::Meta;
 use crate::graph::plan::{Plan, plan};
 use crate::shape::Shape;
+use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use std::fmt;
 use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub use tensors::{Flat, Tensors};
 use trace::{Draw, Trace, enqueue, is_traced};
 

@@ -15,6 +15,7 @@ use crate::graph::claim::Traced;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::operation::Meta;
 use crate::sync::Mutex;
+use crate::sync::threads::thread_local;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
