@@ -269,11 +269,11 @@ impl Pressure {
         }
     }
 
-    /// Nobody waits, and no permit is out.
-    #[cfg(futensor_shuttle)]
-    pub fn is_at_rest(&self) -> bool {
+    /// Who waits for less to be queued or for a permit, and permits that are out.
+    pub fn waiting(&self) -> (usize, usize) {
         let waiters = lock(&self.waiters);
-        waiters.ready.is_empty() && waiters.admit.is_empty() && waiters.permits == 0
+        let asking = waiters.admit.values().filter(|(_, granted)| !granted).count();
+        (waiters.ready.len() + asking, waiters.permits)
     }
 
     /// A permit comes back.

@@ -25,8 +25,7 @@
 use super::node::{Home, NodeHandle, Op, ViewOp};
 use super::operation::{Meta, Needs};
 use crate::counted::{Handle, Link, Observed};
-use crate::sync::plain::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Mutex, lock, statics};
+use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::panic::Location;
 
@@ -139,14 +138,12 @@ pub(crate) enum Origin {
     Gone,
 }
 
-statics! {
-    /// Numbers entries.
-    static SERIAL: AtomicU64 = AtomicU64::new(0);
-}
+/// Numbers entries. (A plain counter, no part of a protocol that loom checks.)
+static SERIAL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// A number above those of all entries that this thread has seen, and below all that it will make.
 pub(crate) fn next_serial() -> u64 {
-    SERIAL.fetch_add(1, Relaxed)
+    SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// An operand, as an op is called with it.

@@ -6,9 +6,8 @@
 use crate::counted::seen_after;
 use crate::dtype::DType;
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
-use crate::sync::lock_plain;
-use crate::sync::plain::{AtomicU32, Mutex, MutexGuard, OnceLock, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{any::Any, fmt};
 
 /// Memory that holds elements. Backends implement it; dropping it gives it back without waiting.
@@ -113,7 +112,7 @@ enum State {
 
 impl Kept {
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock_plain(&self.state)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives up what is kept, unless somebody uses it or makes it just now; the caller drops it. If

@@ -12,10 +12,8 @@ use crate::engine::intake::Batch;
 use crate::engine::limits::INLINE_NS;
 use crate::engine::pressure::Turn;
 use crate::graph::node::{Node, NodeLink, Op};
-use crate::sync::{
-    Ordering::{Relaxed, SeqCst},
-    lock,
-};
+use crate::sync::lock;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::Waker;
 
 /// Most nodes that a poll takes back beside its own: each is sought among all that it has run.
@@ -36,7 +34,7 @@ impl Port {
 
     /// True where the queue is below its limits; else the waker is put on the list under `id`.
     pub fn is_ready(&self, id: &mut Option<u64>, waker: &Waker) -> bool {
-        self.pressure.ready(id, waker) || {
+        self.is_forked() || self.pressure.ready(id, waker) || {
             self.intake.meet();
             self.pressure.ready(id, waker)
         }
@@ -46,6 +44,7 @@ impl Port {
     pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
         match self.pressure.turn(key, waker) {
             Turn::Granted => Turn::Granted,
+            Turn::Waiting if self.is_forked() => Turn::Granted,
             Turn::Waiting => {
                 self.intake.meet();
                 self.pressure.turn(key, waker)

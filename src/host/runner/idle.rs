@@ -5,10 +5,9 @@ use crate::engine::limits::INLINE_NS;
 use crate::engine::port::INLINE;
 use crate::host::errands::Idle;
 use crate::host::threads;
-use crate::sync::clock::Instant;
-use crate::sync::threads::{park, spin_loop, yield_now};
-use crate::sync::{Ordering::*, lock};
-use std::time::Duration;
+use crate::sync::lock;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
 
 /// How long the engine leaves fresh small steps to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
@@ -73,12 +72,12 @@ impl Shared {
                 return false;
             }
             for _ in 0..8 {
-                spin_loop();
+                std::hint::spin_loop();
             }
             // Awake for nothing: whoever has something to do on this core goes first.
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(YIELD_EVERY) {
-                yield_now();
+                std::thread::yield_now();
                 idle.is_on(threads::core());
             }
         }
@@ -99,7 +98,7 @@ impl Shared {
             if self.abandoned.load(SeqCst) && self.retire(me) {
                 return false;
             }
-            park();
+            std::thread::park();
         }
         true
     }
@@ -116,7 +115,7 @@ impl Shared {
         for _ in 0..LEAVE_AT_MOST {
             let from = Instant::now();
             while from.elapsed() < LEAVE_TO_POLL {
-                spin_loop();
+                std::hint::spin_loop();
             }
             if !self.port.has_news() {
                 return false;
@@ -139,8 +138,6 @@ impl Shared {
             // Appointed meanwhile: whoever did so counts on this thread.
             return false;
         }
-        // Others were woken when the last handle went, and may have found something left to do.
-        self.threads.wake_all();
         if self.threads.running.fetch_sub(1, SeqCst) == 1 {
             self.memory.trim();
             // A push that came in between found threads running: start again for it.
