@@ -10,10 +10,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::sync::plain::{Mutex, MutexGuard};
+use crate::sync::threads::thread_local;
+use crate::sync::{lock_plain, statics};
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Mutex, MutexGuard};
 
 /// Bytes of a block; a node and its counts fit.
 const SIZE: usize = 384;
@@ -41,10 +43,10 @@ struct Chain(*mut Free);
 // SAFETY: free blocks belong to whoever holds the chain.
 unsafe impl Send for Chain {}
 
-static SHELVED: Mutex<Vec<Chain>> = Mutex::new(Vec::new());
+statics! { static SHELVED: Mutex<Vec<Chain>> = Mutex::new(Vec::new()); }
 
 fn shelf() -> MutexGuard<'static, Vec<Chain>> {
-    SHELVED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    lock_plain(&SHELVED)
 }
 
 /// What a thread keeps: a chain that it takes from and gives to, and perhaps a whole batch.

@@ -33,8 +33,9 @@ pub(crate) struct Inner<T> {
 }
 
 impl<T> Inner<T> {
-    /// Loom follows what a `Box` allocates.
-    const IN_BLOCK: bool = cfg!(not(futensor_loom)) && blocks::fits(Layout::new::<Inner<T>>());
+    /// Loom follows what a `Box` allocates; blocks would outlive a schedule of shuttle's.
+    const IN_BLOCK: bool =
+        cfg!(not(any(futensor_loom, futensor_shuttle))) && blocks::fits(Layout::new::<Inner<T>>());
 
     /// The value is made once there is room for it, so that it is written where it stays: made before, it was written on the
     /// stack word by word and copied from there by lines, which waits for all that was stored before.

@@ -2,10 +2,11 @@
 //! Any of it may panic, also as it is dropped; it may take its time, or call back in. So it is
 //! called under a guard, and dropped under one, where the engine holds no lock.
 
+use crate::sync::threads::thread_local;
 use crate::sync::{self, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -81,31 +82,6 @@ pub(crate) fn discard_unlocked<T: 'static>(it: T) {
         }
     });
     discard(it);
-}
-
-thread_local! {
-    /// This thread runs a kernel of a user's, or a part of somebody's.
-    static KERNEL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// While it lives, this thread runs a kernel: what waits here would keep the device from coming to what it waits for.
-pub(crate) struct Kernel(bool);
-
-impl Kernel {
-    pub fn begin() -> Kernel {
-        Kernel(KERNEL.replace(true))
-    }
-
-    /// This thread is inside one.
-    pub fn is_on() -> bool {
-        KERNEL.get()
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        KERNEL.set(self.0);
-    }
 }
 
 /// While it lives, what is a user's goes later on this thread. To be made before a lock is taken.

@@ -81,7 +81,6 @@
 //!
 //! How it is built, for whoever is about to change it, has [a page of its own](architecture).
 
-mod alive;
 mod backend;
 mod blocks;
 mod completion;
@@ -226,16 +225,17 @@ pub mod region {
     pub use crate::tensor::region::{Flat, Region, Tensors};
 }
 
+/// For `tests/schedules`: around each order of threads that is explored.
+#[cfg(futensor_shuttle)]
+#[doc(hidden)]
+pub mod schedule {
+    pub use crate::sync::schedule::{begin, end};
+}
+
 /// A device whose order, faults and clock a seed chooses: [`Device::simulated`].
 ///
 /// For tests of your own code: a seed that failed fails again.
 pub mod sim {
     pub use crate::host::simulated::SimOptions;
     pub use crate::tensor::simulated::Simulation;
-}
-
-// For the tests of this library alone: no part of what users have of it.
-#[doc(hidden)]
-pub mod in_hand {
-    pub use crate::tensor::in_hand::{InHand, devices, drive, values_and_wakers};
 }

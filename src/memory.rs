@@ -12,6 +12,7 @@ mod freed;
 
 use crate::dtype::Element;
 use crate::graph::value::{Buffer, Keep, Kept};
+use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use freed::Freed;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -19,7 +20,6 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 // Plain counters, not part of a protocol: std's atomics.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Below this, the allocator's own caches serve.
 const CACHED_FROM: usize = 4 << 10;

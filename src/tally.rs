@@ -3,13 +3,20 @@
 //! Each thread has a row of its own and counts in it by plain stores: a locked access takes 5 ns, and an op that is awaited has four such
 //! counts. A reader adds the rows up. Threads for which there is no row share one. Knows nothing of what is counted.
 
-use crate::sync::{Apart, AtomicU64, Ordering, lock_plain};
+use crate::sync::plain::{AtomicUsize, Mutex};
+use crate::sync::threads::thread_local;
+use crate::sync::{Apart, AtomicU64, Ordering, lock_plain, statics};
 use std::cell::Cell;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 
 /// Rows; the last is shared.
-const ROWS: usize = if cfg!(futensor_loom) { 1 } else { 32 };
+const ROWS: usize = if cfg!(futensor_loom) {
+    1
+} else if cfg!(futensor_shuttle) {
+    // Some threads of a program share one.
+    3
+} else {
+    32
+};
 const SHARED: usize = ROWS - 1;
 
 /// `N` counters, which wrap around.
@@ -53,10 +60,12 @@ impl<const N: usize> Tally<N> {
     }
 }
 
-/// So many rows, from the first, have had an owner.
-static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
-/// Those of them that have none any more.
-static LEFT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+statics! {
+    /// So many rows, from the first, have had an owner.
+    static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
+    /// Those of them that have none any more.
+    static LEFT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+}
 
 thread_local! {
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };

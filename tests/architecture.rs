@@ -27,7 +27,6 @@ const LAYERS: [(&str, &[&str]); 15] = [
     (
         "ground",
         &[
-            "alive",
             "op",
             "options",
             "dtype",
@@ -97,7 +96,6 @@ const UNSAFE: &[&str] = &[
     "engine/intake.rs",
     "engine/machine.rs",
     "engine/port.rs",
-    "engine/port/fork.rs",
     "engine/port/news.rs",
     "engine/port/publish.rs",
     "engine/record.rs",
@@ -590,6 +588,58 @@ fn the_graph_knows_no_threads_and_no_devices() {
             }
         }
     }
+}
+
+/// Where what is below the doors of `sync/` names `std`'s locks, threads or clock all the same: the file, the name, and
+/// why.
+const PAST_THE_DOORS: &[(&str, &str, &str)] = &[
+    (
+        "host/kernels/simd.rs",
+        "std::sync::atomic::AtomicU8",
+        "what the machine has: found once, whoever looks first",
+    ),
+    ("host/kernels/simd.rs", "std::sync::atomic::Ordering", "the same"),
+];
+
+#[test]
+fn atomics_locks_threads_and_time_are_named_through_their_doors_alone() {
+    let below = LAYERS.iter().position(|(name, _)| *name == "tensor").expect("a layer");
+    let mut seen = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|s| !s.is_test && !s.path.starts_with("sync/")) {
+        if layer_of_file(&source.path).is_none_or(|layer| layer < below)
+            || source.path == "host/kernels/testing.rs"
+        {
+            continue;
+        }
+        let door = source.text.contains("threads::thread_local;") || source.text.contains(" thread_local}");
+        for (number, line) in shipped(source) {
+            // The macro needs no path: where the door's is not imported, it is `std`'s.
+            if line.contains("thread_local!") && !door {
+                wrong.push(format!("src/{}:{number}: thread_local!", source.path));
+            }
+        }
+        for (number, _, path) in named_paths(source) {
+            let name = path.join("::");
+            let past = match path.iter().map(|name| &name[..]).collect::<Vec<_>>()[..] {
+                ["std", "sync", "Arc" | "Weak", ..] | ["std", "time", "Duration", ..] => false,
+                ["std", "thread_local"] | ["std", "hint", "spin_loop"] => true,
+                ["std", "sync" | "thread" | "time", ..] | ["libc", "futex" | "sched_yield" | "nanosleep"] => {
+                    true
+                }
+                ["loom" | "shuttle", ..] => true,
+                _ => false,
+            };
+            match PAST_THE_DOORS.iter().find(|(file, known, _)| *file == source.path && *known == name) {
+                Some(listed) if past => drop(seen.insert(listed)),
+                _ if past => wrong.push(format!("src/{}:{number}: {name}", source.path)),
+                _ => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "past the doors of src/sync:\n{}", wrong.join("\n"));
+    let gone: Vec<_> = PAST_THE_DOORS.iter().filter(|listed| !seen.contains(listed)).collect();
+    assert!(gone.is_empty(), "listed, and no longer needed: {gone:?}");
 }
 
 #[test]

@@ -20,16 +20,16 @@ mod queue;
 mod take_up;
 
 use super::limits::Limits;
-use super::port::{InBooks, Port};
+use super::port::Port;
 use super::pressure::Pressure;
 use super::step::{At, Step};
 use crate::completion::{AWAITED, DETACHED, ENTERED, LOOKED_AT, Phase, QUEUED, State};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Node, NodeLink, Op, free};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, Ordering::Relaxed, lock};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 /// Where an entry stands.
@@ -233,14 +233,6 @@ impl Machine {
     /// Nothing is in the books.
     pub fn is_idle(&self) -> bool {
         self.entries.len() == self.vacant.len()
-    }
-
-    /// What is in the books.
-    pub fn in_books(&self) -> InBooks {
-        InBooks {
-            entries: self.entries.len() - self.vacant.len(),
-            markers: self.epochs.iter().map(|epoch| epoch.markers.len()).sum(),
-        }
     }
 
     /// Nothing is entered any more.
@@ -460,7 +452,11 @@ impl Machine {
 
     /// A step has run; its nodes are complete.
     pub fn finished(&mut self, step: Step, now: u64) {
+        let ended = step.entries.len();
+        let closing = &self.port.counters.closing;
         if self.ended {
+            // What else is counted was counted off by the end.
+            let _ = closing.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(ended)));
             return;
         }
         let stream = &mut self.streams[step.at.stream as usize];
@@ -475,12 +471,10 @@ impl Machine {
         self.in_flight -= 1;
         self.in_flight_bytes = self.in_flight_bytes.wrapping_sub(step.bytes);
         self.port.counters.in_flight.store(self.in_flight, Relaxed);
-        let ended = step.entries.len();
         let weight = step.nodes().map(|n| Pressure::weight(n.bytes())).fold(0, usize::wrapping_add);
         // First the counters: removing an entry may end a waitall, and who has waited looks at
         // them.
         self.port.pressure.finished_many(ended, weight);
-        let closing = &self.port.counters.closing;
         let _ = closing.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(ended)));
         if !self.limits.ahead {
             for c in self.consumers_outside(&step.entries) {

@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code)]
 
-mod fork;
 mod news;
 pub(crate) mod publish;
 
@@ -29,15 +28,14 @@ use crate::graph::value::Value;
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
-use crate::sync::{Apart, AtomicPtr, Mutex, lock};
+// Counters and switches are no part of a lock-free protocol.
+use crate::sync::plain::{self, AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::sync::{Apart, AtomicPtr, Mutex, lock, lock_plain, statics};
 use crate::tally::Tally;
-use fork::Life;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-// Counters and switches that are no part of a lock-free protocol.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Whoever owns a device's threads.
 pub(crate) trait Runner: Send + Sync {
@@ -71,10 +69,6 @@ pub(crate) trait Runner: Send + Sync {
     fn is_warm(&self, _plan: &Plan) -> bool {
         true
     }
-    /// What its books have in hand just now; nothing, where it has not begun.
-    fn in_books(&self) -> InBooks {
-        InBooks::default()
-    }
     /// There is a kernel for this op of the crate's. What has none is asked for as ops that do.
     fn has_kernel(&self, _op: &dyn Operation) -> bool {
         true
@@ -99,15 +93,6 @@ pub(crate) trait Runner: Send + Sync {
     /// For tests, and to reach what only one kind of device has (a GPU's hardware name, say).
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
-}
-
-/// What a device's books have in hand at one moment.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct InBooks {
-    /// Nodes that wait, are held back or run.
-    pub entries: usize,
-    /// `waitall`s that have not ended.
-    pub markers: usize,
 }
 
 /// Places in [`Port::polls`]: small steps that polls have run, and awaits that have ended.
@@ -174,8 +159,9 @@ pub(crate) struct Port {
     pub generator: Mutex<(u64, u64)>,
     pub recordings: Recordings,
     errors: Mutex<ErrorLog>,
-    /// Why it ends is in `end`.
-    life: Life,
+    /// Set once the device is lost or shut down: every value that is still pending, or asked for
+    /// later, fails with it.
+    ended: AtomicBool,
     end: Mutex<Option<(ErrorKind, String)>>,
     /// The `Device` handles' common token, while there is one.
     pub token: Mutex<std::sync::Weak<dyn Any + Send + Sync>>,
@@ -191,12 +177,14 @@ impl Linked for Node {
     }
 }
 
-/// All ports, so that `futensor::waitall` can join them.
-static PORTS: std::sync::Mutex<Vec<&'static Port>> = std::sync::Mutex::new(Vec::new());
+statics! {
+    /// All ports, so that `futensor::waitall` can join them.
+    static PORTS: plain::Mutex<Vec<&'static Port>> = plain::Mutex::new(Vec::new());
+}
 
 /// Every port of the process.
 pub(crate) fn all() -> Vec<&'static Port> {
-    PORTS.lock().unwrap_or_else(|p| p.into_inner()).clone()
+    lock_plain(&PORTS).clone()
 }
 
 /// What a port is opened with.
@@ -235,14 +223,31 @@ impl Port {
             generator: Mutex::new((seed, 0)),
             recordings: Recordings::default(),
             errors: Mutex::new(ErrorLog::default()),
-            life: Life::default(),
+            ended: AtomicBool::new(false),
             end: Mutex::new(None),
             token: Mutex::new(none),
         }));
-        PORTS.lock().unwrap_or_else(|p| p.into_inner()).push(port);
-        #[cfg(all(unix, not(futensor_loom)))]
-        fork::list(&port.life);
+        lock_plain(&PORTS).push(port);
+        #[cfg(futensor_shuttle)]
+        Port::close_at_end(port);
         port
+    }
+
+    /// A port lives as long as the process, but for one of a schedule that is explored.
+    #[cfg(futensor_shuttle)]
+    fn close_at_end(port: &'static Port) {
+        let address = std::ptr::from_ref(port).cast_mut();
+        crate::sync::schedule::at_end(move || {
+            assert_eq!(port.pressure.queued(), (0, 0), "stays queued");
+            assert!(port.pressure.is_at_rest(), "somebody waits for room, or has a permit");
+            assert!(!port.has_news() && lock(&port.awaited).is_empty(), "stays to be looked at");
+            assert_eq!(port.counters.in_flight.load(Relaxed), 0, "stays in flight");
+            assert_eq!(port.counters.closing.load(Relaxed) + port.counters.closing_small.load(Relaxed), 0);
+            assert_eq!(port.memory.bytes().live, 0, "bytes stay");
+            assert!(!port.sources.run(), "a source stays to be polled");
+            // SAFETY: it was leaked above; no thread of the device's is left, and no node, as was seen.
+            drop(unsafe { Box::from_raw(address) });
+        });
     }
 
     /// The port that a node was made by.
@@ -331,34 +336,29 @@ impl Port {
     /// From now on everything fails with this kind and message. The first end stays.
     pub fn end(&self, kind: ErrorKind, message: impl Into<String>) {
         lock(&self.end).get_or_insert((kind, message.into()));
-        self.life.ended.store(true, Relaxed);
+        self.ended.store(true, Relaxed);
     }
 
     /// True where every new op fails.
     #[inline]
     pub fn is_ended(&self) -> bool {
-        self.life.ended.load(Relaxed)
-    }
-
-    /// The process was forked after it was opened: its threads are not here.
-    pub fn is_forked(&self) -> bool {
-        self.life.forked.load(Relaxed)
-    }
-
-    /// The error of whoever would wait for it then.
-    #[cold]
-    pub fn forked_error(&self, op: &str, at: &'static Location<'static>) -> Error {
-        let text = "the device is the parent process's, and its threads are not in this one: open a device after the fork";
-        Error::new(ErrorKind::DeviceLost, op, text, at)
+        self.ended.load(Relaxed)
     }
 
     /// The error with which `op` fails because the device has ended.
     pub fn end_error(&self, op: &str, at: &'static Location<'static>) -> Option<Error> {
-        if self.is_forked() {
-            return Some(self.forked_error(op, at));
-        }
         let (kind, message) = lock(&self.end).clone()?;
         Some(Error::new(kind, op, message, at))
+    }
+
+    /// Notes, as threads start, whether the last `Device` handle is gone: values may ask for work after it. Else
+    /// [`Runner::abandon`] sets this.
+    pub fn note_abandoned(&self, abandoned: &AtomicBool) {
+        // First the flag: a handle that goes just now sets it again.
+        abandoned.store(false, plain::Ordering::SeqCst);
+        if lock(&self.token).strong_count() == 0 {
+            abandoned.store(true, plain::Ordering::SeqCst);
+        }
     }
 
     /// Asks a source for its value: here where its poll is this library's own, else where it may

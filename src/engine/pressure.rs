@@ -269,11 +269,11 @@ impl Pressure {
         }
     }
 
-    /// Who waits for less to be queued or for a permit, and permits that are out.
-    pub fn waiting(&self) -> (usize, usize) {
+    /// Nobody waits, and no permit is out.
+    #[cfg(futensor_shuttle)]
+    pub fn is_at_rest(&self) -> bool {
         let waiters = lock(&self.waiters);
-        let asking = waiters.admit.values().filter(|(_, granted)| !granted).count();
-        (waiters.ready.len() + asking, waiters.permits)
+        waiters.ready.is_empty() && waiters.admit.is_empty() && waiters.permits == 0
     }
 
     /// A permit comes back.

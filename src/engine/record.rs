@@ -12,12 +12,13 @@ use crate::dtype::DType;
 use crate::graph::claim::Claim;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::shape::Shape;
+use crate::sync::clock::Instant;
+use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Steps that one recording keeps.
 const STEPS_MAX: usize = 1 << 16;

@@ -12,16 +12,16 @@ use crate::error::Error;
 use crate::graph::call::{Call, Kept, Part, Progress};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, free, is_read_by};
-use crate::graph::plan::PlanStep;
+use crate::graph::plan::{PlanStep, Slot};
 use crate::graph::program::Program;
 use crate::graph::value::{Storage, Value, owners};
 use crate::graph::work::Work;
+use crate::sync::clock::Instant;
+use crate::sync::plain::{OnceLock, Ordering::Relaxed};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::ops::Deref;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::Arc;
 
 /// Runs work. Its operands are those of the group, then those of the head or of the one node,
 /// `inputs` of which say what they are and no more. `program` is what is to be run in place of the
@@ -165,7 +165,8 @@ fn owners_inside<'v>(
         Ok(Value { storage: Storage::Shared(other), .. }) => Arc::ptr_eq(other, buffer),
         _ => false,
     };
-    let to_come = |k: usize| call.plan.read_until[k] > step.number;
+    let steps = call.plan.steps.iter().skip_while(|other| !std::ptr::eq(*other, step));
+    let to_come = |k: usize| steps.clone().any(|step| step.reads.contains(&(k as Slot)));
     (0..call.plan.inputs).filter(shares).try_fold(
         1,
         |sum, k| {

@@ -21,10 +21,9 @@ use crate::graph::fuse::Group;
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free, pops};
 use crate::graph::program::Reg;
 use crate::graph::value::Value;
-use crate::sync::fence;
+use crate::sync::clock::Instant;
+use crate::sync::{Ordering::SeqCst, fence};
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
 
 /// Most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
 const DEPTH: u32 = 64;

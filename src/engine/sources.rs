@@ -6,10 +6,9 @@
 //! A simulated device does it between two events.
 
 use crate::guard::contained;
-use crate::sync::lock_plain as lock;
+use crate::sync::plain::{Condvar, Mutex};
+use crate::sync::{clock, lock_plain as lock, threads};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// Threads of a device at once: so many polls may take long before others wait for them.
@@ -30,31 +29,9 @@ struct Jobs {
 pub(crate) struct Sources {
     jobs: Mutex<Jobs>,
     changed: Condvar,
-    /// Futures that have not been dropped.
-    held: AtomicUsize,
-}
-
-/// A future of a user's exists: made with it, to go just after it.
-pub(crate) struct Held(&'static Sources);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Relaxed);
-    }
 }
 
 impl Sources {
-    /// Counts a future in.
-    pub fn hold(&'static self) -> Held {
-        self.held.fetch_add(1, Relaxed);
-        Held(self)
-    }
-
-    /// Futures that have not been dropped, and jobs that have not begun.
-    pub fn held(&self) -> usize {
-        self.held.load(Relaxed) + lock(&self.jobs).list.len()
-    }
-
     /// Has a job done, soon: by a thread, or by whoever calls [`run`](Self::run).
     pub fn put(&'static self, by_thread: bool, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.jobs);
@@ -68,8 +45,7 @@ impl Sources {
         }
         jobs.threads += 1;
         drop(jobs);
-        let thread = std::thread::Builder::new().name("futensor-sources".into());
-        if thread.spawn(|| self.live()).is_err() {
+        if threads::start("futensor-sources".into(), || self.live()).is_err() {
             lock(&self.jobs).threads -= 1;
             // With no thread at all the caller does it.
             while lock(&self.jobs).threads == 0 && self.run() {}
@@ -92,7 +68,7 @@ impl Sources {
             let mut jobs = lock(&self.jobs);
             if jobs.list.is_empty() {
                 jobs.idle += 1;
-                jobs = self.changed.wait_timeout(jobs, LINGER).unwrap_or_else(|p| p.into_inner()).0;
+                jobs = clock::wait_for(&self.changed, &self.jobs, jobs, LINGER);
                 jobs.idle -= 1;
                 if jobs.list.is_empty() {
                     jobs.threads -= 1;

@@ -9,12 +9,12 @@ use super::plan::{Plan, PlanStep, Slot, bit};
 use super::program::{Code, Program};
 use super::value::Value;
 use crate::error::{Error, ErrorKind};
+use crate::sync::plain::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The result of an output, until its part takes it.
 pub(crate) struct Kept {

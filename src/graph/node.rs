@@ -11,12 +11,12 @@ use super::cost::{BYTE_PS, instr_ps};
 use super::operation::Meta;
 use super::program::{Arg, Code};
 use super::value::{INLINE_BYTES, Storage, Value};
-use crate::alive::{Alive, NODES};
 use crate::completion::{Completion, LOOKED_AT, Phase, QUEUED};
 use crate::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::shape::{Layout, Shape};
+use crate::sync::threads::thread_local;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 pub(crate) use kind::{Op, Otherwise, Planned, Reduction, Room, Sink, Source, ViewOp};
 use smallvec::{Array, SmallVec};
@@ -123,7 +123,6 @@ pub(crate) struct Node {
     /// Its shape and type; see `Deref`.
     pub meta: Meta,
     pub op: Op,
-    alive: Alive<NODES>,
 }
 
 // SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the
@@ -170,7 +169,6 @@ impl Node {
             inputs: UnsafeCell::new(inputs),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
-            alive: Alive::new(),
         }
     }
 
@@ -193,7 +191,6 @@ impl Node {
             inputs: UnsafeCell::new(Inputs::new()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
-            alive: Alive::new(),
         }
     }
 

@@ -25,7 +25,8 @@
 use super::node::{Home, NodeHandle, Op, ViewOp};
 use super::operation::{Meta, Needs};
 use crate::counted::{Handle, Link, Observed};
-use crate::sync::{Mutex, lock};
+use crate::sync::plain::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Mutex, lock, statics};
 use smallvec::SmallVec;
 use std::panic::Location;
 
@@ -138,12 +139,14 @@ pub(crate) enum Origin {
     Gone,
 }
 
-/// Numbers entries. (A plain counter, no part of a protocol that loom checks.)
-static SERIAL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+statics! {
+    /// Numbers entries.
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+}
 
 /// A number above those of all entries that this thread has seen, and below all that it will make.
 pub(crate) fn next_serial() -> u64 {
-    SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    SERIAL.fetch_add(1, Relaxed)
 }
 
 /// An operand, as an op is called with it.

@@ -6,8 +6,9 @@
 use crate::counted::seen_after;
 use crate::dtype::DType;
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use crate::sync::lock_plain;
+use crate::sync::plain::{AtomicU32, Mutex, MutexGuard, OnceLock, Ordering::Relaxed};
+use std::sync::Arc;
 use std::{any::Any, fmt};
 
 /// Memory that holds elements. Backends implement it; dropping it gives it back without waiting.
@@ -112,7 +113,7 @@ enum State {
 
 impl Kept {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_plain(&self.state)
     }
 
     /// Gives up what is kept, unless somebody uses it or makes it just now; the caller drops it. If

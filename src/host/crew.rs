@@ -8,13 +8,14 @@
 
 #![allow(unsafe_code)]
 
-use crate::guard::{Kernel, discard};
+use crate::guard::discard;
+use crate::sync::plain::{AtomicUsize, Ordering};
+use crate::sync::threads::{spin_loop, yield_now};
 use crate::sync::{Mutex, lock};
 use crate::view::Parallel;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Part = dyn Fn(usize) + Sync;
 
@@ -120,9 +121,7 @@ impl Crew {
             job.helpers.fetch_add(1, Ordering::Relaxed);
             job.clone()
         };
-        let kernel = Kernel::begin();
         job.work(me);
-        drop(kernel);
         // Release: what the parts wrote comes before the owner sees this helper gone.
         job.helpers.fetch_sub(1, Ordering::Release);
         true
@@ -196,7 +195,7 @@ impl Parallel for Member<'_> {
         let mut spins = 0u32;
         while job.helpers.load(Ordering::Acquire) != 0 {
             spins += 1;
-            if spins < 2000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if spins < 2000 { spin_loop() } else { yield_now() }
         }
         if let Some(panic) = lock(&job.panic).take() {
             resume_unwind(panic);

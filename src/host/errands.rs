@@ -6,10 +6,12 @@
 //! turns of 77 and 100, and takes 77. Knows neither steps nor books.
 
 use crate::guard::{Wakers, wake_all};
+use crate::sync::clock::Instant;
+use crate::sync::plain::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use crate::sync::threads::spin_loop;
 use crate::sync::{Mutex, lock};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a worker waits for another to come and take what it leaves: from core to core and back took up to 0.4 us,
 /// a look around with a yield 1.
@@ -94,7 +96,7 @@ impl Errands {
                 return;
             }
             is_left = is_left || worker.take_on(wakers);
-            std::hint::spin_loop();
+            spin_loop();
         }
         // It does not run just now: until it says again where it is nobody waits for it. What others have left there is
         // woken with this.

@@ -8,12 +8,10 @@
 //! with the first op and run at a lower priority than the executor's, so that a heartbeat beside
 //! them is not late.
 
-mod away;
 mod idle;
-mod stand_in;
 
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE};
-use crate::engine::port::{InBooks, Port, Runner};
+use crate::engine::port::{Port, Runner};
 use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
@@ -26,14 +24,14 @@ use crate::host::step::Host;
 use crate::host::threads::{self, Place, Threads, lower_priority};
 use crate::memory::Memory;
 use crate::options::nanos;
-use crate::sync::{Mutex, lock};
+use crate::sync::clock::{self, Instant};
+use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use crate::sync::{Mutex, lock, threads as door};
 use crate::view::Serial;
-use away::{Away, is_replaced};
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// How the workers behave.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +72,6 @@ struct Shared {
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
     errands: Arc<Errands>,
-    away: Arc<Away>,
-    own: Weak<Shared>,
 }
 
 /// Owner of a CPU device's threads.
@@ -84,7 +80,6 @@ pub(crate) struct CpuRunner {
     memory: Arc<Memory>,
     threads: Arc<Threads>,
     errands: Arc<Errands>,
-    away: Arc<Away>,
     abandoned: Arc<AtomicBool>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
@@ -96,7 +91,6 @@ impl CpuRunner {
             memory,
             threads: Arc::new(Threads::default()),
             errands: Arc::new(Errands::new(manner.threads)),
-            away: Arc::new(Away::new(manner.threads)),
             abandoned: Arc::new(AtomicBool::new(false)),
             shared: Mutex::new(None),
         }
@@ -110,22 +104,17 @@ impl Runner for CpuRunner {
 
     fn start(&self, port: &'static Port) {
         if self.threads.running.load(SeqCst) > 0 {
-            // All are at work, and look at the intake when they are through: where one is away, another stands in.
-            if self.away.is_any()
-                && let Some(shared) = &*lock(&self.shared)
-            {
-                shared.look_after();
-            }
+            // All are at work, and look at the intake when they are through.
             return;
         }
-        self.abandoned.store(false, SeqCst);
         let mut slot = lock(&self.shared);
         if self.threads.running.load(SeqCst) > 0 {
             return;
         }
+        port.note_abandoned(&self.abandoned);
         let shared = slot.get_or_insert_with(|| {
-            Arc::new_cyclic(|own: &Weak<Shared>| {
-                let weak = own.clone();
+            Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
+                let weak = weak.clone();
                 Shared {
                     port,
                     manner: self.manner,
@@ -143,8 +132,6 @@ impl Runner for CpuRunner {
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
                     errands: self.errands.clone(),
-                    away: self.away.clone(),
-                    own: own.clone(),
                 }
             })
         });
@@ -155,9 +142,8 @@ impl Runner for CpuRunner {
         for worker in 0..self.manner.threads {
             let shared = shared.clone();
             let name = format!("futensor-{}-{worker}", port.name);
-            let spawned = std::thread::Builder::new().name(name).spawn(move || shared.live(worker));
-            match spawned {
-                Ok(handle) => list.push(Some(handle.thread().clone())),
+            match door::start(name, move || shared.live(worker)) {
+                Ok(thread) => list.push(Some(thread)),
                 Err(_) => {
                     list.push(None);
                     self.threads.running.fetch_sub(1, SeqCst);
@@ -173,7 +159,7 @@ impl Runner for CpuRunner {
             let shared = shared.clone();
             let name = format!("futensor-{}-watchdog", port.name);
             // Without the thread there is no watchdog, and nothing else changes.
-            let _ = std::thread::Builder::new().name(name).spawn(move || shared.watch(limit));
+            let _ = door::start(name, move || shared.watch(limit));
         }
     }
 
@@ -189,11 +175,6 @@ impl Runner for CpuRunner {
 
     fn awaits(&self) {
         self.errands.awaits_on(threads::core());
-    }
-
-    fn in_books(&self) -> InBooks {
-        let shared = lock(&self.shared).clone();
-        shared.map_or_else(InBooks::default, |shared| lock(&shared.books).desk.machine.in_books())
     }
 
     fn trim(&self) -> usize {
@@ -245,24 +226,22 @@ impl Shared {
         let mut came = false;
         let mut by_polls = 0;
         let later = Later::begin();
-        while !is_replaced() {
+        loop {
             let (did, step) = self.at_desk(me, came, ran.take());
             came = step.is_some();
             if let Some(step) = step {
                 ran = self.run(me, step);
-            }
-            if is_replaced() {
-                return;
             }
             if later.has_some() {
                 // A user's things may take their time to go, and wait for what others do: nobody waits for them.
                 if let Some(step) = ran.take() {
                     self.tell_end(step);
                 }
+                self.hand_over(me);
                 self.errands.busy(me);
-                self.call_away(me, || later.let_go());
+                later.let_go();
             }
-            if came || is_replaced() {
+            if came {
                 last = Instant::now();
                 continue;
             }
@@ -280,7 +259,8 @@ impl Shared {
             let found = self.idle(me, &idle, &mut last, &mut by_polls);
             if let Some(wakers) = idle.end() {
                 // As in `wake`. What they drop goes on the next round.
-                self.call_away(me, || drop(wakers));
+                self.hand_over(me);
+                drop(wakers);
                 continue;
             }
             if !found && !self.sleep(me) {
@@ -334,7 +314,8 @@ impl Shared {
     fn wake(&self, me: usize, woken: Woken) {
         let wakers = woken.end();
         if !wakers.is_empty() {
-            self.call_away(me, || self.errands.wake(me, threads::core, wakers));
+            self.hand_over(me);
+            self.errands.wake(me, threads::core, wakers);
         }
     }
 
@@ -344,12 +325,8 @@ impl Shared {
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
             || left && (self.port.has_news() || self.deadline.load(Relaxed) != u64::MAX);
-        if more {
-            match attendance.unpark_any() {
-                Some(other) => self.threads.wake_apart(other),
-                None if self.away.is_any() => self.look_after(),
-                None => {}
-            }
+        if more && let Some(other) = attendance.unpark_any() {
+            self.threads.wake_apart(other);
         }
     }
 
@@ -436,7 +413,7 @@ impl Shared {
         let limit_ns = nanos(limit);
         while self.threads.running.load(SeqCst) > 0 && !self.port.is_ended() {
             // Not so long that it would outlive the device for long.
-            std::thread::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
+            clock::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
             let now = self.now();
             let stuck = self.began.iter().any(|b| {
                 let began = b.load(Relaxed);
@@ -454,7 +431,7 @@ impl Shared {
                         self.refuse_all();
                     }
                     later.let_go();
-                    std::thread::sleep(Duration::from_millis(1));
+                    clock::sleep(Duration::from_millis(1));
                     if self.abandoned.load(SeqCst) {
                         return;
                     }

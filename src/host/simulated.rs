@@ -6,7 +6,8 @@ use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
 use crate::options::{nanos, options};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::plain::{AtomicUsize, Ordering};
+use crate::sync::statics;
 use std::time::Duration;
 
 /// How a simulated device behaves, and what goes wrong on it.
@@ -76,7 +77,7 @@ options! { SimOptions;
 
 /// Opens one. Nothing happens on it by itself, or a thread of its own runs it.
 pub(crate) fn open(options: &SimOptions) -> &'static Port {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    statics! { static COUNT: AtomicUsize = AtomicUsize::new(0); }
     let memory = Memory::new(options.bytes_max);
     memory.refuse(options.out_of_memory_at);
     let script = Script {
@@ -114,8 +115,10 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
     })
 }
 
-/// Lets one thing happen on a simulated device; false where nothing can, and on any other device.
+/// Lets one thing happen on a simulated device; false where nothing can.
 pub(crate) fn step(port: &'static Port) -> bool {
-    let runner = port.runner.as_any().downcast_ref::<SimRunner>();
-    runner.is_some_and(|runner| runner.is_by_hand() && runner.step(port))
+    match port.runner.as_any().downcast_ref::<SimRunner>() {
+        Some(runner) => runner.step(port),
+        None => unreachable!("a simulation's device has a simulated runner"),
+    }
 }

@@ -7,7 +7,7 @@
 
 use crate::backend::Results;
 use crate::engine::desk::Desk;
-use crate::engine::port::{InBooks, Port, Runner};
+use crate::engine::port::{Port, Runner};
 use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
@@ -15,12 +15,12 @@ use crate::error::ErrorKind;
 use crate::guard::{self, caught};
 use crate::host::step::Host;
 use crate::memory::Memory;
-use crate::sync::{Mutex, lock};
+use crate::sync::plain::{AtomicBool, Ordering::SeqCst};
+use crate::sync::{Mutex, lock, threads};
 use crate::view::Serial;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// What goes wrong, and when; counted in steps that have begun, from 1.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ pub(crate) struct SimRunner {
     script: Script,
     memory: Arc<Memory>,
     world: Mutex<Option<World>>,
-    thread: Mutex<Option<std::thread::Thread>>,
+    thread: Mutex<Option<threads::Thread>>,
     abandoned: AtomicBool,
 }
 
@@ -81,11 +81,6 @@ impl SimRunner {
             thread: Mutex::new(None),
             abandoned: AtomicBool::new(false),
         }
-    }
-
-    /// Nothing happens but by [`step`](Self::step).
-    pub fn is_by_hand(&self) -> bool {
-        !self.script.own_thread
     }
 
     /// Lets one thing happen, chosen by the seed, and whatever sources have to say to it; false
@@ -229,7 +224,7 @@ impl SimRunner {
                     return;
                 }
             } else {
-                std::thread::park();
+                threads::park();
             }
         }
     }
@@ -264,13 +259,12 @@ impl Runner for SimRunner {
         match &*slot {
             Some(thread) => thread.unpark(),
             None => {
-                let spawned =
-                    std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(move || {
-                        if let Some(runner) = port.runner.as_any().downcast_ref::<SimRunner>() {
-                            runner.live(port);
-                        }
-                    });
-                *slot = spawned.ok().map(|handle| handle.thread().clone());
+                let life = move || {
+                    if let Some(runner) = port.runner.as_any().downcast_ref::<SimRunner>() {
+                        runner.live(port);
+                    }
+                };
+                *slot = threads::start(format!("futensor-{}", port.name), life).ok();
             }
         }
     }
@@ -284,11 +278,6 @@ impl Runner for SimRunner {
 
     fn polls_sources(&self) -> bool {
         true
-    }
-
-    fn in_books(&self) -> InBooks {
-        let world = lock(&self.world);
-        world.as_ref().map_or_else(InBooks::default, |world| world.desk.machine.in_books())
     }
 
     fn trim(&self) -> usize {

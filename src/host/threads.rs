@@ -3,10 +3,10 @@
 
 #![allow(unsafe_code)]
 
+use crate::sync::plain::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use crate::sync::threads::Thread;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread::Thread;
 
 /// How long such a thread keeps its core against one that wakes, where the kernel can be told (Linux 6.12).
 /// By default it was 1.4 ms on two cores (`/proc/PID/task/TID/sched`), whatever the priorities.
@@ -39,10 +39,12 @@ pub(crate) fn lower_priority(nice: i32) {
 
 /// The core on which the calling thread runs just now, where the system tells.
 pub(super) fn core() -> Option<usize> {
+    #[cfg(futensor_shuttle)]
+    return Some(crate::sync::schedule::core());
     // SAFETY: a plain system call, without operands.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(futensor_shuttle)))]
     return usize::try_from(unsafe { libc::sched_getcpu() }).ok();
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(any(target_os = "linux", futensor_shuttle)))]
     None
 }
 
@@ -130,13 +132,6 @@ impl Threads {
             place.keep_apart();
         }
         self.wake(worker);
-    }
-
-    /// Another thread has this worker's place.
-    pub fn replace(&self, worker: usize, thread: Thread) {
-        if let Some(slot) = lock(&self.list).get_mut(worker) {
-            *slot = Some(thread);
-        }
     }
 
     pub fn have_place(&self, worker: usize, place: Option<Arc<Place>>) {

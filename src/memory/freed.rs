@@ -4,9 +4,10 @@
 //!
 //! Called by [`Memory`](super::Memory), which counts bytes and knows what a class is.
 
-use crate::sync::{Mutex, lock};
+use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};
+use crate::sync::threads::thread_local;
+use crate::sync::{Mutex, lock, statics};
 // A plain number, not part of a protocol: std's atomic.
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// As many as threads that free at once, as a rule; more share.
 const SHELVES: usize = 8;
@@ -21,7 +22,7 @@ struct Shelf(Mutex<Vec<Vec<usize>>>);
 
 thread_local! {
     static SHELF: usize = {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        statics! { static THREADS: AtomicUsize = AtomicUsize::new(0); }
         THREADS.fetch_add(1, Relaxed) % SHELVES
     };
 }

@@ -6,6 +6,7 @@
 //! little more often, which is harmless.
 
 use crate::engine::limits::INLINE_NS;
+use crate::sync::threads::thread_local;
 use std::cell::Cell;
 
 /// Values ready at once before a poll gives way.

@@ -15,6 +15,7 @@ use crate::graph::operation::{Meta, Operation, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::Shape;
+use crate::sync::threads::thread_local;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;

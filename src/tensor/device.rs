@@ -5,12 +5,12 @@ use super::future::TensorFuture;
 use crate::engine::port::{BARRIERS, INLINE, Port};
 use crate::host::cpu::{self, CpuOptions};
 use crate::memory::DeviceMemory;
-use crate::sync::lock;
+use crate::sync::plain::{AtomicUsize, OnceLock, Ordering::Relaxed};
+use crate::sync::{lock, statics};
 use std::any::Any;
 use std::fmt;
 use std::panic::Location;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where tensors live and ops run. A handle: clone it freely.
@@ -91,8 +91,10 @@ pub struct Stats {
     pub barrier_time: Duration,
 }
 
-static CPU: OnceLock<Device> = OnceLock::new();
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+statics! {
+    static CPU: OnceLock<Device> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+}
 
 impl Device {
     /// The process's CPU device, with one thread a core. Its threads start with the first op.

@@ -1,22 +1,23 @@
 //! `TensorFuture`: a value to come, and awaiting it; `Tensor`: one that is known to be there.
 
 use super::budget;
+use super::region::trace;
 use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::limits::INLINE_NS;
 use crate::engine::port::{BARRIERS, Port};
 use crate::error::{Error, Result};
-use crate::graph::claim::refuse_traced;
 use crate::graph::node::{Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
+use crate::sync::clock::Instant;
+use crate::sync::{Ordering::Relaxed, threads::spin_loop};
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Deref;
 use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 /// Where something was asked for: the caller's line.
 pub(crate) type At = &'static Location<'static>;
@@ -224,7 +225,7 @@ impl TensorFuture {
             }
             if let Some(waiting) = self.waiting.take() {
                 let waited = if counted { waiting.since.elapsed().as_nanos() as u64 } else { 0 };
-                port.barrier_ns.fetch_add(waited, std::sync::atomic::Ordering::Relaxed);
+                port.barrier_ns.fetch_add(waited, Relaxed);
                 if let Some(id) = waiting.id {
                     self.node.completion.deregister(id);
                 }
@@ -237,7 +238,7 @@ impl TensorFuture {
             .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
         let before = node.completion.set(AWAITED);
         if before.has(TRACED) {
-            refuse_traced(node);
+            trace::refuse(node);
         }
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_ended(cx, counted);
@@ -272,7 +273,7 @@ impl TensorFuture {
             if node.completion.state().phase() != Phase::Writing {
                 return false;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         false
     }

@@ -4,13 +4,11 @@
 //!     cargo test -p futensor-tests --test laws law_4           # one law
 //!
 //! Each trial is a promise and fails when it is broken. What must be running and what must be
-//! queued is decided by gates that the trial holds, never by a sleep. `support/trials.rs` says how they
-//! are run: one that does not end within a minute fails, as does one that leaves something behind.
+//! queued is decided by gates that the trial holds, never by a sleep; a trial that does not end
+//! within a minute ends the process with its name.
 
 #[path = "../support/mod.rs"]
 mod support;
-#[path = "../support/trials.rs"]
-mod trials;
 
 mod barriers;
 mod calls;
@@ -22,21 +20,18 @@ mod fusion;
 mod handles;
 mod list;
 mod observers;
-mod plans;
 mod pressure;
 mod races;
 mod regions;
-mod waits;
 mod wakers;
 mod weights;
 
-use std::process::ExitCode;
-use support::Kind;
-use trials::Case;
+use libtest_mimic::{Arguments, Trial};
+use support::{Deadline, Kind};
 
 /// Trials of one law.
 pub struct Laws {
-    cases: Vec<Case>,
+    trials: Vec<Trial>,
     list: list::List,
 }
 
@@ -47,7 +42,12 @@ impl Laws {
         // Those for a GPU are in a suite of their own.
         for &kind in kinds.iter().filter(|&&kind| kind != Kind::Cuda) {
             let name = format!("law_{law}::{name}[{}]", kind.name());
-            self.cases.push(Case::new(name, move || promise(kind)));
+            let named = name.clone();
+            self.trials.push(Trial::test(name, move || {
+                let _deadline = Deadline::of(&named);
+                promise(kind);
+                Ok(())
+            }));
         }
     }
 }
@@ -60,8 +60,8 @@ macro_rules! promises {
 }
 pub(crate) use promises;
 
-fn main() -> ExitCode {
-    let mut laws = Laws { cases: Vec::new(), list: list::List::default() };
+fn main() {
+    let mut laws = Laws { trials: Vec::new(), list: list::List::default() };
     calls::add(&mut laws);
     barriers::add(&mut laws);
     observers::add(&mut laws);
@@ -74,10 +74,8 @@ fn main() -> ExitCode {
     fusion::add(&mut laws);
     foreign::add(&mut laws);
     regions::add(&mut laws);
-    plans::add(&mut laws);
-    waits::add(&mut laws);
     wakers::add(&mut laws);
     weights::add(&mut laws);
-    laws.cases.push(laws.list.trial());
-    trials::run(laws.cases, false)
+    laws.trials.push(laws.list.trial());
+    libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
 }

@@ -11,7 +11,8 @@
     == what is broken
     - the text as it is in a src/ (the library's, a companion's, an example's), exactly once (a line each)
     + what it becomes (a line each)
-    ! cargo's arguments: tests of which at least one has to fail; `-p NAME` first, where the package is no matter of course
+    ! cargo's arguments: tests of which at least one has to fail; `-p NAME` first, where the package is no matter of course;
+      or `schedules`, and arguments of .ci/schedules
 
 A mutation that no test sees is printed as SURVIVED, one that does not build as BROKEN, and the exit status is 1.
 """
@@ -64,11 +65,15 @@ def tried(mutation, environment):
     path.write_text(broken)
     try:
         tests = mutation["tests"]
-        if "-p" not in tests:
-            tests = ["-p", "futensor-tests" if "--test" in tests else "futensor", *tests]
-        command = ["timeout", str(LIMIT_S), "cargo", "test", "--no-fail-fast", *tests]
-        # Examples in docs cannot be built without being run.
-        only = ["cargo", "build", *tests[:2]] if "--doc" in command else [*command, "--no-run"]
+        if tests[0] == "schedules":
+            command = ["timeout", str(LIMIT_S), ".ci/schedules", *tests[1:]]
+            only = [".ci/schedules", "build"]
+        else:
+            if "-p" not in tests:
+                tests = ["-p", "futensor-tests" if "--test" in tests else "futensor", *tests]
+            command = ["timeout", str(LIMIT_S), "cargo", "test", "--no-fail-fast", *tests]
+            # Examples in docs cannot be built without being run.
+            only = ["cargo", "build", *tests[:2]] if "--doc" in command else [*command, "--no-run"]
         build = subprocess.run(only, cwd=COPY, env=environment, capture_output=True, text=True)
         if build.returncode:
             return "BROKEN", build.stderr

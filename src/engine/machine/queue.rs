@@ -79,13 +79,11 @@ impl Machine {
             }
             let (e, stream) = self.pick()?;
             let x = self.entry(e);
-            if x.root && x.wants == 0 {
-                if !is_wanted(&x.node) {
-                    // Word of the drop is still on its way.
-                    x.root = false;
-                    self.cancel(e);
-                    continue;
-                }
+            if x.root && x.wants == 0 && !is_wanted(&x.node) {
+                // Word of the drop is still on its way.
+                x.root = false;
+                self.cancel(e);
+                continue;
             }
             let (bytes, generation) = (x.node.bytes(), x.generation);
             if self.in_flight > 0 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max {

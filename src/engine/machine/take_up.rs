@@ -15,8 +15,8 @@ use crate::graph::fuse::Group;
 use crate::graph::node::{NodeLink, Op, readers};
 use crate::graph::program::OUTPUTS_MAX;
 use crate::graph::work::Work;
+use crate::sync::Ordering::Relaxed;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl Machine {
     /// Makes a step of an entry and of what fuses with it.

@@ -12,8 +12,10 @@ use crate::engine::intake::Batch;
 use crate::engine::limits::INLINE_NS;
 use crate::engine::pressure::Turn;
 use crate::graph::node::{Node, NodeLink, Op};
-use crate::sync::lock;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::{
+    Ordering::{Relaxed, SeqCst},
+    lock,
+};
 use std::task::Waker;
 
 /// Most nodes that a poll takes back beside its own: each is sought among all that it has run.
@@ -34,7 +36,7 @@ impl Port {
 
     /// True where the queue is below its limits; else the waker is put on the list under `id`.
     pub fn is_ready(&self, id: &mut Option<u64>, waker: &Waker) -> bool {
-        self.is_forked() || self.pressure.ready(id, waker) || {
+        self.pressure.ready(id, waker) || {
             self.intake.meet();
             self.pressure.ready(id, waker)
         }
@@ -44,7 +46,6 @@ impl Port {
     pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
         match self.pressure.turn(key, waker) {
             Turn::Granted => Turn::Granted,
-            Turn::Waiting if self.is_forked() => Turn::Granted,
             Turn::Waiting => {
                 self.intake.meet();
                 self.pressure.turn(key, waker)

@@ -13,8 +13,7 @@ use crate::graph::claim::Claim;
 use crate::graph::node::{Inputs, Node, NodeLink, free};
 use crate::graph::value::Value;
 use crate::guard::caught;
-use crate::sync::fence;
-use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// Who has run a small step.
 pub(crate) enum By<'a> {

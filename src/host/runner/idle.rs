@@ -5,9 +5,10 @@ use crate::engine::limits::INLINE_NS;
 use crate::engine::port::INLINE;
 use crate::host::errands::Idle;
 use crate::host::threads;
-use crate::sync::lock;
-use std::sync::atomic::Ordering::*;
-use std::time::{Duration, Instant};
+use crate::sync::clock::Instant;
+use crate::sync::threads::{park, spin_loop, yield_now};
+use crate::sync::{Ordering::*, lock};
+use std::time::Duration;
 
 /// How long the engine leaves fresh small steps to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
@@ -72,12 +73,12 @@ impl Shared {
                 return false;
             }
             for _ in 0..8 {
-                std::hint::spin_loop();
+                spin_loop();
             }
             // Awake for nothing: whoever has something to do on this core goes first.
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(YIELD_EVERY) {
-                std::thread::yield_now();
+                yield_now();
                 idle.is_on(threads::core());
             }
         }
@@ -98,7 +99,7 @@ impl Shared {
             if self.abandoned.load(SeqCst) && self.retire(me) {
                 return false;
             }
-            std::thread::park();
+            park();
         }
         true
     }
@@ -115,7 +116,7 @@ impl Shared {
         for _ in 0..LEAVE_AT_MOST {
             let from = Instant::now();
             while from.elapsed() < LEAVE_TO_POLL {
-                std::hint::spin_loop();
+                spin_loop();
             }
             if !self.port.has_news() {
                 return false;
@@ -138,6 +139,8 @@ impl Shared {
             // Appointed meanwhile: whoever did so counts on this thread.
             return false;
         }
+        // Others were woken when the last handle went, and may have found something left to do.
+        self.threads.wake_all();
         if self.threads.running.fetch_sub(1, SeqCst) == 1 {
             self.memory.trim();
             // A push that came in between found threads running: start again for it.

@@ -3,6 +3,7 @@
 //! While a block is listened to, the positions that its draws reserve are noted; while it is
 //! repeated, they are handed out again in the same order and nothing is reserved.
 
+use crate::sync::threads::thread_local;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 

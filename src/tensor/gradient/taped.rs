@@ -5,6 +5,7 @@ use super::table;
 use crate::graph::node::NodeHandle;
 use crate::graph::operation::Needs;
 use crate::graph::tape::{Entry, Given, Made};
+use crate::sync::threads::thread_local;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::cell::Cell;

@@ -31,6 +31,7 @@ use crate::host::kernels::math::narrow_odd;
 use crate::host::kernels::random;
 use crate::host::kernels::simd::{Level, level};
 use crate::host::kernels::stream::{self, Ahead, STREAM_FROM};
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 pub(crate) use direct::{Lone, One, lone_number, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};

@@ -22,8 +22,8 @@ pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 
 use super::load::Load;
 use super::nest::Shared;
+use crate::sync::plain::{AtomicUsize, Ordering};
 use crate::view::View;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An index that names no element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,6 +6,7 @@
 use super::super::nest::{Nest, Shared, in_parts};
 use super::{PICKED, SORTED};
 use crate::dtype::{DType, Element};
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use std::cell::RefCell;

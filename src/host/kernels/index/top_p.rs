@@ -6,6 +6,7 @@
 use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
 use super::PICKED;
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use std::cell::RefCell;
 

@@ -7,6 +7,7 @@ use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Shared, slice_of};
 use super::{Cut, Matrix, Product, gemm_piece, is_few, panel};
+use crate::sync::threads::thread_local;
 use crate::view::Parallel;
 use std::cell::RefCell;
 

@@ -30,6 +30,7 @@ pub(super) use tile::Tile;
 use super::isa::vectorize;
 use super::nest::{Dim, Nest, Shared, slice_of};
 use crate::dtype::DType;
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use std::cell::RefCell;
 use std::ops::Range;

@@ -22,6 +22,7 @@ use super::panel::{
 };
 use crate::dtype::DType;
 use crate::graph::value::Buffer;
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use ::half::{bf16, f16};
 use std::cell::RefCell;

@@ -12,6 +12,7 @@ use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
 use super::panel::{LINE, depth};
 use super::{Cut, Matrix, Product};
+use crate::sync::threads::thread_local;
 use crate::view::Parallel;
 use std::cell::RefCell;
 use std::ops::Range;

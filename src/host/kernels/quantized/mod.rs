@@ -23,6 +23,7 @@ use super::simd::Simd;
 use super::simd::{Level, level};
 use crate::dtype::Element;
 use crate::format::{Format, Packing, ROWS, dequantize_block, quantize_block};
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use std::cell::Cell;

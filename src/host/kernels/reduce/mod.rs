@@ -17,6 +17,7 @@ mod tests;
 use super::nest::{Dim, Nest, Shared};
 use crate::dtype::DType;
 use crate::op::ReduceOp;
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, Serial, View, ViewMut};
 use fold::{All, Any, LANES, Max, Min, Prod, Sum, SumBytes};
 use half::{bf16, f16};

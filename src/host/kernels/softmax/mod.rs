@@ -18,6 +18,7 @@ use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
 use super::simd::Simd;
 use super::stream::{self, LINE, STREAM_FROM, prefetch_second};
 use crate::dtype::DType;
+use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
