@@ -2,6 +2,7 @@
 
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
+use crate::graph::operation::number_of;
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -27,7 +28,8 @@ impl<T: Element> Examples<T> {
         let shape = shape.into();
         let each = shape.numel();
         if each == 0 || !data.len().is_multiple_of(each) {
-            let text = format!("{} elements are no whole number of {shape}", data.len());
+            let elements = number_of(data.len(), "element", "elements");
+            let text = format!("no whole number of {shape} in {elements}");
             return Err(Error::new(ErrorKind::Shape, "Examples::new", text, Location::caller()));
         }
         Ok(Examples { data: data.into(), shape, each })

@@ -4,6 +4,7 @@
 use super::source::Source;
 use super::value::{Bytes, Metadata, Value};
 use super::{ALIGNMENT, ALIGNMENT_MAX, DIMS_MAX, Kind, MAGIC, VERSION};
+use crate::graph::operation::number_of;
 use std::collections::BTreeSet;
 use std::io::Read;
 
@@ -98,7 +99,7 @@ fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, St
     let wrong = |text: String| format!("tensor {name} {text}");
     let rank = u32::read(from)? as usize;
     if rank > DIMS_MAX {
-        return Err(wrong(format!("has {rank} dimensions")));
+        return Err(wrong(format!("has {rank} dimensions, more than {DIMS_MAX}")));
     }
     let sizes = from.several(rank as u64, 8, u64::read)?;
     let kind = Kind::of(u32::read(from)?).map_err(wrong)?;
@@ -114,7 +115,8 @@ fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, St
         return Err(wrong(format!("of {sizes:?} is larger than any memory")));
     };
     if matches!(kind, Kind::Quantized(_)) && rank != 2 {
-        return Err(wrong(format!("is of {kind} and has {rank} dimensions, and not two")));
+        let dims = number_of(rank, "dimension", "dimensions");
+        return Err(wrong(format!("is of {kind} and has {dims}, and not two")));
     }
     if !start.is_multiple_of(alignment) {
         return Err(wrong(format!("starts at {start}, which is no multiple of {alignment}")));

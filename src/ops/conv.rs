@@ -145,7 +145,8 @@ impl Operation for Conv {
         if let Some(bias) = inputs.get(2)
             && bias.shape[..] != [shape[1]]
         {
-            return Err(Refusal::shape(format!("a bias of {} for {} channels", bias.shape, shape[1])));
+            let channels = number_of(shape[1], "channel", "channels");
+            return Err(Refusal::shape(format!("a bias of {} for {channels}", bias.shape)));
         }
         Ok(Meta { shape, dtype: a.dtype })
     }

@@ -204,7 +204,7 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
         (one(info("t", &[32, 1], 99, 0)), "type 99"),
         (one(info("t", &[33, 1], 3, 0)), "rows of 33, which are no whole blocks of Q4_1"),
         (one(info("t", &[128, 1], 14, 0)), "no whole blocks of Q6_K"),
-        (one(info("t", &[32], 8, 0)), "has 1 dimensions, and not two"),
+        (one(info("t", &[32], 8, 0)), "has 1 dimension, and not two"),
         (one(info("t", &[1 << 40, 1 << 40], 0, 0)), "larger than any memory"),
         (one(info("t", &[0, u64::MAX], 0, 0)), "larger than any memory"),
         (one(info("t", &[4], 0, 1)), "starts at 1, which is no multiple of 32"),

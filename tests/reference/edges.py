@@ -126,6 +126,11 @@ def table(g):
             else:
                 case(g, op, op, plain, [x, s])
                 case(g, op, op, with_scalar(f), [s, x])
+    # Quotients that lie a rounding beside a whole number.
+    tenths = torch.tensor([1.0, 2.0, 3.0, 0.3, 0.7, -1.0, -0.6])
+    for op in ("fmod", "remainder", "floor_divide", "trunc_divide"):
+        case(g, op, op, BINARY[op], [tenths, torch.full_like(tenths, 0.1)])
+        case(g, op, op, with_scalar(BINARY[op]), [1.0, torch.tensor([0.1, 0.2, -0.1, 0.3, 0.7])])
     mask = torch.arange(len(a)) % 3 == 0
     case(g, "where_cond", "where", torch.where, [mask, a, b])
     case(g, "masked_fill", "masked_fill", torch.masked_fill, [a, mask, 2.0])

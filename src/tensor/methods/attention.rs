@@ -2,7 +2,7 @@
 
 use super::stats::{float, wide};
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Refusal, number_of};
 use crate::ops::attention::{Attention, takes_mask, weights, within_lengths};
 use crate::ops::check::indices;
 use crate::ops::paged_attention::PagedAttention;
@@ -310,7 +310,8 @@ impl TensorFuture {
         let all = lengths.iter().try_fold(0usize, |n, &length| n.checked_add(length));
         if [queries, keys].map(Some) != [all; 2] {
             let all = all.map_or_else(|| "more".into(), |all| all.to_string());
-            let text = format!("sequences of {all} rows together, {queries} queries and {keys} keys");
+            let (queries, keys) = (number_of(queries, "query", "queries"), number_of(keys, "key", "keys"));
+            let text = format!("sequences of {all} together, beside {queries} and {keys}");
             return Err(Refusal::shape(text));
         }
         let options = AttentionOptions { sequences: None, ..options.clone() };
@@ -538,7 +539,7 @@ mod tests {
             x.scaled_dot_product_attention(&x, &x, options).error().unwrap().message().to_owned()
         };
         let sequences = AttentionOptions::default().sequences([1, 2]);
-        assert_eq!(why(sequences.clone()), "sequences of 3 rows together, 4 queries and 4 keys");
+        assert_eq!(why(sequences.clone()), "sequences of 3 together, beside 4 queries and 4 keys");
         assert_eq!(why(sequences.mask(&mask)), "takes neither a mask nor lengths beside sequences");
         // Not even too many for a number.
         let all = AttentionOptions::default().sequences([usize::MAX, 5]);

@@ -147,12 +147,11 @@ impl TensorFuture {
     ) -> TensorFuture {
         let at: At = Location::caller();
         let operands = [self, index, source];
-        let fits = self.shape().dim(dim).is_some() && index.dtype().is_int() && self.dtype() == source.dtype();
-        if index.numel() == 0
-            && index.rank() != self.rank()
-            && fits
-            && operands.iter().all(|x| x.error().is_none())
-        {
+        let fits = || {
+            let whole = operands.iter().all(|x| x.error().is_none());
+            whole && self.shape().dim(dim).is_some() && index.dtype().is_int() && self.dtype() == source.dtype()
+        };
+        if index.numel() == 0 && index.rank() != self.rank() && fits() {
             return self.clone();
         }
         if operands.iter().any(|x| x.rank() == 0) && operands.iter().all(|x| x.rank() <= 1) {
