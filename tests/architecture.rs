@@ -106,7 +106,7 @@ const UNSAFE: &[&str] = &[
     "graph/node.rs",
     "graph/node/kind.rs",
     "host/kernels/",
-    "ranks/driver.rs",
+    "ranks/driver/mod.rs",
     "ranks/keeper.rs",
     "ranks/mpi/",
     "ranks/secret.rs",

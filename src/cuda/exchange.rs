@@ -30,6 +30,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 /// A group, and of those who send in it, from whom to whom.
 type Name = (Key, Option<(usize, usize)>);
 
+/// Ids that are kept for calls that this rank has not come to: those of all pairs, and of many groups.
+const IDS_MAX: usize = 1 << 16;
+
 pub(crate) struct Exchange {
     nccl: &'static Nccl,
     port: &'static Port,
@@ -288,6 +291,14 @@ impl Engine for Exchange {
         self.buffer(bytes).map(|buffer| buffer as Arc<dyn Buffer>)
     }
 
+    fn moves(&mut self) {
+        if self.rooms.is_some()
+            && let Some((_, open)) = self.open()
+        {
+            open.context.make_current();
+        }
+    }
+
     fn words(&mut self) -> Vec<(Key, Words)> {
         std::mem::take(&mut self.words)
     }
@@ -299,7 +310,9 @@ impl Engine for Exchange {
         let pair = (rank(0) != u32::MAX).then_some((rank(0) as usize, rank(4) as usize));
         match self.lanes.get_mut(&(group, pair)) {
             Some(lane) => lane.id = lane.id.or(Some(Id(id))),
-            None => drop(self.ids.insert((group, pair), Id(id))),
+            // Of those that nobody has asked for here; a member has no more.
+            None if self.ids.len() < IDS_MAX => drop(self.ids.insert((group, pair), Id(id))),
+            None => {}
         }
     }
 

@@ -1,8 +1,8 @@
 //! What carries elements from rank to rank, behind three verbs: start, poll, abort.
 //!
 //! An engine is a library that others have written: MPI for host memory (`ranks/mpi`), or a device's own
-//! ([`Runner::exchange`](super::port::Runner::exchange)). It is driven by one thread (`ranks/driver`), which is
-//! the only one that ever calls it. It does not know who is alive: a call whose group is aborted may
+//! ([`Runner::exchange`](super::port::Runner::exchange)). It is driven by one thread at a time (`ranks/driver`),
+//! and told where that becomes another. It does not know who is alive: a call whose group is aborted may
 //! never end, and what it reads and writes stays where it is until it does.
 
 use crate::dtype::DType;
@@ -95,6 +95,9 @@ pub(crate) trait Engine: Send {
 
     /// Memory for a result, of a device with this account. `None` where there is none left.
     fn room(&mut self, memory: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>>;
+
+    /// Another thread than before calls it from here on.
+    fn moves(&mut self) {}
 
     /// What the other members of the groups are to be told, since the last time.
     fn words(&mut self) -> Vec<(Key, Words)> {

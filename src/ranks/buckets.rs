@@ -61,3 +61,39 @@ fn reduce(bucket: &[usize], out: &mut [Option<TensorFuture>], group: &Group) {
         start = start.saturating_add(x.numel());
     }
 }
+
+#[cfg(all(test, not(futensor_loom)))]
+mod tests {
+    use super::*;
+    use crate::{DType, Device};
+
+    /// Which types and devices meet in a bucket, and how many bytes.
+    #[test]
+    fn a_bucket_has_values_of_one_type_on_one_device_and_no_more_than_its_bytes() {
+        let (one, other) = (Device::cpu(), Device::cpu_with(crate::CpuOptions::default().threads(1)));
+        let of = |device: &Device, dtype, n: usize| Some(device.zeros_dtype([n], dtype));
+        let mib = 1 << 20;
+        let values = [
+            of(&one, DType::F32, 10),
+            of(&one, DType::F16, 10),
+            of(&one, DType::F16, 10),
+            None,
+            of(&one, DType::BF16, 10),
+            of(&other, DType::BF16, 10),
+            of(&one, DType::F32, mib / 2),
+            of(&one, DType::F32, mib / 2),
+            of(&one, DType::F32, 1),
+            of(&one, DType::F32, 2 * mib),
+            of(&one, DType::F64, 1),
+        ];
+        let found = buckets(&values);
+        // From the last on: a value larger than a bucket has one of its own, and each call's values are alike.
+        assert_eq!(found, [vec![10], vec![9], vec![8, 7], vec![6], vec![5], vec![4], vec![2, 1], vec![0]]);
+        for bucket in found {
+            let all: Vec<_> = bucket.iter().map(|&i| values[i].as_ref().expect("a value")).collect();
+            assert!(all.iter().all(|x| x.dtype() == all[0].dtype() && x.device() == all[0].device()));
+            let bytes: usize = all.iter().map(|x| x.node.meta.bytes()).sum();
+            assert!(bytes <= BUCKET_BYTES || all.len() == 1);
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! A group, as users hold it: joined, split, shrunk, and what it is asked for.
 
-use super::driver::{Asks, Gives, Job, driver};
+use super::driver::{Asks, Driver, Gives, Job, driver};
 use super::keeper::keep;
 use super::links::Links;
-use super::options::{Options, Plan};
+use super::options::{Meeting, Options, Plan};
 use super::protocol::message::{Fault, FaultKind, GroupId, Lane};
 use super::protocol::{Ended, WORLD};
 use super::slot::{End, Slot, Trouble};
@@ -13,6 +13,7 @@ use crate::engine::exchange::{Key, What};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::caught;
+use crate::sync::lock_plain as lock;
 use crate::tensor::build::At;
 use crate::tensor::creation::Arrival;
 use crate::tensor::device::Device;
@@ -20,7 +21,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 /// Processes that work together: this one and others, on this machine and elsewhere.
@@ -72,6 +73,46 @@ struct Membership(Arc<World>);
 impl Drop for Membership {
     fn drop(&mut self) {
         self.0.leave();
+    }
+}
+
+/// An await of a new group. Whoever gives it up does not keep the others waiting for it: they are told that it
+/// makes no calls in what it would have been given.
+struct Given(Arc<Slot>, Arc<Membership>);
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if let Some(id) = self.0.give_up() {
+            self.1.0.act(|machine, _| machine.let_go(id));
+        }
+    }
+}
+
+/// Which groups this process is joining, as whom: two that are joined at once as the same member of the same group
+/// could not be told apart by the others.
+static JOINING: Mutex<Vec<(usize, String)>> = Mutex::new(Vec::new());
+
+struct Joining((usize, String));
+
+impl Joining {
+    fn of(plan: &Plan) -> Option<Joining> {
+        let place = match &plan.meeting {
+            Meeting::Address(address, _) => address.clone(),
+            Meeting::File(job) => format!("the run {job}"),
+        };
+        let joining = (plan.rank, place);
+        let mut all = lock(&JOINING);
+        let is_new = !all.contains(&joining);
+        is_new.then(|| {
+            all.push(joining.clone());
+            Joining(joining)
+        })
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        lock(&JOINING).retain(|other| *other != self.0);
     }
 }
 
@@ -135,11 +176,12 @@ impl Group {
     }
 
     /// Joins the others that a launcher has started, or that the options speak of; alone where
-    /// neither says anything. Joining begins with this call.
+    /// neither says anything. Joining begins with this call, and is given up where what it gives is dropped: the
+    /// others' joins fail then as well, with this rank's number, and all may try again.
     ///
     /// # Errors
     /// An argument error that says what is missing or differs: options, secret, version, size, a
-    /// rank that two processes claim. A device error where no MPI library is found: where it was
+    /// rank that two processes claim, a join of the same group that this process has not ended. A device error where no MPI library is found: where it was
     /// looked for, and how to have one. [`is_peer_lost`](Error::is_peer_lost) with the rank that
     /// went away meanwhile or did not come in time.
     #[track_caller]
@@ -151,13 +193,26 @@ impl Group {
             Ok(None) => return Waiting::on(std::future::ready(Ok(Group::alone()))),
             Err(text) => return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text)))),
         };
-        let begun = Group::begin(plan).map_err(|text| wrong(ErrorKind::Device, text));
+        let driver = driver(plan.home.as_ref());
+        Group::join_by(plan, driver, at)
+    }
+
+    /// Joins as planned, with values that go by this driver.
+    pub(super) fn join_by(plan: Plan, driver: Result<&'static Driver, String>, at: At) -> Waiting<Group> {
+        let wrong = move |kind, text: String| Error::new(kind, "join", text, at);
+        let Some(joining) = Joining::of(&plan) else {
+            let text = "this process is joining that group already: wait for that, or drop it".into();
+            return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text))));
+        };
+        let begun = driver.and_then(|driver| Group::begin(plan, driver));
+        let begun = begun.map(|(world, slot)| (Membership(world), slot));
+        let begun = begun.map_err(|text| wrong(ErrorKind::Device, text));
         Waiting::on(async move {
-            let (world, slot) = begun?;
-            let membership = Arc::new(Membership(world));
+            let _joining = joining;
+            let (membership, slot) = begun?;
             match End(slot).await {
                 Ok((Ended::Group(id, members), _)) => {
-                    Group::made(membership, id, members).opened("join", at).await
+                    Group::made(Arc::new(membership), id, members).opened("join", at).await
                 }
                 Ok(_) => unreachable!("joining ends with a group"),
                 Err(trouble) => Err(error_of(trouble, &[], membership.0.rank, "join", at)),
@@ -166,8 +221,7 @@ impl Group {
     }
 
     /// Starts the thread of the links.
-    fn begin(plan: Plan) -> Result<(Arc<World>, Arc<Slot>), String> {
-        let driver = driver(plan.home.as_ref())?;
+    fn begin(plan: Plan, driver: &'static Driver) -> Result<(Arc<World>, Arc<Slot>), String> {
         let (links, heard) = Links::new(plan.size).map_err(|error| error.to_string())?;
         let (world, slot) = World::new(&plan, links, driver);
         let asks: Arc<dyn Asks> = world.clone();
@@ -176,7 +230,7 @@ impl Group {
         let thread = std::thread::Builder::new().name("futensor-ranks".into());
         let run = move || {
             if let Err(words) = caught(|| keep(keeps.clone(), plan, heard)) {
-                keeps.fails(&words);
+                keeps.fails(format!("its thread for the links panicked: {words}"));
             }
         };
         thread.spawn(run).map_err(|error| error.to_string())?;
@@ -219,9 +273,10 @@ impl Group {
         let (at, group) = (Location::caller(), self.clone());
         let Some(membership) = self.0.world.clone() else { return Waiting::on(async move { Ok(group) }) };
         let asked = membership.0.ask(|machine, now| machine.split(group.0.id, color, now));
+        let asked = asked.map(|slot| Given(slot, membership.clone()));
         Waiting::on(async move {
-            let slot = asked.map_err(|fault| group.error(Trouble::Fault(fault), "split", at))?;
-            match End(slot).await.map_err(|trouble| group.error(trouble, "split", at))? {
+            let given = asked.map_err(|fault| group.error(Trouble::Fault(fault), "split", at))?;
+            match End(given.0.clone()).await.map_err(|trouble| group.error(trouble, "split", at))? {
                 (Ended::Group(id, members), _) => {
                     Group::made(membership, id, members).opened("split", at).await
                 }
@@ -243,18 +298,20 @@ impl Group {
     pub fn shrink(&self) -> Waiting<Group> {
         let (at, mut group) = (Location::caller(), self.clone());
         let Some(membership) = self.0.world.clone() else { return Waiting::on(async move { Ok(group) }) };
-        let shrink =
-            |group: &Group, world: &World| world.ask(|machine, now| Ok(machine.shrink(group.0.id, now)));
-        let mut asked = shrink(&group, &membership.0);
+        let shrink = |group: &Group, membership: &Arc<Membership>| {
+            let asked = membership.0.ask(|machine, now| Ok(machine.shrink(group.0.id, now)));
+            asked.map(|slot| Given(slot, membership.clone()))
+        };
+        let mut asked = shrink(&group, &membership);
         Waiting::on(async move {
             loop {
-                let slot = asked.map_err(|fault| group.error(Trouble::Fault(fault), "shrink", at))?;
-                let ended = End(slot).await.map_err(|trouble| group.error(trouble, "shrink", at))?;
+                let given = asked.map_err(|fault| group.error(Trouble::Fault(fault), "shrink", at))?;
+                let ended = End(given.0.clone()).await.map_err(|trouble| group.error(trouble, "shrink", at))?;
                 let (Ended::Group(id, members), _) = ended else { unreachable!("a shrink ends with a group") };
                 group = Group::made(membership.clone(), id, members);
                 match group.clone().opened("shrink", at).await {
                     // Another is lost, of those who were left.
-                    Err(error) if error.is_peer_lost() => asked = shrink(&group, &membership.0),
+                    Err(error) if error.is_peer_lost() => asked = shrink(&group, &membership),
                     opened => return opened,
                 }
             }

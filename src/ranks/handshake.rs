@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const MAGIC: &[u8; 16] = b"futensor-ranks-\n";
 /// Of what is said on the side channel. What is below here never changes with it.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 const GREETING: usize = 16 + 4 + BYTES;
 const HELLO: usize = GREETING + 16 + BYTES;
 
@@ -176,9 +176,15 @@ fn way(rank: usize) -> String {
     format!("values are to go by a device's own library on rank {rank}, and by MPI on the other")
 }
 
-/// Calls a member: a link with `rank`.
-pub(crate) fn call(stream: &TcpStream, secret: &Secret, me: Who, rank: usize) -> Result<(), Refused> {
-    let until = Instant::now() + PATIENCE;
+/// Calls a member: a link with `rank`, by then.
+pub(crate) fn call(
+    stream: &TcpStream,
+    secret: &Secret,
+    me: Who,
+    rank: usize,
+    until: Instant,
+) -> Result<(), Refused> {
+    let until = until.min(Instant::now() + PATIENCE);
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
     let mut theirs = [0; GREETING];
@@ -231,7 +237,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (secret, caller) = (Secret::of(b.0.as_bytes()), b.1);
-        let calls = std::thread::spawn(move || call(&TcpStream::connect(address).unwrap(), &secret, caller, 0));
+        let calls = std::thread::spawn(move || {
+            call(&TcpStream::connect(address).unwrap(), &secret, caller, 0, Instant::now() + PATIENCE)
+        });
         let answered = answer(&listener.accept().unwrap().0, &Secret::of(a.0.as_bytes()), a.1, |_| takes);
         (answered, calls.join().unwrap())
     }
@@ -284,5 +292,96 @@ mod tests {
                 answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
             assert!(!refusal.proved, "{refusal:?}");
         }
+    }
+
+    /// splitmix64.
+    fn dice(state: &mut u64) -> u64 {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Both sides of a meeting whose bytes somebody between them changes, cuts off, or adds to.
+    fn meddled(state: &mut u64) -> (Result<Who, Refused>, Result<(), Refused>) {
+        let [to_listener, to_caller] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let (at, through) = (to_listener.local_addr().unwrap(), to_caller.local_addr().unwrap());
+        let until = Instant::now() + PATIENCE;
+        let calls = std::thread::spawn(move || {
+            call(&TcpStream::connect(through).unwrap(), &Secret::of(b"s"), who(1), 0, until)
+        });
+        let answers = std::thread::spawn(move || {
+            answer(&to_listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true)
+        });
+        let (caller, listener) = (to_caller.accept().unwrap().0, TcpStream::connect(at).unwrap());
+        let (side, place, how) = (dice(state) % 2, dice(state) as usize % HELLO, dice(state));
+        let meddle = |from: &TcpStream, to: &TcpStream, most: usize, meddles: bool| {
+            let mut bytes = vec![0; most];
+            if read_by(from, &mut bytes, until).is_err() {
+                return false;
+            }
+            if meddles {
+                let at = place % most;
+                match how % 4 {
+                    0 => bytes[at] ^= 1 << (how >> 8) % 8,
+                    1 => bytes.truncate(at),
+                    2 => bytes[at..].fill((how >> 8) as u8),
+                    _ => bytes.insert(at, (how >> 8) as u8),
+                }
+            }
+            let sent = (&mut &*to).write_all(&bytes).is_ok();
+            if meddles {
+                let _ = to.shutdown(std::net::Shutdown::Write);
+            }
+            sent
+        };
+        // Its greeting; then what the caller says, and the answer to that.
+        let part = dice(state) % 2;
+        let all = meddle(&listener, &caller, GREETING, side == 0 && part == 0)
+            && meddle(&caller, &listener, HELLO, side == 1)
+            && meddle(&listener, &caller, 1 + 16 + BYTES, side == 0 && part == 1);
+        if !all {
+            for stream in [&caller, &listener] {
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+            }
+        }
+        (answers.join().expect("no panic"), calls.join().expect("no panic"))
+    }
+
+    #[test]
+    fn whatever_is_changed_on_the_way_nobody_comes_in_and_nobody_panics_or_waits() {
+        let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
+        println!("seed {seed}");
+        let (mut state, since) = (seed, Instant::now());
+        for round in 0..300 {
+            let (here, there) = meddled(&mut state);
+            // Of an answer that is changed on its way only the caller can know.
+            assert!(there.is_err(), "seed {seed}, round {round}: {here:?}");
+            assert!(
+                here.as_ref().is_ok_and(|came| *came == who(1)) || here.is_err(),
+                "seed {seed}, round {round}"
+            );
+            if let Err(refused) = here {
+                assert!(!refused.proved, "seed {seed}, round {round}: a stranger has it given up: {refused:?}");
+            }
+        }
+        assert!(since.elapsed() < 2 * PATIENCE, "it took {:?}", since.elapsed());
+    }
+
+    #[test]
+    fn one_who_says_a_byte_now_and_then_is_hung_up_on_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let calls = std::thread::spawn(move || {
+            let (stream, since) = (TcpStream::connect(address).unwrap(), Instant::now());
+            let refused = call(&stream, &Secret::of(b"s"), who(1), 0, since + Duration::from_millis(200));
+            (refused.unwrap_err(), since.elapsed())
+        });
+        let mut stream = listener.accept().unwrap().0;
+        while stream.write_all(b"f").is_ok() && !calls.is_finished() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (refused, took) = calls.join().unwrap();
+        assert!(!refused.proved && took < Duration::from_secs(2), "{refused:?} after {took:?}");
     }
 }

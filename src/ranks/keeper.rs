@@ -3,12 +3,14 @@
 //! Rank 0 is called by all, and says where each listens; of the others, who has the larger number
 //! calls. The thread sleeps in `poll`, and never waits for a socket.
 
+use super::dial::{dial, listen};
 use super::driver::Asks;
 use super::handshake::{Refused, Who, answer, call};
 use super::options::{Meeting, Plan};
 use super::protocol::message::{BYTES_MAX, Fault, FaultKind, Message};
 use super::secret::{Note, Secret};
 use super::world::World;
+use crate::guard::caught;
 use crate::sync::lock_plain as lock;
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -24,6 +26,10 @@ use std::time::{Duration, Instant};
 const GREETED: usize = 32;
 /// Between two tries to call.
 const AGAIN: Duration = Duration::from_millis(10);
+/// Bytes that are read of a member before the others have their turn.
+const READ: usize = 1 << 20;
+/// How long a member is waited for at the end, which has left as well: its own end is what is read last.
+const LAST: Duration = Duration::from_secs(1);
 
 /// What a thread that greets or calls comes back with.
 enum Met {
@@ -31,6 +37,8 @@ enum Met {
     Refused(Refused),
     /// A member cannot be called.
     Missed(usize, String),
+    /// The thread has panicked: nobody else knows that its member was not called.
+    Panicked(String),
 }
 
 struct Reading {
@@ -58,12 +66,12 @@ pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
     let (compares, by_device) = (plan.rules.compares, plan.home.is_some());
     let me = Who { rank: plan.rank, size: plan.size, compares, by_device, port: 0 };
     let until = Instant::now() + plan.rules.arrival;
-    let begun = if plan.rank == 0 { open(&plan) } else { call_first(&plan, me, until) };
+    let begun = if plan.rank == 0 { open(&plan, until) } else { call_first(&world, &plan, me, until) };
     let (listener, secret, note, first) = match begun {
         Ok(begun) => begun,
         Err(text) => {
             let fault = Fault { kind: FaultKind::Calls, rank: None, text };
-            return world.act(|machine, _| machine.fail_join(fault));
+            return world.act_aside(|machine, _| machine.fail_join(fault));
         }
     };
     let port = listener.local_addr().map_or(0, |address| address.port());
@@ -85,6 +93,7 @@ pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
     while !keeper.world.is_over().0 {
         keeper.turn();
     }
+    keeper.end();
     if keeper.world.is_over().1 {
         keeper.world.driver.loses();
     }
@@ -93,11 +102,9 @@ pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
 type Begun = (TcpListener, Secret, Option<Note>, Option<TcpStream>);
 
 /// Rank 0 listens.
-fn open(plan: &Plan) -> Result<Begun, String> {
-    let listen = |address: &str| {
-        let listener = TcpListener::bind(address).and_then(|l| l.set_nonblocking(true).map(|()| l));
-        listener.map_err(|error| format!("cannot listen at {address}: {error}"))
-    };
+fn open(plan: &Plan, until: Instant) -> Result<Begun, String> {
+    let listen =
+        |address: &str| listen(address, until).map_err(|error| format!("cannot listen at {address}: {error}"));
     match &plan.meeting {
         Meeting::Address(address, secret) => Ok((listen(address)?, secret.clone(), None, None)),
         Meeting::File(job) => {
@@ -112,7 +119,7 @@ fn open(plan: &Plan) -> Result<Begun, String> {
 }
 
 /// Another rank calls rank 0 until it answers, and listens where it called from.
-fn call_first(plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
+fn call_first(world: &World, plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
     let mut listener: Option<TcpListener> = None;
     let mut last = "it has not said where it listens".to_string();
     loop {
@@ -121,14 +128,14 @@ fn call_first(plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
             Meeting::File(job) => Note::read(job),
         };
         if let Some((address, secret)) = place {
-            match TcpStream::connect(&address) {
+            match dial(&address, until) {
                 Ok(stream) => {
                     let own = listener
                         .take()
                         .map_or_else(|| listen_beside(&stream), Ok)
                         .map_err(|e| e.to_string())?;
                     let port = own.local_addr().map_err(|error| error.to_string())?.port();
-                    match call(&stream, &secret, Who { port, ..me }, 0) {
+                    match call(&stream, &secret, Who { port, ..me }, 0, until) {
                         Ok(()) => return Ok((own, secret, None, Some(stream))),
                         Err(Refused { proved: true, text }) => return Err(text),
                         Err(Refused { text, .. }) => last = format!("at {address}: {text}"),
@@ -138,7 +145,7 @@ fn call_first(plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
                 Err(error) => last = format!("at {address}: {error}"),
             }
         }
-        if Instant::now() >= until {
+        if Instant::now() >= until || world.is_over().0 {
             return Err(format!("rank 0 does not answer within {:?}: {last}", plan.rules.arrival));
         }
         std::thread::sleep(AGAIN);
@@ -167,22 +174,46 @@ impl Keeper {
         }
         self.read();
         self.world.links.flush();
-        self.world.act(|machine, now| machine.tick(now));
+        self.world.act_aside(|machine, now| machine.tick(now));
         if self.readings.len() + 1 >= self.me.size {
             // All are here: nobody else comes in.
             (self.listener, self.note) = (None, None);
         }
     }
 
-    #[allow(unsafe_code)]
+    /// All have left, or are lost. What was said last is sent, and the links are closed as this thread ends: whoever
+    /// has left before waits for that word, and for nothing else.
+    fn end(&mut self) {
+        (self.listener, self.note) = (None, None);
+        let until = Instant::now() + LAST;
+        while !self.readings.is_empty() && Instant::now() < until {
+            self.world.links.end();
+            let mut chunk = [0; 16 << 10];
+            // In turn with nobody: what comes now is not listened to, but for its end.
+            self.readings.retain_mut(|reading| {
+                let read = reading.stream.read(&mut chunk);
+                matches!(read, Ok(1..)) || read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            });
+            self.wait(AGAIN);
+        }
+        self.readings.clear();
+        self.world.links.close_all();
+    }
+
     fn sleep(&mut self) {
+        let wait = self.world.sleep();
+        self.wait(wait);
+    }
+
+    /// Until something comes, or so long.
+    #[allow(unsafe_code)]
+    fn wait(&mut self, most: Duration) {
         let entry = |fd: i32, events: i16| libc::pollfd { fd, events, revents: 0 };
         let mut fds = vec![entry(self.heard.as_raw_fd(), libc::POLLIN)];
         fds.extend(self.listener.as_ref().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)));
         fds.extend(self.readings.iter().map(|r| entry(r.stream.as_raw_fd(), libc::POLLIN)));
         fds.extend(self.world.links.full().into_iter().map(|fd| entry(fd, libc::POLLOUT)));
-        let wait = self.world.sleep();
-        let ms = wait.as_micros().div_ceil(1000).min(60_000) as i32;
+        let ms = most.as_micros().div_ceil(1000).min(60_000) as i32;
         // SAFETY: as many entries as are said, and they live through the call. A socket that another
         // thread closes meanwhile is a wake too many at worst.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
@@ -206,7 +237,7 @@ impl Keeper {
             let thread = std::thread::Builder::new().name("futensor-greets".into()).spawn(move || {
                 let takes = |rank: usize| rank > me.rank && !linked.contains(&rank);
                 let came = stream.set_nonblocking(false).map_err(Refused::from);
-                let came = came.and_then(|()| answer(&stream, &secret, me, takes));
+                let came = came.and_then(|()| greets(|| answer(&stream, &secret, me, takes)));
                 lock(&greeted).retain(|(other, _)| *other != from);
                 let _ = met.send(match came {
                     Ok(who) => {
@@ -228,11 +259,11 @@ impl Keeper {
     /// Calls a member at the address that rank 0 gave, again if strangers keep it busy.
     fn call(&mut self, rank: usize, address: String) {
         let (me, secret, until) = (self.me, self.secret.clone(), self.until);
-        let (world, met) = (self.world.clone(), self.met.0.clone());
-        let thread = std::thread::Builder::new().name("futensor-calls".into()).spawn(move || {
+        let world = self.world.clone();
+        let calls = move || {
             let came = loop {
-                let came = TcpStream::connect(&address).map_err(Refused::from);
-                let came = came.and_then(|stream| call(&stream, &secret, me, rank).map(|()| stream));
+                let came = dial(&address, until).map_err(Refused::from);
+                let came = came.and_then(|stream| call(&stream, &secret, me, rank, until).map(|()| stream));
                 match came {
                     Err(Refused { proved: false, .. }) if Instant::now() < until && !world.is_over().0 => {
                         std::thread::sleep(AGAIN);
@@ -240,12 +271,16 @@ impl Keeper {
                     came => break came,
                 }
             };
-            let _ = met.send(match came {
+            match came {
                 Ok(stream) => Met::Link(rank, stream, String::new()),
                 Err(refused) if refused.proved => Met::Refused(refused),
                 Err(refused) => Met::Missed(rank, format!("it does not answer at {address}: {}", refused.text)),
-            });
-            world.links.ring();
+            }
+        };
+        let (links, met) = (self.world.clone(), self.met.0.clone());
+        let thread = std::thread::Builder::new().name("futensor-calls".into()).spawn(move || {
+            let _ = met.send(caught(calls).unwrap_or_else(Met::Panicked));
+            links.links.ring();
         });
         if let Err(error) = thread {
             let _ = self.met.0.send(Met::Missed(rank, error.to_string()));
@@ -261,10 +296,11 @@ impl Keeper {
             Met::Link(rank, stream, address) => self.link(rank, stream, address),
             Met::Refused(Refused { proved: true, text }) => {
                 let fault = Fault { kind: FaultKind::Calls, rank: None, text };
-                self.world.act(|machine, _| machine.fail_join(fault));
+                self.world.act_aside(|machine, _| machine.fail_join(fault));
             }
             Met::Refused(Refused { text, .. }) => self.world.note(text),
-            Met::Missed(rank, text) => self.world.act(|machine, _| machine.closed(rank, &text)),
+            Met::Panicked(words) => self.world.fails(format!("its thread for calls panicked: {words}")),
+            Met::Missed(rank, text) => self.world.act_aside(|machine, _| machine.closed(rank, &text)),
         }
     }
 
@@ -274,18 +310,23 @@ impl Keeper {
             Ok(writing) => {
                 self.world.links.add(rank, writing);
                 self.readings.push(Reading { rank, stream, bytes: Vec::new() });
-                self.world.act(|machine, now| machine.linked(rank, address, now));
+                self.world.act_aside(|machine, now| machine.linked(rank, address, now));
             }
-            Err(error) => self.world.act(|machine, _| machine.closed(rank, &error.to_string())),
+            Err(error) => self.world.act_aside(|machine, _| machine.closed(rank, &error.to_string())),
         }
     }
 
-    /// Reads all that has come, and tells it in order.
+    /// Reads what has come, of each as much as leaves the others their turn, and tells it in order.
     fn read(&mut self) {
         let mut chunk = [0; 16 << 10];
         let world = &self.world;
         self.readings.retain_mut(|reading| {
+            let mut left = READ / chunk.len();
             let why = loop {
+                if left == 0 {
+                    return true;
+                }
+                left -= 1;
                 match reading.stream.read(&mut chunk) {
                     Ok(0) => break "its process has ended, or its connection",
                     Ok(n) => reading.bytes.extend(&chunk[..n]),
@@ -297,14 +338,20 @@ impl Keeper {
                     break "it said what is no message";
                 }
             };
-            world.act(|machine, _| machine.closed(reading.rank, why));
+            world.act_aside(|machine, _| machine.closed(reading.rank, why));
             false
         });
     }
 }
 
+/// A stranger that is greeted comes in or not, and can have nobody else turned away.
+fn greets<T>(greet: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
+    let panicked = |words| Err(Refused { proved: false, text: format!("greeting it panicked: {words}") });
+    caught(greet).unwrap_or_else(panicked)
+}
+
 /// Tells the whole messages that have come; false where one is none.
-fn tell(world: &World, reading: &mut Reading) -> bool {
+fn tell(world: &Arc<World>, reading: &mut Reading) -> bool {
     let mut at = 0;
     while let Some(head) = reading.bytes.get(at..at + 4) {
         let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -313,7 +360,7 @@ fn tell(world: &World, reading: &mut Reading) -> bool {
         }
         let Some(body) = reading.bytes.get(at + 4..at + 4 + length) else { break };
         let Some(message) = Message::decode(body) else { return false };
-        world.act(|machine, now| machine.heard(reading.rank, message, now));
+        world.act_aside(|machine, now| machine.heard(reading.rank, message, now));
         at += 4 + length;
     }
     reading.bytes.drain(..at);

@@ -1,7 +1,5 @@
 //! What a launcher has put into the environment: who this process is, and where to meet.
 
-use std::net::ToSocketAddrs;
-
 /// Where nobody says a port; torchrun's.
 const PORT: u16 = 29500;
 
@@ -55,11 +53,6 @@ pub(crate) fn launched(get: impl Fn(&str) -> Option<String>) -> Result<Option<La
         return Ok(Some(Launched { rank, size, address, local_job: get(job).filter(|_| is_local) }));
     }
     Ok(None)
-}
-
-/// True of an address that only this machine can call.
-pub(crate) fn is_loopback(address: &str) -> bool {
-    address.to_socket_addrs().is_ok_and(|mut all| all.all(|a| a.ip().is_loopback()))
 }
 
 #[cfg(all(test, not(futensor_loom)))]

@@ -36,10 +36,10 @@
 //   collectives, gradients   ops: methods of values
 //   group                    what users hold
 //   options, launcher        who this process is, where it meets the others
-//   keeper                   the thread that makes links and reads them: handshake, secret
+//   keeper                   the thread that makes links and reads them: handshake, secret, dial (in time)
 //   world                    the protocol under its lock, and what it asks for carried out
 //   links                    sockets, as whoever has something to say writes them
-//   driver                   the one thread that owns an engine; slot: where an await finds its end
+//   driver/                  who drives an engine, one thread at a time; slot: where an await finds its end
 //   mpi/                     the engine for host memory (what one is: `engine/exchange`)
 //   protocol/                who is there, what may start, how an await ends: no threads, no clock
 //
@@ -49,6 +49,7 @@
 
 mod buckets;
 mod collectives;
+mod dial;
 mod driver;
 mod gradients;
 mod group;
@@ -61,6 +62,8 @@ mod options;
 mod protocol;
 mod secret;
 mod slot;
+#[cfg(all(test, not(futensor_loom)))]
+mod tests;
 mod world;
 
 pub use crate::engine::exchange::Combine;

@@ -1,6 +1,7 @@
 //! How a group is joined.
 
-use super::launcher::{Launched, is_loopback, launched};
+use super::dial::is_loopback;
+use super::launcher::{Launched, launched};
 use super::protocol::Rules;
 use super::secret::Secret;
 use crate::options::options;

@@ -60,7 +60,11 @@ fn user() -> u32 {
 }
 
 /// The file of a run on this machine. Rank 0 writes it, and removes it once all have joined.
-pub(crate) struct Note(PathBuf);
+pub(crate) struct Note {
+    path: PathBuf,
+    /// What it says: a later one of the same run has the same name.
+    text: String,
+}
 
 impl Note {
     fn path(job: &str) -> PathBuf {
@@ -78,8 +82,8 @@ impl Note {
         let _ = fs::remove_file(&path);
         let words: String = random()?.iter().map(|b| format!("{b:02x}")).collect();
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let note = Note(path);
-        file.write_all(format!("{address} {words}\n").as_bytes())?;
+        let note = Note { path, text: format!("{address} {words}\n") };
+        file.write_all(note.text.as_bytes())?;
         Ok((note, Secret::of(words.as_bytes())))
     }
 
@@ -100,13 +104,16 @@ impl Note {
 
 impl Drop for Note {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 #[cfg(all(test, not(futensor_loom)))]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn a_proof_is_of_its_parts_and_its_secret() {
@@ -126,11 +133,38 @@ mod tests {
         let (address, read) = Note::read(&job).unwrap();
         assert_eq!((&address[..], read.0), ("127.0.0.1:9", secret.0));
         assert!(Note::read("another").is_none());
-        let mut open = fs::metadata(&note.0).unwrap().permissions();
+        let mut open = fs::metadata(&note.path).unwrap().permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o644);
-        fs::set_permissions(&note.0, open).unwrap();
+        fs::set_permissions(&note.path, open).unwrap();
         assert!(Note::read(&job).is_none(), "anybody could have written it");
+        // A second one of the same run: what is left of the first does not take it away.
+        let (later, secret) = Note::write(&job, "127.0.0.1:10").unwrap();
         drop(note);
+        let (address, read) = Note::read(&job).unwrap();
+        assert_eq!((&address[..], read.0), ("127.0.0.1:10", secret.0));
+        drop(later);
         assert!(Note::read(&job).is_none());
+    }
+
+    #[test]
+    fn nobody_can_guess_a_secret_byte_by_byte() {
+        let job = format!("guesses of {}", std::process::id());
+        let words: Vec<String> = (0..64)
+            .map(|_| {
+                let (note, _) = Note::write(&job, "127.0.0.1:9").unwrap();
+                let text = fs::read_to_string(&note.path).unwrap();
+                text.trim_end().split_once(' ').unwrap().1.to_owned()
+            })
+            .collect();
+        let challenges: Vec<String> =
+            (0..64).map(|_| random().unwrap().iter().map(|b| format!("{b:02x}")).collect()).collect();
+        for drawn in [words, challenges] {
+            assert!(drawn.iter().all(|word| word.len() == 2 * BYTES), "{drawn:?}");
+            for at in 0..2 * BYTES {
+                // Of 16 digits 64 draws show 15.7.
+                let seen: HashSet<u8> = drawn.iter().map(|word| word.as_bytes()[at]).collect();
+                assert!(seen.len() > 8, "digit {at} of {drawn:?}");
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Where an await of a group finds what it ended with.
 
 use super::protocol::Ended;
-use super::protocol::message::Fault;
+use super::protocol::message::{Fault, GroupId};
 use crate::engine::port::Port;
 use crate::error::Error;
 use crate::graph::node::NodeLink;
@@ -30,6 +30,8 @@ struct State {
     /// The value that this brings, if it is one's.
     node: Option<NodeLink>,
     waker: Option<Waker>,
+    /// Whoever asked has had the end of it, or does not wait for it.
+    is_taken: bool,
 }
 
 #[derive(Default)]
@@ -54,12 +56,14 @@ impl Slot {
         drop(late);
     }
 
-    /// It has ended. Whoever waits is woken, outside of every lock.
-    pub fn end(&self, outcome: Result<Ended, Fault>) {
-        let (node, waker) = {
+    /// It has ended. Whoever waits is woken, outside of every lock. A group that nobody waits for is given back.
+    #[must_use]
+    pub fn end(&self, outcome: Result<Ended, Fault>) -> Option<GroupId> {
+        let (node, waker, unwanted) = {
             let mut state = lock(&self.0);
             state.outcome.get_or_insert(outcome);
-            (state.node.take(), state.waker.take())
+            let unwanted = if state.is_taken { state.group() } else { None };
+            (state.node.take(), state.waker.take(), unwanted)
         };
         if let Some(node) = node {
             let port = Port::of(&node);
@@ -68,6 +72,24 @@ impl Slot {
         // Where another thread polled it at that moment, it is asked again.
         if let Some(waker) = waker {
             waker.wake();
+        }
+        unwanted
+    }
+
+    /// Nobody waits any more: the group that it has brought, if nobody has taken it.
+    #[must_use]
+    pub fn give_up(&self) -> Option<GroupId> {
+        let mut state = lock(&self.0);
+        let untaken = !std::mem::replace(&mut state.is_taken, true);
+        state.group().filter(|_| untaken)
+    }
+}
+
+impl State {
+    fn group(&self) -> Option<GroupId> {
+        match &self.outcome {
+            Some(Ok(Ended::Group(id, _))) => Some(*id),
+            _ => None,
         }
     }
 }
@@ -85,6 +107,7 @@ impl Future for End {
             drop(before);
             return Poll::Pending;
         };
+        state.is_taken = true;
         Poll::Ready(match outcome {
             Ok(ended) => Ok((ended, state.value.take())),
             Err(fault) => Err(state.own.take().map_or(Trouble::Fault(fault), Trouble::Own)),

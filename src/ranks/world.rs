@@ -9,7 +9,7 @@ use super::driver::{Asks, Driver, Job};
 use super::links::Links;
 use super::options::Plan;
 use super::protocol::message::{Fault, GroupId};
-use super::protocol::{Action, JOIN, Machine, Ticket};
+use super::protocol::{Action, Ended, JOIN, Machine, Ticket};
 use super::slot::Slot;
 use crate::engine::exchange::{Key, Through, Words};
 use crate::guard::contained;
@@ -39,6 +39,9 @@ pub(crate) struct World {
     failed: AtomicBool,
 }
 
+/// Awaits that have ended.
+type Ends = Vec<(Ticket, Result<Ended, Fault>)>;
+
 impl World {
     /// Of a process that begins to join; the slot is the await of that.
     pub fn new(plan: &Plan, links: Links, driver: &'static Driver) -> (Arc<World>, Arc<Slot>) {
@@ -67,6 +70,28 @@ impl World {
 
     /// Tells the machine something, and does what it says.
     pub fn act<R>(&self, tell: impl FnOnce(&mut Machine, Duration) -> R) -> R {
+        let (told, ended) = self.perform(tell);
+        self.end(ended);
+        told
+    }
+
+    /// The same for the thread of the links: its silence would end this rank, so whatever wakers do is done
+    /// elsewhere.
+    pub fn act_aside(self: &Arc<World>, tell: impl FnOnce(&mut Machine, Duration)) {
+        let ((), ended) = self.perform(tell);
+        if ended.is_empty() {
+            return;
+        }
+        let (world, ended) = (self.clone(), Arc::new(Mutex::new(ended)));
+        let ends = ended.clone();
+        let thread = std::thread::Builder::new().name("futensor-ends".into());
+        if thread.spawn(move || world.end(std::mem::take(&mut *lock(&ends)))).is_err() {
+            self.end(std::mem::take(&mut *lock(&ended)));
+        }
+    }
+
+    /// Tells the machine, and does all that it says but to end awaits.
+    fn perform<R>(&self, tell: impl FnOnce(&mut Machine, Duration) -> R) -> (R, Ends) {
         let mut ended = Vec::new();
         let told = {
             let mut machine = lock(&self.machine);
@@ -85,27 +110,26 @@ impl World {
             }
             told
         };
-        for (ticket, mut outcome) in ended {
-            if let (JOIN, Err(fault)) = (ticket, &mut outcome) {
+        for (ticket, outcome) in &mut ended {
+            if let (&mut JOIN, Err(fault)) = (ticket, outcome) {
                 self.tell_notes(fault);
                 self.failed.store(true, SeqCst);
             }
-            let slot = lock(&self.waits).remove(&ticket);
-            if let Some(slot) = slot {
-                contained(|| slot.end(outcome));
-            }
         }
-        told
+        (told, ended)
     }
 
-    /// The thread of the links has panicked: of the others nothing is heard any more.
-    pub fn fails(&self, words: &str) {
-        // First, since the end of the process waits for that.
-        self.failed.store(true, SeqCst);
-        self.driver.loses();
-        contained(|| {
-            self.act(|machine, _| machine.part(format!("its thread for the links panicked: {words}")))
-        });
+    fn end(&self, ended: Ends) {
+        for (ticket, outcome) in ended {
+            let slot = lock(&self.waits).remove(&ticket);
+            let mut unwanted = None;
+            if let Some(slot) = slot {
+                contained(|| unwanted = slot.end(outcome));
+            }
+            if let Some(id) = unwanted {
+                self.act(|machine, _| machine.let_go(id));
+            }
+        }
     }
 
     /// An await of what the machine gives a ticket for.
@@ -188,6 +212,14 @@ impl Asks for World {
 
     fn serial(&self) -> u64 {
         self.serial
+    }
+
+    fn fails(&self, text: String) {
+        // First, since the end of the process waits for that.
+        self.failed.store(true, SeqCst);
+        self.driver.loses();
+        contained(|| self.act(|machine, _| machine.part(text)));
+        self.links.ring();
     }
 
     fn leave(&self) {

@@ -39,6 +39,8 @@ pub(crate) struct Mpi {
     table: Arc<Table>,
     opening: Opening<Library>,
     groups: HashMap<Key, Handle>,
+    /// Groups that broke: their members may be on their way in them still. And whether all have let go of it.
+    broken: HashMap<Key, (Handle, bool)>,
     /// What has ended at its start, since the last poll.
     ended: Vec<(Call, Through)>,
     under_way: Vec<UnderWay>,
@@ -67,6 +69,7 @@ impl Mpi {
             opening: Opening::new(Library::new(table.clone())),
             table,
             groups: HashMap::new(),
+            broken: HashMap::new(),
             ended: Vec::new(),
             under_way: Vec::new(),
             aborted: Vec::new(),
@@ -178,6 +181,20 @@ impl Mpi {
         std::mem::forget((call.from.take(), call.to.take()));
     }
 
+    /// Frees the communicators of groups that broke and that nobody holds any more, and of which nothing is left.
+    fn free_broken(&mut self) {
+        let aborted = &self.aborted;
+        let is_left = |group: &Key| aborted.iter().any(|u| u.call.group == *group);
+        let gone = self.broken.extract_if(|group, (_, is_free)| *is_free && !is_left(group));
+        gone.collect::<Vec<_>>().into_iter().for_each(|(_, (comm, _))| self.free_comm(comm));
+    }
+
+    fn free_comm(&self, mut comm: Handle) {
+        // SAFETY: a communicator of this library's, of which nothing is under way here, and nothing is waited for
+        // elsewhere.
+        unsafe { (self.table.call.comm_free)(&mut comm) };
+    }
+
     /// Whether all requests are through; after that the library has let go of them.
     fn test(&self, requests: &mut Vec<Handle>) -> Option<Through> {
         while let Some(request) = requests.last_mut() {
@@ -254,6 +271,7 @@ impl Engine for Mpi {
                 through => through.is_none(),
             });
             self.aborted = aborted;
+            self.free_broken();
         }
         if alone && self.under_way.is_empty() && !self.groups.is_empty() {
             self.progress();
@@ -262,21 +280,20 @@ impl Engine for Mpi {
 
     fn abort(&mut self, group: Key) {
         self.opening.give_up(group);
-        if self.groups.remove(&group).is_none() {
-            return;
-        }
+        let Some(comm) = self.groups.remove(&group) else { return };
+        self.broken.insert(group, (comm, false));
         let (gone, stay) = std::mem::take(&mut self.under_way).into_iter().partition(|u| u.call.group == group);
         self.under_way = stay;
         self.aborted.extend::<Vec<UnderWay>>(gone);
         self.aborted_at = Some(Instant::now());
-        // Its communicator is not freed: members may be on their way in it still.
     }
 
     fn free(&mut self, group: Key) {
-        if let Some(mut comm) = self.groups.remove(&group) {
-            // SAFETY: a communicator of this library's, of which nothing is under way anywhere.
-            unsafe { (self.table.call.comm_free)(&mut comm) };
+        if let Some((_, is_free)) = self.broken.get_mut(&group) {
+            *is_free = true;
+            return self.free_broken();
         }
+        self.groups.remove(&group).into_iter().for_each(|comm| self.free_comm(comm));
     }
 
     fn in_flight(&self) -> usize {

@@ -15,16 +15,18 @@
 //! them: of two parts that is one at most. All who say the same come to the same end in this, too.
 
 use super::message::{Fault, FaultKind, GroupId, Message};
-use super::{Action, Ended, Group, Machine, Rules, Ticket, follows};
-use std::collections::{BTreeMap, HashMap};
+use super::{AHEAD_MAX, Action, Ended, Group, Machine, Rules, Ticket, follows};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 /// Splits under way: what this rank asked for, and the colors that others have said.
 #[derive(Default)]
 pub(super) struct Splitting {
     made: u64,
-    open: Vec<Split>,
-    heard: HashMap<u64, BTreeMap<usize, u64>>,
+    /// Those that have not ended, in their order.
+    open: VecDeque<Split>,
+    /// The colors of each member from the first of those on: all come to it in the same order.
+    heard: HashMap<usize, VecDeque<u64>>,
 }
 
 struct Split {
@@ -45,7 +47,16 @@ impl Splitting {
     }
 
     pub fn deadline(&self, rules: &Rules) -> Option<Duration> {
-        self.open.iter().map(|split| split.since + rules.deadline).min()
+        self.open.front().map(|split| split.since + rules.deadline)
+    }
+
+    fn said(&self, rank: usize) -> usize {
+        self.heard.get(&rank).map_or(0, VecDeque::len)
+    }
+
+    /// Whether this rank waits for a member's color.
+    pub fn waits_for(&self, rank: usize) -> bool {
+        self.said(rank) < self.open.len()
     }
 }
 
@@ -83,32 +94,50 @@ impl Machine {
         }
         let seq = group.splitting.made;
         group.splitting.made += 1;
-        group.splitting.open.push(Split { ticket, seq, color, since: now });
-        self.send_to(self.members_but_me(id), &Message::Split { group: id, seq, color });
+        group.splitting.open.push_back(Split { ticket, seq, color, since: now });
+        let others = self.members_but_me(id);
+        let is_through =
+            |rank: &usize| self.makes_no_more(id, *rank) && self.groups[&id].splitting.waits_for(*rank);
+        if let Some(rank) = others.iter().copied().find(is_through) {
+            return Err(self.break_left(id, rank, Some(ticket)));
+        }
+        self.send_to(others, &Message::Split { group: id, seq, color });
         self.look_at_splits(id);
         Ok(ticket)
     }
 
     pub(super) fn heard_split(&mut self, id: GroupId, from: usize, seq: u64, color: u64) {
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
-        group.splitting.heard.entry(seq).or_default().insert(from, color);
+        let splitting = &mut group.splitting;
+        let (ended, said) = (splitting.made - splitting.open.len() as u64, splitting.said(from));
+        // What no member says counts for nothing.
+        if seq != ended + said as u64 {
+            return;
+        }
+        if said == AHEAD_MAX {
+            let text = format!("it asks for {AHEAD_MAX} splits that others have not come to");
+            return self.break_group(id, Fault { kind: FaultKind::Calls, rank: Some(from), text }, true);
+        }
+        splitting.heard.entry(from).or_default().push_back(color);
         self.look_at_splits(id);
     }
 
     fn look_at_splits(&mut self, id: GroupId) {
         while let Some(group) = self.groups.get_mut(&id) {
-            let splitting = &mut group.splitting;
-            let all = |split: &Split| {
-                splitting.heard.get(&split.seq).map_or(0, BTreeMap::len) + 1 == group.members.len()
-            };
-            let Some(at) = splitting.open.iter().position(all) else { return };
-            let Split { ticket, seq, color, .. } = splitting.open.remove(at);
-            let heard = splitting.heard.remove(&seq).unwrap_or_default();
-            let is_in = |rank: &usize| *rank == self.me || heard.get(rank) == Some(&color);
-            let members: Vec<usize> = group.members.iter().copied().filter(is_in).collect();
+            let (me, splitting) = (self.me, &mut group.splitting);
+            if group.members.iter().any(|&r| r != me && splitting.said(r) == 0) {
+                return;
+            }
+            let Some(Split { ticket, seq, color, .. }) = splitting.open.pop_front() else { return };
+            let mut said = |rank: usize| splitting.heard.get_mut(&rank).and_then(VecDeque::pop_front);
+            let all: Vec<_> = group.members.iter().map(|&rank| (rank, said(rank))).collect();
+            let is_in =
+                |(rank, said): (usize, Option<u64>)| (rank == me || said == Some(color)).then_some(rank);
+            let members: Vec<usize> = all.into_iter().filter_map(is_in).collect();
             let new = follows(id, &[0, seq, color]);
             self.enter(new, members.clone());
             self.actions.push(Action::End(ticket, Ok(Ended::Group(new, members))));
+            self.look_to_free(id);
         }
     }
 
@@ -138,32 +167,41 @@ impl Machine {
         let asked = self.groups.get_mut(&id).and_then(|group| group.shrinking.asked.as_mut());
         let tickets = asked.map(|(tickets, _)| std::mem::take(tickets)).unwrap_or_default();
         self.actions.extend(tickets.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
+        self.look_to_free(id);
     }
 
     /// A member is out: who has asked for less says it again.
     pub(super) fn members_changed(&mut self, rank: usize) {
-        for id in self.groups_with(rank) {
-            if self.groups[&id].shrinking.asked.is_some() {
-                self.say_shrink(id);
-            }
+        self.groups_with(rank).into_iter().for_each(|id| self.shrink_changed(id));
+    }
+
+    /// The same of one group, of which a member has let go: it does not ask for what follows.
+    pub(super) fn shrink_changed(&mut self, id: GroupId) {
+        if self.groups.get(&id).is_some_and(|group| group.shrinking.asked.is_some() && !group.let_go) {
+            self.say_shrink(id);
         }
+    }
+
+    /// Whether a member is out, or takes no part in what follows from this group.
+    fn is_out_of(&self, id: GroupId, rank: usize) -> bool {
+        self.peers[rank].gone || self.makes_no_more(id, rank)
     }
 
     /// Who of a group is out, and whether it has ended.
     fn out_of(&self, id: GroupId) -> Vec<(usize, bool)> {
-        let out = self.groups[&id].members.iter().filter(|&&r| self.is_out(r));
-        out.map(|&r| (r, self.peers[r].ended || self.peers[r].left.is_some())).collect()
+        let out = self.groups[&id].members.iter().filter(|&&r| self.is_out_of(id, r));
+        out.map(|&r| (r, self.peers[r].ended || self.makes_no_more(id, r))).collect()
     }
 
     /// Who of a group is not out.
     fn still_in(&self, id: GroupId) -> Vec<usize> {
-        self.groups[&id].members.iter().copied().filter(|&r| !self.is_out(r)).collect()
+        self.groups[&id].members.iter().copied().filter(|&r| !self.is_out_of(id, r)).collect()
     }
 
     fn say_shrink(&mut self, id: GroupId) {
         let lost = self.out_of(id);
         let me = self.me;
-        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking;
+        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
         shrinking.said.insert(me, lost.clone());
         let settled = shrinking.settled.clone();
         let others = self.still_in(id).into_iter().filter(|&r| r != me).collect();
@@ -215,10 +253,10 @@ impl Machine {
                 let text = format!("{} of {all} are left, and the others may go on elsewhere", still.len());
                 return self.end_shrink(id, Fault { kind: FaultKind::Lost, rank: Some(self.me), text });
             }
-            self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking.settled = Some(still);
+            self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking.settled = Some(still);
             return self.say_shrink(id);
         }
-        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking;
+        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
         let (Some((tickets, _)), Some(members)) = (&mut shrinking.asked, shrinking.settled.clone()) else {
             return;
         };
@@ -240,15 +278,16 @@ impl Machine {
             self.enter(new, members);
         }
         self.actions.extend(tickets.into_iter().map(|ticket| Action::End(ticket, ended.clone())));
+        self.look_to_free(id);
     }
 
     /// Who does not come to a split breaks its group; who does not come to a shrink is given up.
     pub(super) fn tick_agreement(&mut self, id: GroupId, now: Duration) {
         let Some(group) = self.groups.get(&id) else { return };
         let deadline = self.rules.deadline;
-        if let Some(split) = group.splitting.open.iter().find(|split| split.since + deadline <= now) {
-            let heard = group.splitting.heard.get(&split.seq);
-            let absent = |r: &usize| *r != self.me && !heard.is_some_and(|heard| heard.contains_key(r));
+        let split = group.splitting.open.front().filter(|split| split.since + deadline <= now);
+        if split.is_some() {
+            let absent = |r: &usize| *r != self.me && group.splitting.said(*r) == 0;
             let rank = group.members.iter().copied().find(absent);
             let text = format!("it has not come to split within {deadline:?}");
             self.break_group(id, Fault { kind: FaultKind::Lost, rank, text }, true);
@@ -258,7 +297,7 @@ impl Machine {
             let absent: Vec<usize> = (self.still_in(id).into_iter())
                 .filter(|r| *r != self.me && !group.shrinking.said.contains_key(r))
                 .collect();
-            let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").shrinking;
+            let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
             if let Some((_, since)) = &mut shrinking.asked {
                 // Whoever has said anything is there, and will say the same as all in the end.
                 *since = now;

@@ -1,8 +1,11 @@
 //! Calls of a group: counted, compared, started in program order, and ended.
+//!
+//! What a call costs does not grow with the calls that are queued: each is looked at when it is made, when a
+//! member says that it has made the same, when its operand is there, and when it is through.
 
-use super::message::{Counts, Fault, FaultKind, GroupId, Lane, Message};
-use super::{Action, BEAT_GROUPS, Ended, Machine, Rules, Ticket};
-use std::collections::{HashMap, VecDeque};
+use super::message::{Counts, Fault, FaultKind, GroupId, Lane, Message, clipped};
+use super::{AHEAD_MAX, Action, BEAT_GROUPS, Ended, Group, Machine, Rules, Ticket};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 /// How long an error of the engine waits for a loss that explains it: the engine may see one
@@ -10,50 +13,95 @@ use std::time::Duration;
 const EXPLAINED: Duration = Duration::from_secs(1);
 
 struct Call {
-    ticket: Ticket,
     lane: Lane,
     /// Its number in its lane.
     seq: u64,
     text: String,
-    /// Since when its operand is there.
-    ready: Option<Duration>,
-    /// All others have made the same call, or nobody asks.
-    agreed: bool,
-    went: bool,
-    /// What the engine said, and when.
-    failed: Option<(String, Duration)>,
+    /// Its operand is there.
+    is_ready: bool,
+    /// Members that have not said that they have made the same call; nobody asks where calls are not compared.
+    missing: usize,
+}
+
+/// Calls that have not ended, in program order.
+#[derive(Default)]
+struct Open {
+    calls: BTreeMap<Ticket, Call>,
+    /// How many were looked at.
+    #[cfg(all(test, not(futensor_loom)))]
+    looked: std::cell::Cell<u64>,
+}
+
+impl Open {
+    fn look(&self) {
+        #[cfg(all(test, not(futensor_loom)))]
+        self.looked.set(self.looked.get() + 1);
+    }
+
+    fn get(&mut self, ticket: Ticket) -> Option<&mut Call> {
+        self.look();
+        self.calls.get_mut(&ticket)
+    }
+
+    /// Those from a ticket on.
+    fn from(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, &Call)> {
+        self.calls.range(ticket..).inspect(|_| self.look()).map(|(ticket, call)| (*ticket, call))
+    }
+}
+
+/// What this rank has called in a lane.
+#[derive(Default)]
+struct Made {
+    count: u64,
+    /// The last of them, which not all have been heard to make.
+    open: VecDeque<Ticket>,
 }
 
 /// A group's calls, as one of its members sees them.
 #[derive(Default)]
 pub(super) struct Calls {
-    open: VecDeque<Call>,
-    made: HashMap<Lane, u64>,
+    open: Open,
+    /// The first that was not let go is this one or a later one.
+    next: Ticket,
+    made: HashMap<Lane, Made>,
+    /// Calls whose operand is there, and since when; the first of them has not ended.
+    waiting: VecDeque<(Duration, Ticket)>,
+    /// What the engine said of the first that failed, and when.
+    failed: Option<(String, Duration)>,
     /// How many the others have made, and how many they were told of.
     heard: HashMap<usize, Counts>,
     told: HashMap<usize, Counts>,
-    /// Of the others' calls that this rank has not made yet: number and words, by rank and lane.
-    texts: HashMap<(usize, u8), VecDeque<(u64, String)>>,
+    /// The words of the others' calls that this rank has not made yet, by rank and lane.
+    texts: HashMap<(usize, usize), VecDeque<String>>,
+    /// Of how many calls the others have said the words.
+    said: HashMap<usize, Counts>,
 }
 
 impl Calls {
     pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
-        self.open.iter().map(|call| call.ticket)
+        self.open.calls.keys().copied()
     }
 
     pub fn clear(&mut self) {
-        self.open.clear();
-        self.texts.clear();
+        let (made, heard, told) = (&mut self.made, &mut self.heard, &mut self.told);
+        let (made, heard, told) = (std::mem::take(made), std::mem::take(heard), std::mem::take(told));
+        *self = Calls { made, heard, told, ..Calls::default() };
     }
 
     pub fn deadline(&self, rules: &Rules) -> Option<Duration> {
-        let late = self.open.iter().filter_map(|call| Some(call.ready? + rules.deadline));
-        let failed = self.open.iter().filter_map(|call| Some(call.failed.as_ref()?.1 + EXPLAINED));
-        late.chain(failed).min()
+        let late = self.waiting.front().map(|(since, _)| *since + rules.deadline);
+        let failed = self.failed.as_ref().map(|(_, since)| *since + EXPLAINED);
+        late.into_iter().chain(failed).min()
+    }
+
+    /// How many were looked at, since the group came to be.
+    #[cfg(all(test, not(futensor_loom)))]
+    pub fn looked(&self) -> u64 {
+        self.open.looked.get()
     }
 
     fn counts(&self, rank: usize) -> Counts {
-        [Lane::All, Lane::Send(rank), Lane::Recv(rank)].map(|lane| self.made.get(&lane).copied().unwrap_or(0))
+        [Lane::All, Lane::Send(rank), Lane::Recv(rank)].map(|lane| self.made.get(&lane).map_or(0, |m| m.count))
     }
 
     /// How many calls that meet those of this lane `rank` has made.
@@ -61,9 +109,18 @@ impl Calls {
         let counts = self.heard.get(&rank).copied().unwrap_or_default();
         counts[lane_there(lane)]
     }
+
+    /// A call has ended.
+    fn remove(&mut self, ticket: Ticket) -> Option<Call> {
+        let call = self.open.calls.remove(&ticket);
+        while self.waiting.front().is_some_and(|(_, first)| !self.open.calls.contains_key(first)) {
+            self.waiting.pop_front();
+        }
+        call
+    }
 }
 
-/// The lane of the others' calls that meet those of this one.
+/// The lane of a member's calls that meet those of this one.
 fn lane_there(lane: Lane) -> usize {
     match lane {
         Lane::All => 0,
@@ -78,41 +135,44 @@ impl Machine {
     ///
     /// # Errors
     /// Nothing comes of the group any more.
-    pub fn call(&mut self, id: GroupId, lane: Lane, text: String) -> Result<Ticket, Fault> {
-        let compares = self.rules.compares;
+    pub fn call(&mut self, id: GroupId, lane: Lane, mut text: String) -> Result<Ticket, Fault> {
+        // The others have no more of it to compare.
+        text.truncate(clipped(&text).len());
         let ticket = self.ticket();
+        let involved = self.involved(id, lane);
+        let compares = self.rules.compares;
         let group = self.groups.get_mut(&id).expect("a group is kept while somebody holds it");
         if let Some(fault) = &group.broken {
             return Err(fault.clone());
         }
-        let made = group.calls.made.entry(lane).or_default();
-        let seq = *made;
-        *made += 1;
-        let (agreed, own) = (!compares, text.clone());
-        group.calls.open.push_back(Call {
-            ticket,
-            lane,
-            seq,
-            text,
-            ready: None,
-            agreed,
-            went: false,
-            failed: None,
-        });
-        self.look_for_left(id);
-        if let Some(fault) = self.groups[&id].broken.clone() {
-            // It has got its end like the others'; the caller gets it at once.
-            self.actions.retain(|action| !matches!(action, Action::End(t, _) if *t == ticket));
-            return Err(fault);
-        }
+        let calls = &mut group.calls;
+        let made = calls.made.entry(lane).or_default();
+        let seq = made.count;
+        made.count += 1;
         if compares {
-            let said = match lane {
-                Lane::All => 0,
-                Lane::Send(_) => 1,
-                Lane::Recv(_) => 2,
-            };
-            self.send_to(self.involved(id, lane), &Message::Called { group: id, lane: said, seq, text: own });
-            self.compare(id);
+            made.open.push_back(ticket);
+        }
+        let missing = if compares { involved.len() } else { 0 };
+        let own = text.clone();
+        calls.open.calls.insert(ticket, Call { lane, seq, text, is_ready: false, missing });
+        if let Some(rank) = involved.iter().copied().find(|&rank| self.is_through(id, rank, lane, seq)) {
+            return Err(self.break_left(id, rank, Some(ticket)));
+        }
+        if !compares {
+            return Ok(ticket);
+        }
+        let said = match lane {
+            Lane::All => 0,
+            Lane::Send(_) => 1,
+            Lane::Recv(_) => 2,
+        };
+        self.send_to(involved.clone(), &Message::Called { group: id, lane: said, seq, text: own });
+        for rank in involved {
+            let calls = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").calls;
+            let texts = calls.texts.get_mut(&(rank, lane_there(lane)));
+            if let Some(text) = texts.and_then(VecDeque::pop_front) {
+                self.compare(id, ticket, rank, &text);
+            }
         }
         Ok(ticket)
     }
@@ -127,14 +187,16 @@ impl Machine {
 
     /// A call's operand is there.
     pub fn ready(&mut self, id: GroupId, ticket: Ticket, now: Duration) {
-        let Some(call) = self.find(id, ticket) else { return };
-        call.ready = Some(now);
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(call) = group.calls.open.get(ticket).filter(|call| !call.is_ready) else { return };
+        call.is_ready = true;
+        group.calls.waiting.push_back((now, ticket));
         self.go(id);
     }
 
     /// What a call was to bring has failed.
     pub fn operand_failed(&mut self, id: GroupId, ticket: Ticket, text: String) {
-        if self.find(id, ticket).is_some() {
+        if self.groups.get_mut(&id).is_some_and(|group| group.calls.open.get(ticket).is_some()) {
             self.spoil(id, text);
         }
     }
@@ -147,89 +209,89 @@ impl Machine {
 
     /// The engine is through with a call, or has failed.
     pub fn done(&mut self, id: GroupId, ticket: Ticket, result: Result<(), String>, now: Duration) {
-        let Some(call) = self.find(id, ticket) else { return };
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if group.calls.open.get(ticket).is_none() {
+            return;
+        }
         match result {
             Ok(()) => {
-                let calls = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").calls.open;
-                calls.retain(|call| call.ticket != ticket);
+                group.calls.remove(ticket);
                 self.actions.push(Action::End(ticket, Ok(Ended::Done)));
+                self.look_to_free(id);
             }
-            Err(text) => call.failed = Some((text, now)),
+            Err(text) => drop(group.calls.failed.get_or_insert((text, now))),
         }
-    }
-
-    fn find(&mut self, id: GroupId, ticket: Ticket) -> Option<&mut Call> {
-        self.groups.get_mut(&id)?.calls.open.iter_mut().find(|call| call.ticket == ticket)
     }
 
     /// Lets go what may, in order.
     fn go(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        for call in group.calls.open.iter_mut().skip_while(|call| call.went) {
-            if call.ready.is_none() || !call.agreed {
+        let calls = &mut group.calls;
+        for (ticket, call) in calls.open.from(calls.next) {
+            if !call.is_ready || call.missing > 0 {
                 break;
             }
-            call.went = true;
-            self.actions.push(Action::Go(call.ticket));
+            calls.next = ticket + 1;
+            self.actions.push(Action::Go(ticket));
         }
     }
 
     /// A member has made a call.
     pub(super) fn called(&mut self, id: GroupId, from: usize, lane: u8, seq: u64, text: String) {
+        let (me, there) = (self.me, lane as usize);
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
-        // What no member says counts for nothing.
-        let Some(made) = seq.checked_add(1).filter(|_| lane <= 2) else { return };
-        let heard = &mut group.calls.heard.entry(from).or_default()[lane as usize];
-        *heard = (*heard).max(made);
-        group.calls.texts.entry((from, lane)).or_default().push_back((seq, text));
-        self.compare(id);
+        // What no member says counts for nothing: they speak where calls are compared, and of one after the other.
+        let own = match lane {
+            _ if !self.rules.compares => return,
+            0 => Lane::All,
+            1 => Lane::Recv(from),
+            2 => Lane::Send(from),
+            _ => return,
+        };
+        let calls = &mut group.calls;
+        let said = &mut calls.said.entry(from).or_default()[there];
+        if *said != seq {
+            return;
+        }
+        *said += 1;
+        let heard = &mut calls.heard.entry(from).or_default()[there];
+        *heard = (*heard).max(seq + 1);
+        let made = calls.made.entry(own).or_default();
+        if let Some(behind) = made.count.checked_sub(seq + 1) {
+            let Some(at) = (made.open.len() as u64).checked_sub(behind + 1) else { return };
+            let ticket = made.open[at as usize];
+            return self.compare(id, ticket, from, &text);
+        }
+        let texts = calls.texts.entry((from, there)).or_default();
+        texts.push_back(text);
+        if texts.len() > AHEAD_MAX {
+            let text = format!("it is {AHEAD_MAX} calls ahead of rank {}", group.place(me));
+            self.break_group(id, Fault { kind: FaultKind::Calls, rank: Some(from), text }, true);
+        }
     }
 
-    /// Compares this rank's calls with what the others have said of theirs.
-    fn compare(&mut self, id: GroupId) {
+    /// A member has made what should be this call, in these words.
+    fn compare(&mut self, id: GroupId, ticket: Ticket, rank: usize, text: &str) {
         let me = self.me;
-        let Some(group) = self.groups.get(&id) else { return };
-        let mut differs = None;
-        let mut agreed = Vec::new();
-        for call in group.calls.open.iter().filter(|call| !call.agreed) {
-            let lane = lane_there(call.lane) as u8;
-            let mut all = true;
-            for rank in self.involved(id, call.lane) {
-                let texts = group.calls.texts.get(&(rank, lane));
-                match texts.and_then(|texts| texts.iter().find(|(seq, _)| *seq == call.seq)) {
-                    None => all = false,
-                    Some((_, text)) if *text != call.text => {
-                        let place = |r: usize| group.members.iter().position(|&m| m == r).unwrap_or(r);
-                        // The same words on every rank.
-                        let mut two = [(place(me), &call.text), (place(rank), text)];
-                        two.sort();
-                        let [(a, one), (b, other)] = two;
-                        differs = Some((
-                            rank,
-                            format!("calls differ: rank {a} asks for {one}, rank {b} for {other}"),
-                        ));
-                    }
-                    Some(_) => {}
-                }
-            }
-            if all {
-                agreed.push(call.ticket);
-            }
-        }
-        if let Some((rank, text)) = differs {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(call) = group.calls.open.get(ticket) else { return };
+        if call.text != text {
+            let own = call.text.clone();
+            // The same words on every rank.
+            let mut two = [(group.place(me), &own[..]), (group.place(rank), text)];
+            two.sort();
+            let [(a, one), (b, other)] = two;
+            let text = format!("calls differ: rank {a} asks for {one}, rank {b} for {other}");
             return self.break_group(id, Fault { kind: FaultKind::Calls, rank: Some(rank), text }, true);
         }
-        for ticket in agreed {
-            let Some(call) = self.find(id, ticket) else { continue };
-            call.agreed = true;
-            let (lane, seq) = (call.lane, call.seq);
-            let ranks = self.involved(id, lane);
-            let texts = &mut self.groups.get_mut(&id).expect("groups go in `free_left` alone").calls.texts;
-            for rank in ranks {
-                if let Some(texts) = texts.get_mut(&(rank, lane_there(lane) as u8)) {
-                    texts.retain(|(number, _)| *number != seq);
-                }
-            }
+        call.missing -= 1;
+        if call.missing > 0 {
+            return;
+        }
+        // Each says its calls in their order, so all of them come to have said one in that order.
+        let lane = call.lane;
+        if let Some(made) = group.calls.made.get_mut(&lane) {
+            made.open.pop_front();
         }
         self.go(id);
     }
@@ -237,7 +299,7 @@ impl Machine {
     /// A member says how many calls it has made.
     pub(super) fn count(&mut self, from: usize, calls: &[(GroupId, Counts)]) {
         for (id, counts) in calls {
-            if let Some(group) = self.groups.get_mut(id) {
+            if let Some(group) = self.groups.get_mut(id).filter(|group| group.members.contains(&from)) {
                 let heard = group.calls.heard.entry(from).or_default();
                 (0..3).for_each(|i| heard[i] = heard[i].max(counts[i]));
             }
@@ -263,35 +325,47 @@ impl Machine {
         news
     }
 
-    /// Breaks a group that waits for a call of a member that left before it made it.
-    pub(super) fn look_for_left(&mut self, id: GroupId) {
-        let Some(group) = self.groups.get(&id) else { return };
-        let left = group.calls.open.iter().find_map(|call| {
-            let gone = |rank: &usize| {
-                self.peers[*rank].left.is_some() && group.calls.met(call.lane, *rank) <= call.seq
-            };
-            self.involved(id, call.lane).into_iter().find(gone)
-        });
-        if let Some(rank) = left {
-            let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: "it has left".into() };
-            self.break_group(id, fault, false);
+    /// Whether a member that this call needs makes no more calls in the group, and has not made it.
+    fn is_through(&self, id: GroupId, rank: usize, lane: Lane, seq: u64) -> bool {
+        self.makes_no_more(id, rank) && self.groups[&id].calls.met(lane, rank) <= seq
+    }
+
+    /// Breaks a group that waits for what a member makes no more, which has left or let go of the group.
+    pub(super) fn look_for_left(&mut self, id: GroupId, rank: usize) {
+        let Some(group) = self.groups.get(&id).filter(|group| group.broken.is_none()) else { return };
+        if !self.makes_no_more(id, rank) {
+            return;
         }
+        let needs = |call: &Call| match call.lane {
+            Lane::All => true,
+            Lane::Send(other) | Lane::Recv(other) => other == rank,
+        };
+        let waits = |call: &Call| needs(call) && group.calls.met(call.lane, rank) <= call.seq;
+        if group.splitting.waits_for(rank) || group.calls.open.from(0).any(|(_, call)| waits(call)) {
+            self.break_left(id, rank, None);
+        }
+    }
+
+    /// Breaks a group for a member that makes no more calls in it. Whoever has just asked is not told by its await.
+    pub(super) fn break_left(&mut self, id: GroupId, rank: usize, asked: Option<Ticket>) -> Fault {
+        let text = if self.peers[rank].has_left { "it has left" } else { "it has let go of the group" };
+        let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: text.into() };
+        self.break_group(id, fault.clone(), false);
+        self.actions.retain(|action| !matches!(action, Action::End(t, _) if Some(*t) == asked));
+        fault
     }
 
     /// Deadlines of calls, and errors of the engine that nothing explains.
     pub(super) fn tick_calls(&mut self, id: GroupId, now: Duration) {
         let Some(group) = self.groups.get(&id) else { return };
-        let failed = group.calls.open.iter().find_map(|call| {
-            let (text, since) = call.failed.as_ref()?;
-            (*since + EXPLAINED <= now).then(|| text.clone())
-        });
-        if let Some(text) = failed {
-            let fault = Fault { kind: FaultKind::Engine, rank: Some(self.me), text };
+        let failed = group.calls.failed.as_ref().filter(|(_, since)| *since + EXPLAINED <= now);
+        if let Some((text, _)) = failed {
+            let fault = Fault { kind: FaultKind::Engine, rank: Some(self.me), text: text.clone() };
             return self.break_group(id, fault, true);
         }
         let deadline = self.rules.deadline;
-        let is_late = |call: &&Call| call.ready.is_some_and(|ready| ready + deadline <= now);
-        let Some(late) = group.calls.open.iter().find(is_late) else { return };
+        let late = group.calls.waiting.front().filter(|(since, _)| *since + deadline <= now);
+        let Some(late) = late.and_then(|(_, ticket)| group.calls.open.calls.get(ticket)) else { return };
         let involved = self.involved(id, late.lane);
         let absent = involved.into_iter().find(|&rank| group.calls.met(late.lane, rank) <= late.seq);
         let text = match absent {
@@ -299,5 +373,12 @@ impl Machine {
             None => format!("{} was not through within {deadline:?}, though all have come to it", late.text),
         };
         self.break_group(id, Fault { kind: FaultKind::Lost, rank: absent, text }, true);
+    }
+}
+
+impl Group {
+    /// A member's number in this group.
+    fn place(&self, rank: usize) -> usize {
+        self.members.iter().position(|&member| member == rank).unwrap_or(rank)
     }
 }

@@ -87,9 +87,10 @@ pub(crate) enum Message {
         lost: Vec<(usize, bool)>,
         settled: Option<Vec<usize>>,
     },
-    /// I make no more calls in this group.
+    /// I make no more calls in this group, after so many.
     LetGo {
         group: GroupId,
+        calls: Counts,
     },
     /// What the sender's engine says to the others': where and how they meet.
     Words {
@@ -126,7 +127,7 @@ impl Message {
                 w.ranks(settled.as_deref().unwrap_or(&[]))
             }
             Message::Bye { calls } => w.u8(7).calls(calls),
-            Message::LetGo { group } => w.u8(8).u64(*group),
+            Message::LetGo { group, calls } => calls.iter().fold(w.u8(8).u64(*group), |w, &n| w.u64(n)),
             Message::Words { group, words } => w.u8(9).u64(*group).words(words),
         };
         let length = (w.0.len() - 4) as u32;
@@ -167,12 +168,18 @@ impl Message {
                 Message::Shrink { group, lost, settled: (some == 1).then_some(settled) }
             }
             7 => Message::Bye { calls: r.calls()? },
-            8 => Message::LetGo { group: r.u64()? },
+            8 => Message::LetGo { group: r.u64()?, calls: r.counts()? },
             9 => Message::Words { group: r.u64()?, words: r.words()? },
             _ => return None,
         };
         r.0.is_empty().then_some(message)
     }
+}
+
+/// What of a text is sent: its beginning.
+pub(crate) fn clipped(text: &str) -> &str {
+    let end = (0..=text.len().min(TEXT_MAX)).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    &text[..end]
 }
 
 struct Writer(Vec<u8>);
@@ -190,10 +197,8 @@ impl Writer {
         self.0.extend(x.to_le_bytes());
         self
     }
-    /// Of a long text its beginning.
     fn text(&mut self, text: &str) -> &mut Writer {
-        let end = (0..=text.len().min(TEXT_MAX)).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-        let text = &text[..end];
+        let text = clipped(text);
         self.u32(text.len()).0.extend(text.as_bytes());
         self
     }
@@ -247,7 +252,10 @@ impl<'a> Reader<'a> {
     }
     fn calls(&mut self) -> Option<Vec<(GroupId, Counts)>> {
         let n = self.count(32)?;
-        (0..n).map(|_| Some((self.u64()?, [self.u64()?, self.u64()?, self.u64()?]))).collect()
+        (0..n).map(|_| Some((self.u64()?, self.counts()?))).collect()
+    }
+    fn counts(&mut self) -> Option<Counts> {
+        Some([self.u64()?, self.u64()?, self.u64()?])
     }
 }
 
@@ -268,7 +276,7 @@ mod tests {
             Message::Shrink { group: 1, lost: vec![(1, true), (2, false)], settled: None },
             Message::Shrink { group: 1, lost: vec![], settled: Some(vec![0]) },
             Message::Bye { calls: vec![] },
-            Message::LetGo { group: 4 },
+            Message::LetGo { group: 4, calls: [5, 6, 7] },
             Message::Words { group: 5, words: vec![0, 255] },
         ]
     }

@@ -11,11 +11,14 @@
 //!   there and, where calls are compared, once all members have made the same.
 //! - *A group breaks once*, and for all its members: by a loss, calls that differ, an operand that
 //!   failed, a deadline. All its tickets end with that fault; other groups go on.
+//! - *Leaving* (`leaving`). Who leaves in order says so to everybody, and who lets go of a group to its
+//!   members: nobody waits for either of them.
 //! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows, and of
 //!   two parts that do not hear each other one goes on at most.
 
 mod agree;
 mod calls;
+mod leaving;
 pub(crate) mod message;
 #[cfg(all(test, not(futensor_loom)))]
 mod simulated;
@@ -24,8 +27,8 @@ mod tests;
 
 use agree::{Shrinking, Splitting};
 use calls::Calls;
-use message::{Counts, Fault, FaultKind, GroupId, Message};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use message::{Fault, FaultKind, GroupId, Message};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 /// An await of this rank's.
@@ -39,6 +42,8 @@ pub(crate) const WORLD: GroupId = 1;
 const EARLY_MAX: usize = 4096;
 /// Groups in one beat.
 const BEAT_GROUPS: usize = 1000;
+/// What a member may have asked for that this rank has not come to yet, of one kind in one group.
+const AHEAD_MAX: usize = 1 << 20;
 
 /// How long is waited for whom.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +92,8 @@ struct Peer {
     ended: bool,
     /// It has given this rank up, so it ends the link, and may be going on with others.
     parted: bool,
-    /// It has left in order, after so many calls.
-    left: Option<HashMap<GroupId, Counts>>,
+    /// It has left in order.
+    has_left: bool,
     heard: Duration,
     address: String,
 }
@@ -97,9 +102,9 @@ struct Group {
     /// By their numbers in the world, in order.
     members: Vec<usize>,
     broken: Option<Fault>,
-    /// By how many that were given it.
-    held: usize,
-    /// Nothing of it comes from here any more; nor from these.
+    /// By how many of those that were given it; nothing before the first is.
+    held: Option<usize>,
+    /// No more calls of it come from here; nor from these.
     let_go: bool,
     others_let_go: HashSet<usize>,
     calls: Calls,
@@ -113,8 +118,10 @@ pub(crate) struct Machine {
     peers: Vec<Peer>,
     groups: BTreeMap<GroupId, Group>,
     early: Vec<(usize, GroupId, Message)>,
-    /// Groups that nobody here holds any more.
-    leaving: Vec<GroupId>,
+    /// Groups that may have come to their end, to be looked at.
+    ending: Vec<GroupId>,
+    /// This rank has left.
+    has_left: bool,
     /// Until when this rank is still joining.
     joining: Option<Duration>,
     /// The others have given this rank up.
@@ -141,7 +148,8 @@ impl Machine {
             peers: (0..size).map(|_| Peer::default()).collect(),
             groups: BTreeMap::new(),
             early: Vec::new(),
-            leaving: Vec::new(),
+            ending: Vec::new(),
+            has_left: false,
             joining: Some(now + rules.arrival),
             expelled: None,
             roster: false,
@@ -153,55 +161,6 @@ impl Machine {
         machine
     }
 
-    /// What is to be done since the last time, in order.
-    pub fn take(&mut self) -> Vec<Action> {
-        self.free_left();
-        let actions = std::mem::take(&mut self.actions);
-        for action in &actions {
-            if let Action::End(_, Ok(Ended::Group(id, _))) = action
-                && let Some(group) = self.groups.get_mut(id)
-            {
-                group.held += 1;
-            }
-        }
-        actions
-    }
-
-    /// Whoever was given a group, at the end of an await, does not hold it any more.
-    pub fn let_go(&mut self, id: GroupId) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        group.held -= 1;
-        if group.held == 0 {
-            self.leaving.push(id);
-        }
-    }
-
-    /// Says of the groups that were let go, and have nothing under way, that nothing more comes; and
-    /// forgets those of which all have said so. (One that broke stays: whoever has not heard of that
-    /// may still ask for what follows.)
-    fn free_left(&mut self) {
-        for id in std::mem::take(&mut self.leaving) {
-            let held = |group: &&mut Group| group.held > 0 || group.broken.is_some();
-            let Some(group) = self.groups.get_mut(&id).filter(|group| !held(group)) else { continue };
-            if group.is_busy() {
-                self.leaving.push(id);
-                continue;
-            }
-            if !std::mem::replace(&mut group.let_go, true) {
-                self.send_to(self.members_but_me(id), &Message::LetGo { group: id });
-            }
-            let group = &self.groups[&id];
-            let is_through =
-                |r: &usize| *r == self.me || group.others_let_go.contains(r) || self.peers[*r].left.is_some();
-            if !group.members.iter().all(is_through) {
-                self.leaving.push(id);
-                continue;
-            }
-            self.groups.remove(&id);
-            self.actions.push(Action::Free(id));
-        }
-    }
-
     /// A peer is linked that says it listens there.
     pub fn linked(&mut self, rank: usize, address: String, now: Duration) {
         let peer = &mut self.peers[rank];
@@ -209,6 +168,9 @@ impl Machine {
             return self.actions.push(Action::Close(rank));
         }
         *peer = Peer { linked: true, heard: now, address, ..Peer::default() };
+        if self.has_left {
+            return self.say_bye(rank);
+        }
         self.all_linked();
     }
 
@@ -250,14 +212,14 @@ impl Machine {
             Message::Lost { rank, ended, text } if *rank < self.peers.len() => {
                 return self.lost(*rank, *ended, text);
             }
-            Message::Bye { calls } => return self.says_bye(from, calls),
+            Message::Bye { calls } => return self.hears_bye(from, calls),
             Message::Broke { group: WORLD, fault } if self.joining.is_some() => {
                 return self.fail_join(fault.clone());
             }
             Message::Called { group, .. }
             | Message::Broke { group, .. }
             | Message::Split { group, .. }
-            | Message::LetGo { group }
+            | Message::LetGo { group, .. }
             | Message::Words { group, .. }
             | Message::Shrink { group, .. } => *group,
             Message::Lost { .. } => return,
@@ -275,11 +237,7 @@ impl Machine {
             Message::Called { lane, seq, text, .. } => self.called(group, from, lane, seq, text),
             Message::Broke { fault, .. } => self.break_group(group, fault, false),
             Message::Split { seq, color, .. } => self.heard_split(group, from, seq, color),
-            Message::LetGo { .. } => {
-                self.groups.get_mut(&group).into_iter().for_each(|known| {
-                    known.others_let_go.insert(from);
-                });
-            }
+            Message::LetGo { calls, .. } => self.lets_go(from, group, calls),
             Message::Shrink { lost, settled, .. } => self.heard_shrink(group, from, lost, settled),
             Message::Words { words, .. } => self.actions.push(Action::Hear(group, words)),
             _ => {}
@@ -293,15 +251,6 @@ impl Machine {
         }
         self.roster = true;
         self.actions.extend((1..self.me).map(|r| Action::Connect(r, addresses[r].clone())));
-    }
-
-    fn says_bye(&mut self, from: usize, calls: &[(GroupId, Counts)]) {
-        self.count(from, calls);
-        self.peers[from].left = Some(calls.iter().copied().collect());
-        for id in self.groups_with(from) {
-            self.look_for_left(id);
-        }
-        self.members_changed(from);
     }
 
     /// A link has ended, or could not be made.
@@ -339,7 +288,7 @@ impl Machine {
         if rank == self.me || peer.gone && !news {
             return;
         }
-        if peer.left.is_none() && self.expelled.is_none() {
+        if !peer.has_left && self.expelled.is_none() {
             let others = self.others().filter(|&r| !self.is_out(r)).collect();
             self.send_to(others, &Message::Lost { rank, ended, text: why.into() });
         }
@@ -350,8 +299,13 @@ impl Machine {
         self.actions.push(Action::Close(rank));
         let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: why.into() };
         self.fail_join(fault.clone());
+        // Of those who have left, and have nothing more to say, the links end.
+        let in_order = self.has_left && self.peers[rank].has_left;
         for id in self.groups_with(rank) {
-            self.break_group(id, fault.clone(), false);
+            if !in_order {
+                self.break_group(id, fault.clone(), false);
+            }
+            self.look_to_free(id);
         }
         self.members_changed(rank);
     }
@@ -366,6 +320,7 @@ impl Machine {
         let ended = group.calls.tickets().chain(group.splitting.tickets()).collect::<Vec<_>>();
         group.calls.clear();
         group.splitting.clear();
+        self.ending.push(id);
         self.actions.push(Action::Abort(id));
         self.actions.extend(ended.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
         if tell {
@@ -383,23 +338,6 @@ impl Machine {
     #[cfg(all(test, not(futensor_loom)))]
     fn fault(&self, id: GroupId) -> Option<&Fault> {
         self.groups.get(&id)?.broken.as_ref()
-    }
-
-    /// This rank leaves in order.
-    pub fn leave(&mut self) {
-        for rank in self.others().collect::<Vec<_>>() {
-            if !self.is_out(rank) {
-                let calls = self.groups_with(rank).into_iter().map(|id| (id, self.counts_for(id, rank)));
-                let bye = Message::Bye { calls: calls.collect() };
-                self.actions.push(Action::Send(rank, bye));
-            }
-        }
-    }
-
-    /// True once every other member has left or is lost; and whether any is lost.
-    pub fn is_alone(&self) -> (bool, bool) {
-        let lost = self.others().any(|r| self.peers[r].gone && self.peers[r].left.is_none());
-        (self.others().all(|r| self.is_out(r)), lost)
     }
 
     /// Time has passed.
@@ -455,7 +393,7 @@ impl Machine {
         let group = Group {
             members,
             broken: None,
-            held: 0,
+            held: None,
             let_go: false,
             others_let_go: HashSet::new(),
             calls: Calls::default(),
@@ -490,7 +428,7 @@ impl Machine {
 
     /// Gone or left: it takes part in nothing any more.
     fn is_out(&self, rank: usize) -> bool {
-        self.peers[rank].gone || self.peers[rank].left.is_some()
+        self.peers[rank].gone || self.peers[rank].has_left
     }
 
     fn groups_with(&self, rank: usize) -> Vec<GroupId> {

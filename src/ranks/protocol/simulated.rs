@@ -11,22 +11,22 @@
 use super::message::{FaultKind, GroupId, Lane, Message};
 use super::*;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
 /// splitmix64.
-struct Dice(u64);
+pub(super) struct Dice(pub u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
-    fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
@@ -120,6 +120,28 @@ impl Net {
         let mut dice = Dice(seed);
         let size = 1 + dice.below(5) as usize;
         let rules = Rules { compares: dice.one_in(2), ..RULES };
+        let mut net = Net::of(seed, dice, size, rules);
+        (net.faults, net.wrongs) = (!net.dice.one_in(4), net.dice.one_in(2));
+        if net.faults {
+            // Often at nearly the same time, so that views of it cross.
+            let (first, apart) =
+                (net.dice.below(1_000_000), if net.dice.one_in(2) { 20_000 } else { 2_000_000 });
+            for _ in 0..1 + net.dice.below(3) {
+                let at = first + net.dice.below(apart);
+                net.after(at, Event::Strike);
+            }
+        }
+        net
+    }
+
+    /// Members that do nothing but join, and to whom nothing happens.
+    fn quiet(seed: u64, size: usize) -> Net {
+        let mut net = Net::of(seed, Dice(seed), size, RULES);
+        net.members.iter_mut().for_each(|member| member.steps = 0);
+        net
+    }
+
+    fn of(seed: u64, dice: Dice, size: usize, rules: Rules) -> Net {
         let member = |me| Member {
             machine: Machine::new(me, size, rules, Duration::ZERO),
             life: Life::Lives,
@@ -149,8 +171,8 @@ impl Net {
             links: HashMap::new(),
             cut: HashSet::new(),
             went: HashMap::new(),
-            faults: !dice.one_in(4),
-            wrongs: dice.one_in(2),
+            faults: false,
+            wrongs: false,
             resumes: 0,
             dice,
             seed,
@@ -161,15 +183,6 @@ impl Net {
                 net.connect(me, 0);
             }
             net.act(me);
-        }
-        if net.faults {
-            // Often at nearly the same time, so that views of it cross.
-            let (first, apart) =
-                (net.dice.below(1_000_000), if net.dice.one_in(2) { 20_000 } else { 2_000_000 });
-            for _ in 0..1 + net.dice.below(3) {
-                let at = first + net.dice.below(apart);
-                net.after(at, Event::Strike);
-            }
         }
         net
     }
@@ -499,6 +512,60 @@ fn run(seed: u64) -> Net {
         }
     }
     net
+}
+
+/// When each of some members that only join, and leave at these times, is through, and the last of all leaves.
+fn leaves(seed: u64, at: &[u64]) -> (Duration, Vec<Duration>) {
+    let mut net = Net::quiet(seed, at.len());
+    let mut through = vec![None; at.len()];
+    let mut left = vec![None; at.len()];
+    while let Some(Reverse((now, _, event))) = net.queue.pop() {
+        net.now = now;
+        net.happens(event);
+        for rank in 0..at.len() {
+            let joined = net.members[rank].group.is_some();
+            if joined && left[rank].is_none() && now >= Duration::from_micros(at[rank]) {
+                left[rank] = Some(now);
+                net.members[rank].machine.leave();
+                net.act(rank);
+            }
+            if left[rank].is_some()
+                && through[rank].is_none()
+                && net.members[rank].machine.is_alone() == (true, false)
+            {
+                through[rank] = Some(now);
+                // Its links end with it.
+                net.members[rank].life = Life::Dead;
+                (0..at.len())
+                    .filter(|&other| other != rank)
+                    .for_each(|other| net.put(rank, other, Parcel::End));
+            }
+        }
+        if through.iter().all(Option::is_some) || now > Duration::from_secs(60) {
+            break;
+        }
+    }
+    let through: Option<Vec<_>> = through.into_iter().collect();
+    let lost = |member: &Member| member.machine.is_alone().1;
+    assert!(!net.members.iter().any(lost), "seed {seed}: {at:?}: one was taken for lost");
+    (left.into_iter().max().flatten().expect("all leave"), through.expect("all come through"))
+}
+
+/// In every order, at once and long after each other.
+#[test]
+fn who_leaves_in_order_waits_for_the_last_to_leave_and_for_no_silence() {
+    let orders: [&[usize]; 6] = [&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
+    let mut dice = Dice(7);
+    for (seed, apart) in (0..40).flat_map(|seed| [0, 1, 30, 500_000, 5_000_000].map(|apart| (seed, apart))) {
+        let orders = orders.iter().map(|order| order.iter().map(|&n| 400_000 + n as u64 * apart).collect());
+        let some = (0..1 + dice.below(5)).map(|_| 400_000 + dice.below(1 + 2 * apart)).collect();
+        for at in orders.chain([some]).collect::<Vec<Vec<u64>>>() {
+            let (last, through) = leaves(seed, &at);
+            let late = through.iter().max().expect("members").saturating_sub(last);
+            // A message takes 100 ms at most, and nothing else is waited for.
+            assert!(late <= Duration::from_millis(101), "seed {seed}: {at:?}: {late:?} after the last");
+        }
+    }
 }
 
 /// As many seeds as `FUTENSOR_RUNS` says.
