@@ -121,7 +121,7 @@ fn missing(launcher: &Path, scene: &Scene) {
     let said = ranks.said(ranks.start(0, &[]));
     has(&said, "rank 1 is lost: it has not come within 2s");
     let ms: u64 = said.split(' ').next().and_then(|ms| ms.parse().ok()).expect("a time");
-    assert!((1900..2200).contains(&ms), "{said}");
+    assert!((1900..3000).contains(&ms), "{said}");
     nothing_is_left(scene);
 }
 

