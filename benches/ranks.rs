@@ -4,7 +4,9 @@
 //!
 //! Two ranks under `mpirun`. Bare: `MPI_Iallreduce` and `MPI_Test` in a loop, on buffers that are
 //! there, by the same `dlopen`. Both ways in turn, three times; the least median counts. Heartbeat: how
-//! late a 1 ms timer of each rank's executor comes while 256 MiB are reduced again and again. Losses: one
+//! late a 1 ms timer of each rank's executor comes while 256 MiB are reduced again and again. Queues: what a call
+//! costs, and what it takes to come through, with 10,000 and 100,000 that wait for a rank. Exits: how long after the
+//! last of three ranks has left `mpirun` has ended. Losses: one
 //! of three ranks ends by SIGKILL, or is stopped, while the others await, and they say how long after
 //! that they had the error. Each line has its bar. Without an `mpirun` it says so, and measures nothing.
 
@@ -26,6 +28,8 @@ fn main() {
         Some("--rank-bare") => return bare(&args[1..]),
         Some("--rank") => return ours(&args[1..]),
         Some("--rank-beats") => return beats(args[1].parse().expect("times")),
+        Some("--rank-queues") => return queues(args[1].parse().expect("calls")),
+        Some("--rank-exits") => return exits(args[1].parse().expect("milliseconds")),
         Some(how @ ("--rank-killed" | "--rank-stopped")) => return lost(how == "--rank-stopped", &args[1]),
         _ => {}
     }
@@ -61,6 +65,7 @@ fn main() {
         let said = format!("{beside:.2} ms at p99.9, worst rank; {alone:.2} ms before");
         line(what, &said, ("< 2 ms", beside < 2.0));
     }
+    queues_and_exits(&launcher, quick);
     for (what, how, runs, by) in [
         ("killed rank known after", "--rank-killed", if quick { 3 } else { 100 }, Duration::ZERO),
         ("stopped rank known after its silence by", "--rank-stopped", if quick { 1 } else { 20 }, SILENCE),
@@ -73,6 +78,66 @@ fn main() {
         let said = format!("{median:.2} ms, p99 {late:.2} ms, most {most:.2} ms of {}", took.len());
         line(what, &said, ("p99 <= 10 ms", late <= 10.0));
     }
+}
+
+/// Calls queued behind a rank that is late, and ends of ranks one after the other.
+fn queues_and_exits(launcher: &Path, quick: bool) {
+    let each = |calls: usize| {
+        let text = told(launcher, 2, &["--rank-queues", &calls.to_string()], "");
+        ["queued ", "through "].map(|what| numbers(&text, what)[0] / calls as f64)
+    };
+    let (few, many) = (10_000, if quick { 30_000 } else { 100_000 });
+    let ([queued, through], [more_queued, more_through]) = (each(few), each(many));
+    for (what, few_take, many_take) in [
+        ("a call queued behind a late rank", queued, more_queued),
+        ("the same, through", through, more_through),
+    ] {
+        let said = format!("{many_take:.2} us each of {many}, {few_take:.2} us of {few}");
+        line(what, &said, ("linear: <= 1.5 of few", many_take <= 1.5 * few_take.max(0.5)));
+    }
+    let mut late: Vec<f64> = (0..if quick { 5 } else { 200 })
+        .map(|run| {
+            // All at once, a little apart, and long apart.
+            let text = told(launcher, 3, &["--rank-exits", &[0, 3, 20, 500][run % 4].to_string()], "");
+            let ended = clock();
+            (ended - numbers(&text, "left ").into_iter().fold(0.0, f64::max)) / 1e3
+        })
+        .collect();
+    late.sort_by(f64::total_cmp);
+    let (median, most) = (late[late.len() / 2], late[late.len() - 1]);
+    let said = format!("{median:.0} ms, most {most:.0} ms of {}", late.len());
+    line("three ranks have ended, after the last left", &said, ("<= 300 ms", most <= 300.0));
+}
+
+/// What rank 0's calls cost while rank 1 has made none of them, and all of them from then on, in microseconds.
+fn queues(calls: usize) {
+    let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
+    let x = Device::cpu().ones([1]);
+    block_on(&x).expect("it is there");
+    let late = Duration::from_micros(40) * calls as u32;
+    if group.rank() == 1 {
+        std::thread::sleep(late);
+    }
+    let since = Instant::now();
+    let sums: Vec<_> = (0..calls).map(|_| x.all_reduce(&group, Sum)).collect();
+    if group.rank() == 0 {
+        println!("queued {}", since.elapsed().as_secs_f64() * 1e6);
+        std::thread::sleep(late.saturating_sub(since.elapsed()));
+    }
+    let since = Instant::now();
+    sums.iter().for_each(|sum| drop(block_on(sum).expect("a sum")));
+    if group.rank() == 0 {
+        println!("through {}", since.elapsed().as_secs_f64() * 1e6);
+    }
+}
+
+/// Ends so many milliseconds after the rank before, and says when.
+fn exits(apart: u64) {
+    let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
+    block_on(group.barrier()).expect("all are here");
+    std::thread::sleep(Duration::from_millis(apart * group.rank() as u64));
+    drop(group);
+    println!("left {}", clock());
 }
 
 fn line(what: &str, said: &str, (wanted, reached): (&str, bool)) {
