@@ -159,7 +159,9 @@ mod tests {
                         assert_eq!(waiting.take(key), vec![key * 100; want]);
                         let mut left = want;
                         list.retain(|(_, k)| {
-                            *k != key || std::mem::replace(&mut left, left.saturating_sub(1)) == 0
+                            let stays = *k != key || left == 0;
+                            left -= usize::from(!stays);
+                            stays
                         });
                     }
                 }
