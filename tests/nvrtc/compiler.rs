@@ -17,6 +17,14 @@ pub struct Compiler {
 
 type Program = *mut c_void;
 
+/// What comes of a translation unit.
+pub struct Compiled {
+    /// A CUBIN.
+    pub image: Vec<u8>,
+    /// The kernels that keep registers in memory, each with how much.
+    pub spills: Vec<String>,
+}
+
 impl Compiler {
     /// `FUTENSOR_NVRTC`, else what `tests/nvrtc/install` brought, else what the system has.
     pub fn find() -> Option<Compiler> {
@@ -53,9 +61,8 @@ impl Compiler {
         (major, minor)
     }
 
-    /// Compiles to a CUBIN for `sm_{arch}`; the log is the error. A kernel that keeps registers in
-    /// memory is one, too.
-    pub fn compile(&self, source: &str, arch: u32, options: &[&str]) -> Result<Vec<u8>, String> {
+    /// Compiles to a CUBIN for `sm_{arch}`; the log is the error.
+    pub fn compile(&self, source: &str, arch: u32, options: &[&str]) -> Result<Compiled, String> {
         let source = CString::new(source).expect("sources hold no zeros");
         let options: Vec<CString> = options
             .iter()
@@ -99,10 +106,8 @@ impl Compiler {
         let log = read("nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
         let log = CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().into_owned());
         let log = log.unwrap_or_else(|_| "no log".into());
-        let spilled = spills(&log);
-        let result = match (rc, spilled.is_empty()) {
-            (0, true) => Ok(read("nvrtcGetCUBINSize", "nvrtcGetCUBIN")),
-            (0, false) => Err(spilled),
+        let result = match rc {
+            0 => Ok(Compiled { image: read("nvrtcGetCUBINSize", "nvrtcGetCUBIN"), spills: spills(&log) }),
             _ => Err(log),
         };
         let destroy: Destroy = self.call("nvrtcDestroyProgram");
@@ -112,20 +117,50 @@ impl Compiler {
     }
 }
 
-/// The lines of the assembler's log about kernels that spill, each after the kernel's own. It says
-/// something of every kernel, or the option has lost its meaning.
-fn spills(log: &str) -> String {
-    assert!(log.contains("bytes spill stores") || log.contains("error"), "no word about spills: {log}");
-    let mut of = "";
-    let mut out = String::new();
+/// The kernels that keep registers in memory, with what the assembler's log says of each. It says something of
+/// every kernel, or the option has lost its meaning.
+fn spills(log: &str) -> Vec<String> {
+    assert!(log.contains("bytes spill stores"), "no word about spills: {log}");
+    let mut kernel = "";
+    let mut spilling = Vec::new();
     for line in log.lines() {
-        if line.contains("Function properties for") {
-            of = line;
-        } else if line.contains("bytes spill stores")
-            && !line.contains(" 0 bytes spill stores, 0 bytes spill loads")
+        if let Some((_, name)) = line.split_once("Compiling entry function '") {
+            kernel = name.split('\'').next().unwrap_or(name);
+        } else if let Some((_, words)) = line.split_once("bytes stack frame, ")
+            && words != "0 bytes spill stores, 0 bytes spill loads"
         {
-            out += &format!("{of}\n{line}\n");
+            spilling.push(format!("{kernel}: {words}"));
         }
     }
-    out
+    spilling
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_spill_are_named_and_compiled_all_the_same() {
+        let Some(compiler) = Compiler::find() else {
+            return eprintln!("ignored: there is no NVRTC");
+        };
+        let kernel = |name: &str, count: usize| {
+            format!(
+                "extern \"C\" __global__ void __launch_bounds__(1024, 2) {name}(float* x) {{
+                    float held[{count}];
+                    #pragma unroll
+                    for (int i = 0; i < {count}; ++i) held[i] = x[1024 * i + threadIdx.x];
+                    __syncthreads();
+                    #pragma unroll
+                    for (int i = 0; i < {count}; ++i) x[1024 * i + threadIdx.x] = held[{count} - 1 - i];
+                }}\n"
+            )
+        };
+        let source = kernel("fits", 4) + &kernel("holds_much", 64);
+        let Compiled { image, spills } = compiler.compile(&source, 90, &[]).expect("it compiles");
+        assert_eq!(&image[..4], b"\x7fELF");
+        assert!(matches!(&spills[..], [one] if one.starts_with("holds_much: ")), "{spills:?}");
+        let refused = compiler.compile("extern \"C\" __global__ void f() { nonsense; }", 90, &[]);
+        assert!(refused.is_err_and(|log| log.contains("nonsense")));
+    }
 }

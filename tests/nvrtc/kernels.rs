@@ -40,6 +40,7 @@ mod catalogue;
 mod on_host;
 mod values;
 
+use futensor_nvrtc::Compiled;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::sync::Arc;
 
@@ -56,18 +57,23 @@ fn main() {
                 let sources: Vec<_> = kernels.iter().map(|k| k.source()).collect();
                 let text = cuda::kernels::source::module(&sources);
                 let compiler = compiler.ok_or("there is no NVRTC")?;
-                let cubin = compiler.compile(&text, arch, cuda::kernels::source::OPTIONS).map_err(|log| {
+                let failed = |why: String| {
                     let path = std::env::temp_dir().join(format!("futensor-{family}.cu"));
                     let _ = std::fs::write(&path, &text);
-                    Failed::from(format!("{}\n{log}", path.display()))
-                })?;
+                    Failed::from(format!("{}\n{why}", path.display()))
+                };
+                let Compiled { image, spills } =
+                    compiler.compile(&text, arch, cuda::kernels::source::OPTIONS).map_err(failed)?;
                 // An ELF file that holds every entry by name.
-                assert_eq!(&cubin[..4], b"\x7fELF");
+                assert_eq!(&image[..4], b"\x7fELF");
                 for source in &sources {
                     let name = source.entry.as_bytes();
-                    assert!(cubin.windows(name.len()).any(|w| w == name), "{} is missing", source.entry);
+                    assert!(image.windows(name.len()).any(|w| w == name), "{} is missing", source.entry);
                 }
-                Ok(())
+                match spills.is_empty() {
+                    true => Ok(()),
+                    false => Err(failed(format!("kernels that spill:\n{}", spills.join("\n")))),
+                }
             });
             trials.push(trial.with_ignored_flag(missing));
         }

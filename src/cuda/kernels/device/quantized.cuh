@@ -260,6 +260,8 @@ FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n
 #pragma unroll
     for (u32 e = 0; e < 16; ++e) sums[e / 4][e % 4] = 0.0f;
     for (u32 block = 0; block < blocks; ++block) {
+        // Unrolled whole, so that all loads are under way at once: by fours it took more registers, and spilled.
+#pragma unroll 8
         for (u32 e = threadIdx.x; e < 2048; e += 256) {
             const u64 p = panel + e / 512, r = first + e / 32;
             const Half* tile = (const Half*)(w + p * panel_bytes) + (u64)block * 512;
