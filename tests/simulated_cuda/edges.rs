@@ -264,6 +264,15 @@ fn libraries_in_a_pythons_wheels_are_found(_: &Simulator, _: u64) {
     assert!(without.contains("libnvrtc.so") && without.contains("VIRTUAL_ENV"), "{without}");
     let got = played("values", |c| c.env("LD_LIBRARY_PATH", &driver).env("VIRTUAL_ENV", &root));
     assert_eq!(got, format!("{:?}\n", values()));
+    // As in an image whose path begins with an environment that no variable names.
+    let bin = root.join("bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::os::unix::fs::symlink("/bin/true", bin.join("python3")).unwrap();
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&own))).unwrap();
+    let got =
+        played("values", |c| c.env("LD_LIBRARY_PATH", &driver).env_remove("VIRTUAL_ENV").env("PATH", path));
+    assert_eq!(got, format!("{:?}\n", values()));
     std::fs::remove_dir_all(&root).unwrap();
 }
 
