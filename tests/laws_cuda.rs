@@ -2,8 +2,8 @@
 //!
 //!     cargo test -p futensor-tests --test laws_cuda        # ignored where there is no g++
 //!
-//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `one`, `fault`, `gone` and `full`
-//! as the first argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure
+//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `smoke`, `one`, `fault`, `gone` and
+//! `full` as the first argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure
 //! as a kernel, a CPU device's options) are reported as ignored.
 
 #[path = "laws/barriers.rs"]
@@ -130,6 +130,44 @@ macro_rules! promises {
 }
 pub(crate) use promises;
 
+/// What is there, in seconds: which libraries were found and where, and that each computes. It ends with 1 where one
+/// is missing that the rest of a run needs.
+fn smoke() {
+    let began = Instant::now();
+    let stop = |why: &str| -> ! {
+        eprintln!("SMOKE: {why}");
+        std::process::exit(1)
+    };
+    let device = Device::cuda(0).unwrap_or_else(|error| stop(&format!("there is no GPU: {error}")));
+    let told = device.libraries();
+    print!("{told}");
+    let missing = |what: &str| !told.lines().any(|line| line.starts_with(what));
+    if missing("compiler of kernels: NVRTC of CUDA") || missing("products: cuBLAS") {
+        stop("a library is missing without which nothing is computed");
+    }
+    if missing("convolutions: cuDNN") {
+        println!("without cuDNN: convolutions are products of columns");
+    }
+    let x = device.ones([4, 4]) + 1.0;
+    match block_on(x.matmul(&x).to_vec::<f32>()) {
+        Ok(values) if values == [16.0; 16] => {}
+        other => stop(&format!("a sum and a product of matrices gave {other:?}")),
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let of_nvidia = |path: &&str| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        ["libcuda.so", "libnvrtc.so", "libcublas.so", "libcudnn.so", "libnccl.so"]
+            .iter()
+            .any(|n| name.starts_with(n))
+    };
+    let mut files: Vec<&str> =
+        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).filter(of_nvidia).collect();
+    files.sort();
+    files.dedup();
+    files.iter().for_each(|file| println!("opened: {file}"));
+    println!("the smoke took {:.1} s", began.elapsed().as_secs_f64());
+}
+
 /// One op after the other, and what they are computed with.
 fn one() {
     let device = Device::cuda(0).expect("a GPU");
@@ -198,6 +236,7 @@ fn main() {
     // A GPU has no simulator: `tests/gpu/run` says that there is one.
     let real = std::env::var_os("FUTENSOR_DEMAND_GPU").is_some();
     match std::env::args().nth(1).as_deref() {
+        Some("smoke") if real => return smoke(),
         Some("one") if real => return one(),
         Some("fault") if real => return fault(),
         Some("gone") if real => return gone(),
