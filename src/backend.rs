@@ -12,10 +12,13 @@ use crate::graph::node::{Node, Reduction, Sink};
 use crate::graph::program::{Program, Reg};
 use crate::graph::refusal::Refusal;
 use crate::graph::value::{Buffer, Value};
-use crate::guard::caught;
+use crate::guard::panic_message;
+use crate::room::NoRoom;
 use crate::shape::{Shape, Strides};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A value that a step reads, or the error that is there instead.
@@ -135,9 +138,14 @@ pub(crate) struct OpRun<'a, B: Backend> {
     pub in_place: bool,
 }
 
-/// Runs what may be a user's; of its panic it is said that it was the kernel's.
+/// Runs what may be a user's; of its panic it is said that it was the kernel's. One that had no
+/// [`room`](crate::room) to work in is out of memory.
 pub(crate) fn guarded<R, T: From<Refusal>>(kernel: impl FnOnce() -> Result<R, T>) -> Result<R, T> {
-    caught(kernel).unwrap_or_else(|words| Err(Refusal::kernel(format!("the kernel panicked: {words}")).into()))
+    let of = |panic: Box<dyn Any + Send>| match panic.downcast::<NoRoom>() {
+        Ok(denied) => Refusal { kind: ErrorKind::OutOfMemory, message: denied.to_string() },
+        Err(panic) => Refusal::kernel(format!("the kernel panicked: {}", panic_message(panic))),
+    };
+    catch_unwind(AssertUnwindSafe(kernel)).unwrap_or_else(|panic| Err(of(panic).into()))
 }
 
 /// The error of a node for which there is no memory.

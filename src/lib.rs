@@ -93,6 +93,7 @@ mod memory;
 mod op;
 mod options;
 mod philox;
+mod room;
 mod shape;
 mod sync;
 mod tally;

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::dtype::{DType, Element};
+use crate::room;
 use crate::shape::contiguous_strides;
 use std::marker::PhantomData;
 
@@ -91,13 +92,16 @@ impl<'a> View<'a> {
 
     /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for
     /// the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements
-    /// are in the output.
+    /// are in the output. Where there is no memory for it the kernel ends here, and its value fails as
+    /// out of memory.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
         if !self.has_elements_of::<T>() {
             return None;
         }
         if let Some(slice) = self.as_slice() {
-            return Some(slice.to_vec());
+            let mut copy = room::with_capacity(slice.len());
+            copy.extend_from_slice(slice);
+            return Some(copy);
         }
         let rows = contiguous_strides(self.shape);
         let at = |i: usize| {
@@ -106,7 +110,9 @@ impl<'a> View<'a> {
             // SAFETY: every coordinate is inside the shape, for which reads are promised.
             unsafe { *(self.ptr as *const T).offset(offset) }
         };
-        Some((0..self.numel()).map(at).collect())
+        let mut copy = room::with_capacity(self.numel());
+        copy.extend((0..self.numel()).map(at));
+        Some(copy)
     }
 }
 

@@ -36,6 +36,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
             "guard",
             "sync",
             "tally",
+            "room",
             "view",
             "window",
             "blocks",

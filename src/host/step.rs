@@ -7,14 +7,13 @@
 
 use crate::backend::{self, Backend, End, Fused, Immediate, OpRun, Operand, Read, guarded};
 use crate::dtype::{DType, Element, with_dtype};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::graph::claim::Claim;
 use crate::graph::infer;
 use crate::graph::node::{Node, Op, Sink};
 use crate::graph::operation::{CpuRun, Refusal};
 use crate::graph::program::{OUTPUTS_MAX, Program, Reg};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
-use crate::guard::caught;
 use crate::host::kernels::elementwise::{Lone, One};
 use crate::host::kernels::stream::{self, Fenced};
 use crate::host::kernels::{copy, elementwise, reduce};
@@ -170,11 +169,10 @@ impl Backend for Host<'_> {
         })
     }
 
-    fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
+    fn give(&mut self, sink: &dyn Sink, _: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
         let strides = value.strides(&of.shape);
         let from = View { ptr: value.first(of.dtype), dtype: of.dtype, shape: &of.shape, strides: &strides };
-        let taken = caught(|| sink.take(from, self.parallel));
-        taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words))).map_err(Trouble::Failed)
+        guarded(|| sink.take(from, self.parallel).map_err(Trouble::Failed))
     }
 
     fn is_tiny(&self, node: &Node) -> bool {

@@ -12,6 +12,7 @@ use super::reduce::fold::{Max, Sum, fold_block};
 use super::simd::Simd;
 use super::softmax;
 use crate::dtype::DType;
+use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use smallvec::{SmallVec, smallvec};
@@ -112,7 +113,10 @@ pub(crate) fn paged(of: &Paged<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Re
                         group.pages = pages;
                     }
                 }
-                None => groups.push(Group { first: b * queries + j, limits: smallvec![limit], pages }),
+                None => {
+                    room::reserve(&mut groups, 1);
+                    groups.push(Group { first: b * queries + j, limits: smallvec![limit], pages });
+                }
             }
         }
     }
@@ -139,7 +143,7 @@ fn run<T: Load<W>, W: Real>(
     let spans = most.div_ceil(SPAN).max(1);
     // For each query, head and span: the largest score, the sum of powers, and what they find.
     let step = 2 + wide.next_multiple_of(LANES);
-    let mut parts = vec![W::ZERO; rows * heads * spans * step];
+    let mut parts = room::filled(rows * heads * spans * step, W::ZERO);
     let parts = Shared::<W>::new(parts.as_mut_ptr());
     let each = (rows / groups.len()).max(1) * (heads / shared) * most.min(SPAN) * (width + wide);
     in_parts(groups.len() * shared * spans, LEAST / each.max(1), par, &|units| {

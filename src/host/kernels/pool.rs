@@ -10,6 +10,7 @@ use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::Wide;
 use super::softmax::Float;
 use crate::dtype::DType;
+use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use crate::window::{Window, offset, triple};
 
@@ -58,7 +59,7 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
     fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
         let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
         each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
-            let (mut largest, wide) = (vec![W::LEAST; places], window.output[2]);
+            let (mut largest, wide) = (room::filled(places, W::LEAST), window.output[2]);
             vectorize!(|| {
                 window.each_row(|met| {
                     let row = from.at(offset(met.from, planes.steps));
@@ -86,7 +87,7 @@ pub(crate) fn max_positions(window: &Window, x: View<'_>, out: &ViewMut<'_>, par
     fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
         let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<i64>::new(out.ptr), window.places());
         each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
-            let (mut largest, wide) = (vec![(W::LEAST, -1i64); places], window.output[2]);
+            let (mut largest, wide) = (room::filled(places, (W::LEAST, -1i64)), window.output[2]);
             window.each_row(|met| {
                 let row = from.at(offset(met.from, planes.steps));
                 let [z, y, x] = met.from;
@@ -148,7 +149,9 @@ impl Divisor {
 
     /// The divisor of each place of a plane.
     fn all<W: Float>(self, window: &Window) -> Vec<W> {
-        (0..window.places()).map(|i| W::of(self.of(window, i))).collect()
+        let mut all = room::with_capacity(window.places());
+        all.extend((0..window.places()).map(|i| W::of(self.of(window, i))));
+        all
     }
 }
 
@@ -164,7 +167,7 @@ pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut
         let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
         let divisors = divisor.all::<W>(window);
         each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
-            let (mut sums, wide) = (vec![W::ZERO; places], window.output[2]);
+            let (mut sums, wide) = (room::filled(places, W::ZERO), window.output[2]);
             vectorize!(|| {
                 window.each_row(|met| {
                     let row = from.at(offset(met.from, planes.steps));
@@ -201,7 +204,7 @@ pub(crate) fn spread(window: &Window, divisor: Divisor, dy: View<'_>, out: &View
         let ([_, high, wide], size) = (window.input, window.room());
         let divisors = divisor.all::<W>(window);
         each_plane(&planes, window.places().saturating_mul(window.taps()), par, &|i, from| {
-            let mut sums = vec![W::ZERO; size];
+            let mut sums = room::filled(size, W::ZERO);
             vectorize!(|| {
                 window.each_row(|met| {
                     let row = from.at(offset(met.out, planes.steps));

@@ -17,6 +17,7 @@ mod tests;
 use super::load::{Load, by_float};
 use super::nest::{Nest, Shared};
 use super::{matmul, softmax};
+use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use crate::window::{Row, Window, offset, triple};
 use std::borrow::Cow;
@@ -120,7 +121,7 @@ fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
         // SAFETY: contiguous, of this type, and readable while the view lives.
         return Cow::Borrowed(unsafe { std::slice::from_raw_parts(view.ptr.cast::<W>(), n) });
     }
-    let mut out = Vec::with_capacity(n);
+    let mut out = room::with_capacity(n);
     let from = Shared::<T>::new(view.ptr.cast_mut());
     for (_, [i]) in Nest::new(view.shape, [view.strides]).merged().turns(0..n) {
         // SAFETY: an index of the view.
@@ -131,7 +132,7 @@ fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
 
 /// A number for each channel; zeros where there is no bias.
 fn biases<T: Load<W>, W: Real>(bias: Option<View<'_>>, channels: usize) -> Vec<W> {
-    bias.map_or_else(|| vec![W::ZERO; channels], |b| row_major::<T, W>(&b).into_owned())
+    bias.map_or_else(|| room::filled(channels, W::ZERO), |b| row_major::<T, W>(&b).into_owned())
 }
 
 /// True where elements need no conversion.

@@ -162,7 +162,7 @@ pub(super) fn to_weight<T: Load<W>, W: Real>(
     let room = ((16 << 20) / size_of::<W>() / all).max(1);
     let lots = (PARTS / units).clamp(1, geo.batch.clamp(1, room));
     let own = same::<T, W>() && lots == 1;
-    let mut sums = vec![W::ZERO; if own { 0 } else { lots * all }];
+    let mut sums = crate::room::filled(if own { 0 } else { lots * all }, W::ZERO);
     let target = if own { Shared::<W>::new(to.at(0)) } else { Shared::new(sums.as_mut_ptr()) };
     in_parts(geo, units * lots, par, &|part| {
         let (lot, unit) = (part / units, part % units);

@@ -22,6 +22,7 @@ pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 
 use super::load::Load;
 use super::nest::Shared;
+use crate::room;
 use crate::sync::plain::{AtomicUsize, Ordering};
 use crate::view::View;
 
@@ -79,7 +80,11 @@ pub(super) fn places(index: View<'_>, size: usize) -> Result<Vec<usize>, OutOfRa
             let place = place(index, size, false).map(|place| place as usize);
             place.ok_or(OutOfRange { index, size, position })
         };
-        all.map(at).collect()
+        let mut places = room::with_capacity(index.numel());
+        for one in all {
+            places.push(at(one)?);
+        }
+        Ok(places)
     })
 }
 
@@ -88,6 +93,7 @@ pub(in super::super) fn numbers(of: &View<'_>, row: usize, count: usize, to: &mu
     let (first, step) = (row as isize * of.strides[0], of.strides.get(1).copied().unwrap_or(0));
     with_index!(of.dtype, I => {
         let from = Shared::<I>::new(of.ptr.cast_mut());
+        room::reserve(to, count);
         // SAFETY: the row has so many elements.
         to.extend((0..count as isize).map(|i| Load::<i64>::load(unsafe { *from.at(first + i * step) })));
     });

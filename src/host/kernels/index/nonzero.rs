@@ -58,13 +58,11 @@ pub(crate) fn nonzero(input: View<'_>, counts: &[usize], out: &ViewMut<'_>, par:
             .map(|d| super::super::nest::Dim { size: input.shape[d], step: [input.strides[d]] })
             .collect(),
     };
-    let starts: Vec<usize> = counts
-        .iter()
-        .scan(0, |sum, count| {
-            *sum += count;
-            Some(*sum - count)
-        })
-        .collect();
+    let mut starts: Vec<usize> = crate::room::with_capacity(counts.len());
+    starts.extend(counts.iter().scan(0, |sum, count| {
+        *sum += count;
+        Some(*sum - count)
+    }));
     let to = Shared::<i64>::new(out.ptr);
     with_dtype!(input.dtype, T => {
         let from = Shared::<T>::new(input.ptr.cast_mut());

@@ -133,10 +133,15 @@ fn order(
     }
 }
 
+/// How many are kept at once, of which `k` are wanted.
+fn room_of(k: usize) -> usize {
+    (2 * k).max(256)
+}
+
 /// The `k` first of all, in any order: kept are the first of those that were looked at, and nearly
 /// all that follow come after the last of these.
 fn select<K: Key>(all: impl Iterator<Item = K>, k: usize, kept: &mut Vec<K>) {
-    let (room, mut end) = ((2 * k).max(256), K::END);
+    let (room, mut end) = (room_of(k), K::END);
     for key in all {
         if key < end {
             kept.push(key);
@@ -177,6 +182,7 @@ fn lines<T: Ordered, K: Key>(
         K::with_keys(|keys| {
             for (line, [offset]) in lines.turns(part) {
                 keys.clear();
+                crate::room::reserve(keys, if k < n { room_of(k).min(n) } else { n });
                 let all = (0..n).map(|i| {
                     // SAFETY: an element of the input's line.
                     let rank = unsafe { *from.at(offset + i as isize * step) }.rank();

@@ -38,6 +38,8 @@ fn rows<T: Load<W>, W: Into<f64>>(input: View<'_>, shares: View<'_>, out: &ViewM
             static ORDER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
         }
         ORDER.with_borrow_mut(|order| {
+            order.clear();
+            crate::room::reserve(order, n);
             for (row, [offset, share]) in nest.turns(part) {
                 // SAFETY: elements of the input's row, and its share.
                 let (x, share) =

@@ -56,7 +56,7 @@ unsafe fn tile<T: Load<f32>>(
     let plain = as_packed && is_few(rows, wide);
     BUFFERS.with_borrow_mut(|buffers| {
         let deep = panel::depth(k);
-        buffers.resize(buffers.len().max(high * deep + deep * wide + rows * wide), 0.0);
+        crate::room::at_least(buffers, high * deep + deep * wide + rows * wide, 0.0);
         let (wide_a, rest) = buffers.split_at_mut(high * deep);
         let (wide_b, acc) = rest.split_at_mut(deep * wide);
         let acc = &mut acc[..rows * wide];

@@ -278,9 +278,7 @@ const TURN_MAX: usize = 4 << 20;
 /// # Safety
 /// The matrix is valid over `rows` and `cols`.
 unsafe fn turn<T: Float>(from: Matrix<T>, to: &mut Vec<T>, rows: usize, cols: usize) -> Matrix<T> {
-    if to.len() < rows * cols {
-        to.resize(rows * cols, T::UNIT);
-    }
+    crate::room::at_least(to, rows * cols, T::UNIT);
     vectorize!(|| {
         // Bands of 16 columns: each is read along memory, and whole cache lines are written.
         for band in (0..cols).step_by(16) {

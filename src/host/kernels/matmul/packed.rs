@@ -168,6 +168,7 @@ fn widened<T: Load<f32>>(a: &View<'_>, f: impl FnOnce(Shared<f32>, isize)) {
     let (from, [m, k]) = (Shared::<T>::new(a.ptr.cast_mut()), [a.shape[0], a.shape[1]]);
     ROWS.with_borrow_mut(|rows| {
         rows.clear();
+        crate::room::reserve(rows, m * k);
         for row in 0..m as isize {
             // SAFETY: indices of the view.
             rows.extend((0..k as isize).map(|p| unsafe { *from.at(row * a.strides[0] + p) }.load()));

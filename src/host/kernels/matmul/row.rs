@@ -53,6 +53,7 @@ pub(super) fn multiply(p: &Product, a: *const u8, b: *const u8, out: *mut u8, pa
         }
         ROW.with_borrow_mut(|x| {
             x.clear();
+            crate::room::reserve(x, p.k);
             // SAFETY: indices of the row.
             x.extend((0..p.k).map(|i| unsafe { *row.from(0, i) }));
             run(Shared::new(x.as_mut_ptr().cast::<u8>()));

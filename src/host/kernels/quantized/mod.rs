@@ -23,6 +23,7 @@ use super::simd::Simd;
 use super::simd::{Level, level};
 use crate::dtype::Element;
 use crate::format::{Format, Packing, ROWS, dequantize_block, quantize_block};
+use crate::room;
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
@@ -107,9 +108,7 @@ pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &View
     let blocks = packing.columns / BLOCK;
     let mut lent = QUANTIZED.take();
     let nothing = Activations { q: [0; BLOCK], d: 0.0, sum: 0.0, low: 0.0, high: 0.0 };
-    if lent.len() < rows * blocks {
-        lent.resize(rows * blocks, nothing);
-    }
+    room::at_least(&mut lent, rows * blocks, nothing);
     let to = Shared::<Activations>::new(lent.as_mut_ptr());
     in_parts(rows, (32 << 10) / packing.columns.max(1), par, &|part| {
         let at = |row: usize| row * packing.columns;
@@ -331,12 +330,12 @@ fn pack<T: Element>(
     in_parts(packing.rows.div_ceil(ROWS), (16 << 10) / (ROWS * packing.columns.max(1)), par, &|part| {
         for panel in part {
             let some = panel * ROWS..packing.rows.min((panel + 1) * ROWS);
-            let mut blocks = vec![0u8; some.len() * packing.row_bytes()];
+            let mut blocks = room::filled(some.len() * packing.row_bytes(), 0u8);
             let x = &x[some.start * packing.columns..some.end * packing.columns];
             for (x, to) in x.chunks_exact(block).zip(blocks.chunks_exact_mut(size)) {
                 write(x, to);
             }
-            let mut packed = Vec::with_capacity(packing.panel_bytes());
+            let mut packed = room::with_capacity(packing.panel_bytes());
             packing.pack(&blocks, &mut packed);
             // SAFETY: this panel, which no other part writes.
             unsafe {

@@ -13,6 +13,7 @@ use super::kernel::Kernel;
 use super::rows::{blocks, chunk_of};
 use super::{Scratch, Task, least};
 use crate::dtype::DType;
+use crate::room;
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -145,7 +146,7 @@ fn rows(task: &Task<'_>, kernel: &Kernel, finder: &Finder) {
         return;
     }
     let chunks = count.div_ceil(chunk);
-    let mut partials: Vec<Best> = vec![(0, 0); results * chunks];
+    let mut partials: Vec<Best> = room::filled(results * chunks, (0, 0));
     let to = Shared::<Best>::new(partials.as_mut_ptr());
     task.par.run(results * chunks, &|i| {
         let first = (i % chunks) * chunk;
@@ -180,7 +181,7 @@ fn columns(task: &Task<'_>, kernel: &Kernel, finder: &Finder, column: usize) {
     let least = (least(kernel.size) / width).max(1);
     let chunk = chunk_of(count, units, least, task.par.threads());
     let chunks = count.div_ceil(chunk);
-    let mut partials: Vec<Best> = vec![(0, 0); if chunks == 1 { 0 } else { units * chunks * width }];
+    let mut partials: Vec<Best> = room::filled(if chunks == 1 { 0 } else { units * chunks * width }, (0, 0));
     let to = Shared::<Best>::new(partials.as_mut_ptr());
     let part = |range: Range<usize>| {
         let (mut values, mut places) = (Scratch::new(width * kernel.acc), vec![0u32; width]);

@@ -118,7 +118,7 @@ pub(super) fn fold_columns(task: &Task<'_>, kernel: &Kernel, column: usize) {
     }
     // Few strips of many rows: each is cut at whole runs of its trees, and the runs join after.
     let chunks = count.div_ceil(chunk);
-    let mut partials = vec![0u64; units * chunks * width];
+    let mut partials = crate::room::filled(units * chunks * width, 0u64);
     let to = Shared::<u64>::new(partials.as_mut_ptr());
     task.par.run(units * chunks, &|i| {
         let first = (i % chunks) * chunk;

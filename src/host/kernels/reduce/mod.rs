@@ -265,7 +265,7 @@ impl Scratch {
             return Scratch(Vec::new());
         }
         let mut lines = SCRATCH.with_borrow_mut(|pool| pool.pop()).unwrap_or_default();
-        lines.reserve(bytes.div_ceil(size_of::<Line>()));
+        crate::room::reserve(&mut lines, bytes.div_ceil(size_of::<Line>()));
         Scratch(lines)
     }
     fn ptr(&mut self) -> *mut u8 {

@@ -45,7 +45,7 @@ macro_rules! float {
                     static SCRATCH: RefCell<Vec<$t>> = const { RefCell::new(Vec::new()) };
                 }
                 SCRATCH.with_borrow_mut(|rows| {
-                    rows.resize(rows.len().max(n), 0.0);
+                    crate::room::at_least(rows, n, 0.0);
                     f(&mut rows[..n])
                 })
             }

@@ -86,7 +86,7 @@ fn norm_of<T: Load<W>, W: Float>(
 
 /// A weight in the type that rows are computed in.
 fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
-    let mut out = Vec::with_capacity(v.numel());
+    let mut out = crate::room::with_capacity(v.numel());
     let nest = Nest::new(v.shape, [v.strides]).merged();
     with_dtype!(v.dtype, T => {
         let from = Shared::<T>::new(v.ptr.cast_mut());

@@ -1,0 +1,47 @@
+//! Host memory that a kernel works in, beside its operands and its result.
+//!
+//! Its size depends on data, so it may not be there. Then the kernel ends on the spot, by unwinding, and its
+//! value fails as out of memory ([`guarded`](crate::backend::guarded)); Rust's own vectors would end the
+//! process. A panic of a part goes to the kernel's caller, so parts may ask here as well.
+
+use std::fmt;
+use std::panic::resume_unwind;
+
+/// So many bytes are not to be had: what a kernel unwinds with.
+pub(crate) struct NoRoom(usize);
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory: {} bytes to work in", self.0)
+    }
+}
+
+/// Room for so many elements more.
+pub(crate) fn reserve<T>(to: &mut Vec<T>, more: usize) {
+    if to.try_reserve(more).is_err() {
+        // No panic of anybody's: no hook is told.
+        resume_unwind(Box::new(NoRoom(to.len().saturating_add(more).saturating_mul(size_of::<T>()))));
+    }
+}
+
+/// An empty vector with room for so many elements.
+pub(crate) fn with_capacity<T>(n: usize) -> Vec<T> {
+    let mut made = Vec::new();
+    reserve(&mut made, n);
+    made
+}
+
+/// At least so many elements: `fill` behind those that are there.
+pub(crate) fn at_least<T: Clone>(to: &mut Vec<T>, n: usize, fill: T) {
+    if to.len() < n {
+        reserve(to, n - to.len());
+        to.resize(n, fill);
+    }
+}
+
+/// So many times the same element.
+pub(crate) fn filled<T: Clone>(n: usize, fill: T) -> Vec<T> {
+    let mut made = Vec::new();
+    at_least(&mut made, n, fill);
+    made
+}
