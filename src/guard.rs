@@ -14,6 +14,9 @@ use std::task::Waker;
 /// Those who are to be woken.
 pub(crate) type Wakers = SmallVec<[Waker; 2]>;
 
+/// What is to be dropped, and is a user's.
+pub(crate) type Leftovers = Vec<Box<dyn Any + Send>>;
+
 /// Calls what is a user's: its panic, in words.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(panic_message)
@@ -61,14 +64,14 @@ pub(crate) fn discard<T>(it: T) {
 thread_local! {
     /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go
     /// at once.
-    static LATER: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
+    static LATER: RefCell<Option<Leftovers>> = const { RefCell::new(None) };
     /// Who is to be woken later, where this thread puts that off.
     static WOKEN: RefCell<Option<Wakers>> = const { RefCell::new(None) };
 }
 
 /// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that
 /// off](Later), then.
-pub(crate) fn discard_unlocked<T: 'static>(it: T) {
+pub(crate) fn discard_unlocked<T: Send + 'static>(it: T) {
     if !std::mem::needs_drop::<T>() {
         return;
     }
@@ -99,6 +102,11 @@ impl Later {
     /// Something waits to be dropped.
     pub fn has_some(&self) -> bool {
         LATER.with_borrow(|later| later.as_ref().is_some_and(|list| !list.is_empty()))
+    }
+
+    /// Ends it: what waits, to be dropped by the caller. Nothing, where another is around it.
+    pub fn end(mut self) -> Leftovers {
+        if std::mem::take(&mut self.0) { LATER.take().unwrap_or_default() } else { Leftovers::new() }
     }
 
     /// Drops what waits. The thread holds no lock now.

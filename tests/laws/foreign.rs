@@ -1,7 +1,7 @@
 //! Laws 5 and 6 where users bring code: an op from outside sees no memory of others, and whatever
 //! panics in it fails one value.
 
-use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, copy_input, copy_on_gpu, same_meta, until};
+use crate::support::{ALL, Gate, Kind, Rng, block_on, copy_input, copy_on_gpu, same_meta, until};
 use crate::{Laws, promises};
 use futensor::cuda::CudaRun;
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom, custom_fn, custom_owned};
@@ -10,6 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
+
+/// Devices that go on while one of their threads waits.
+const BUSY: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuImpatient, Kind::Cuda];
 
 pub fn add(laws: &mut Laws) {
     promises!(laws, 5, ALL;
@@ -26,7 +29,7 @@ pub fn add(laws: &mut Laws) {
         what_a_source_captured_may_panic_as_it_goes
         a_payload_may_panic_as_it_goes
         the_engine_asks_a_users_op_nothing_but_to_run);
-    promises!(laws, 8, PARALLEL;
+    promises!(laws, 8, BUSY;
         what_was_captured_may_wait_for_the_device_as_it_goes);
 }
 

@@ -1,5 +1,5 @@
 //! Threads that do what takes long or may wait for the GPU: compile, load modules, make a library's
-//! handles, page-lock memory, call wakers. The device's thread asks for it, puts off what needs it, and looks
+//! handles, page-lock memory, call wakers, drop what users' ops have captured. The device's thread asks for it, puts off what needs it, and looks
 //! again when the bell has rung.
 //!
 //! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
@@ -8,7 +8,7 @@
 use super::nvidia::Opened;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
-use crate::guard::{Later, Wakers, Woken, caught, wake_all};
+use crate::guard::{Later, Leftovers, Wakers, Woken, caught, discard_unlocked, wake_all};
 use crate::host::threads::lower_priority;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -45,12 +45,13 @@ impl<T> Pending<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// They are woken as it goes, whether its job runs or the device ends before.
-struct Wakes(Wakers);
+/// What is a user's: woken and dropped as it goes, whether its job runs or the device ends before.
+struct OfUsers(Wakers, Leftovers);
 
-impl Drop for Wakes {
+impl Drop for OfUsers {
     fn drop(&mut self) {
         wake_all(std::mem::take(&mut self.0));
+        std::mem::take(&mut self.1).into_iter().for_each(discard_unlocked);
     }
 }
 
@@ -201,10 +202,10 @@ impl Background {
         pending
     }
 
-    /// Has them woken by a thread that nobody else needs meanwhile.
-    pub fn wake(&self, wakers: Wakers) {
-        let wakes = Wakes(wakers);
-        self.crews[Wanted::Copy as usize].put(Box::new(move || drop(wakes)));
+    /// Has them woken, and what is left over dropped, by a thread that nobody else needs meanwhile.
+    pub fn see_to(&self, wakers: Wakers, leftovers: Leftovers) {
+        let of_users = OfUsers(wakers, leftovers);
+        self.crews[Wanted::Copy as usize].put(Box::new(move || drop(of_users)));
     }
 
     /// How many things have been made: what was not there may be, once there are more.

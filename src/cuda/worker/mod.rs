@@ -35,7 +35,7 @@ use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Storage, Value};
-use crate::guard::{self, Later, Woken, caught, wake_all};
+use crate::guard::{self, Later, Leftovers, Wakers, Woken, caught, discard, wake_all};
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
@@ -180,23 +180,26 @@ impl Shared {
             format!("the device is lost: {what}; it was running {running}")
         };
         self.port.end(ErrorKind::DeviceLost, text);
-        let (_later, woken) = (Later::begin(), Woken::begin());
+        let (later, woken) = (Later::begin(), Woken::begin());
         // Whatever panics here, the others are to hear of the end.
         let _ = caught(|| guard::lock(&self.desk).end());
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
-        self.wake_apart(woken);
+        self.see_to(woken.end(), later.end());
     }
 
-    /// Has those woken who were put off, by a thread that nobody waits for: a waker is a user's,
-    /// and may ask for what only the one that calls this can do.
-    fn wake_apart(&self, woken: Woken) {
-        let wakers = woken.end();
+    /// Has those woken who were put off, and that dropped, by a thread that nobody waits for: they are a
+    /// user's, and may ask for what only the one that calls this can do. Before the device is open, and
+    /// after its end, that is this one.
+    fn see_to(&self, wakers: Wakers, leftovers: Leftovers) {
         match self.heap.open() {
-            _ if wakers.is_empty() => {}
-            Some(open) => open.background.wake(wakers),
-            None => wake_all(wakers),
+            _ if wakers.is_empty() && leftovers.is_empty() => {}
+            Some(open) => open.background.see_to(wakers, leftovers),
+            None => {
+                wake_all(wakers);
+                leftovers.into_iter().for_each(discard);
+            }
         }
     }
 
@@ -230,9 +233,9 @@ impl Shared {
     fn refuse_all(&self) {
         let mut is_more = true;
         while is_more {
-            let (_later, woken) = (Later::begin(), Woken::begin());
+            let (later, woken) = (Later::begin(), Woken::begin());
             is_more = self.conduct(&mut guard::lock(&self.desk));
-            self.wake_apart(woken);
+            self.see_to(woken.end(), later.end());
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::cuda::device::{Trouble, describe};
 use crate::engine::desk::Desk;
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
-use crate::guard::{self, Later, Woken, caught};
+use crate::guard::{self, Later, Leftovers, Wakers, Woken, caught};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -211,8 +211,18 @@ impl Worker {
         }
     }
 
-    /// One round of everything; true where anything was done.
+    /// One round of everything; true where anything was done. What it lets go of and is a user's goes on another thread.
     fn turn(&mut self) -> Result<bool, Trouble> {
+        let later = Later::begin();
+        let did = self.round();
+        let leftovers = later.end();
+        if !leftovers.is_empty() {
+            self.shared.see_to(Wakers::new(), leftovers);
+        }
+        did
+    }
+
+    fn round(&mut self) -> Result<bool, Trouble> {
         let shared = self.shared.clone();
         let seen = shared.progress.load(SeqCst);
         let mut did = seen != self.seen;
@@ -222,7 +232,7 @@ impl Worker {
             self.tidy |= self.gear.begin_trim()?;
         }
         shared.port.attendance.attend(0);
-        let (later, woken) = (Later::begin(), Woken::begin());
+        let woken = Woken::begin();
         let is_ended = {
             let mut desk = guard::lock(&shared.desk);
             did |= self.settle_done(&mut desk);
@@ -230,8 +240,7 @@ impl Worker {
             did |= !desk.machine.is_ended() && self.take_steps(&mut desk);
             desk.machine.is_ended()
         };
-        shared.wake_apart(woken);
-        drop(later);
+        shared.see_to(woken.end(), Leftovers::new());
         if is_ended {
             shared.over.store(true, SeqCst);
             shared.ring_all();
