@@ -15,8 +15,8 @@ use crate::graph::value::{Buffer, Value};
 use crate::guard::panic_message;
 use crate::room::NoRoom;
 use crate::shape::{Shape, Strides};
+use crate::view::{Parallel, View};
 use smallvec::SmallVec;
-use std::any::Any;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -141,11 +141,25 @@ pub(crate) struct OpRun<'a, B: Backend> {
 /// Runs what may be a user's; of its panic it is said that it was the kernel's. One that had no
 /// [`room`](crate::room) to work in is out of memory.
 pub(crate) fn guarded<R, T: From<Refusal>>(kernel: impl FnOnce() -> Result<R, T>) -> Result<R, T> {
-    let of = |panic: Box<dyn Any + Send>| match panic.downcast::<NoRoom>() {
+    ended(kernel).unwrap_or_else(|refusal| Err(refusal.into()))
+}
+
+/// What a sink says to a value; of its panic, as [`guarded`].
+pub(crate) fn given(
+    sink: &dyn Sink,
+    node: &Node,
+    value: View<'_>,
+    parallel: &dyn Parallel,
+) -> Result<(), Error> {
+    ended(|| sink.take(value, parallel)).unwrap_or_else(|refusal| Err(node.fail(refusal.kind, refusal.message)))
+}
+
+/// What a kernel comes to where it does not end in the middle.
+fn ended<R>(kernel: impl FnOnce() -> R) -> Result<R, Refusal> {
+    catch_unwind(AssertUnwindSafe(kernel)).map_err(|panic| match panic.downcast::<NoRoom>() {
         Ok(denied) => Refusal { kind: ErrorKind::OutOfMemory, message: denied.to_string() },
         Err(panic) => Refusal::kernel(format!("the kernel panicked: {}", panic_message(panic))),
-    };
-    catch_unwind(AssertUnwindSafe(kernel)).unwrap_or_else(|panic| Err(of(panic).into()))
+    })
 }
 
 /// The error of a node for which there is no memory.

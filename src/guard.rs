@@ -2,6 +2,7 @@
 //! Any of it may panic, also as it is dropped; it may take its time, or call back in. So it is
 //! called under a guard, and dropped under one, where the engine holds no lock.
 
+use crate::room::NoRoom;
 use crate::sync::threads::thread_local;
 use crate::sync::{self, Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -26,6 +27,7 @@ pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
 pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    let text = text.or_else(|| panic.downcast_ref::<NoRoom>().map(NoRoom::to_string));
     discard(panic);
     text.unwrap_or_else(|| "a panic without words".into())
 }

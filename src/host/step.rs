@@ -169,10 +169,10 @@ impl Backend for Host<'_> {
         })
     }
 
-    fn give(&mut self, sink: &dyn Sink, _: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
+    fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
         let strides = value.strides(&of.shape);
         let from = View { ptr: value.first(of.dtype), dtype: of.dtype, shape: &of.shape, strides: &strides };
-        guarded(|| sink.take(from, self.parallel).map_err(Trouble::Failed))
+        backend::given(sink, node, from, self.parallel).map_err(Trouble::Failed)
     }
 
     fn is_tiny(&self, node: &Node) -> bool {

@@ -18,11 +18,10 @@ use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
 use crate::cuda::ops;
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::engine::run;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::graph::node::{Node, NodeLink, Op, Room, Sink};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::graph::work::Work;
-use crate::guard::caught;
 use crate::shape::{Layout, Shape, contiguous_strides};
 use crate::view::{Serial, View};
 use smallvec::SmallVec;
@@ -70,8 +69,7 @@ impl Landing {
         };
         let ptr = base.wrapping_add(layout.offset * dtype.size());
         let view = View { ptr, dtype, shape: &layout.shape, strides: &layout.strides };
-        let taken = caught(|| sink.take(view, &Serial));
-        taken.unwrap_or_else(|words| Err(node.fail(ErrorKind::Kernel, words)))
+        backend::given(sink, node, view, &Serial)
     }
 }
 
