@@ -371,6 +371,15 @@ fn a_disk_cache_that_is_damaged_is_as_good_as_none(_: &Simulator, _: u64) {
     assert_eq!(run(), want);
     let left = whole.iter().filter(|(path, _)| std::fs::read(path).is_ok_and(|now| now == forged)).count();
     assert!(left < whole.len(), "all of {left} are left");
+    // What a compiler of another version made is not taken.
+    let before = entries_of(&cache).len();
+    let version = ("FUTENSOR_SIM_NVRTC", "12.8");
+    let got = played("values", |c| {
+        c.env("FUTENSOR_CACHE", &cache).env("FUTENSOR_FUSION", "now").env(version.0, version.1)
+    });
+    assert_eq!(got, want);
+    let both = entries_of(&cache).len();
+    assert!(both > before + before / 2, "{before} entries, and with another compiler {both}");
     // A folder that others may write into is not used: what lies there is code.
     use std::os::unix::fs::PermissionsExt;
     entries_of(&cache).iter().for_each(|p| std::fs::remove_file(p).unwrap());

@@ -294,14 +294,31 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_folder_is_its_owners_alone_and_one_that_all_may_write_is_not_used() {
+    fn the_folder_is_its_owners_alone_and_one_that_others_may_write_to_is_not_used() {
         use std::os::unix::fs::PermissionsExt;
         let folder = Folder::new("cache-mode");
         let (disk, key) = (folder.disk(), Key::of(&[b"k"]));
+        let set = |mode: u32| fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode)).unwrap();
         disk.put(key, b"image");
         assert_eq!(fs::metadata(&folder.0).unwrap().permissions().mode() & 0o777, 0o700);
-        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(folder.disk().get(key), None);
+        for mode in [0o777, 0o770, 0o720, 0o702, 0o707] {
+            set(mode);
+            // One that looks for the first time, and one that has been writing there.
+            for disk in [&folder.disk(), &disk] {
+                assert_eq!(disk.get(key), None, "{mode:o}");
+            }
+            let other = Key::of(&[&mode.to_le_bytes()]);
+            folder.disk().put(other, b"image");
+            assert!(!entry(&folder.0, other).exists(), "{mode:o}");
+        }
+        for mode in [0o700, 0o750, 0o755] {
+            set(mode);
+            assert_eq!(folder.disk().get(key).as_deref(), Some(&b"image"[..]), "{mode:o}");
+        }
+        // Another's, where this process may give it away.
+        if std::os::unix::fs::chown(&folder.0, Some(12_345), None).is_ok() {
+            assert_eq!(folder.disk().get(key), None);
+        }
     }
 
     #[test]
