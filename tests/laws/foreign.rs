@@ -648,14 +648,17 @@ fn what_was_captured_may_wait_for_the_device_as_it_goes(kind: Kind) {
         drop(op(&x, waits()) + 1.0);
         busy.release();
         assert_eq!(told.recv().unwrap(), 5000.0);
-        let gate = Gate::new();
-        let held = gate.op(&x);
-        let booked = op(&held, waits());
-        gate.wait_entered(1);
-        block_on(&x + 2.0).unwrap();
-        drop((booked, held));
-        gate.open();
-        assert_eq!(told.recv().unwrap(), 5000.0);
+        // A gate keeps a GPU's thread itself, so nothing is in its books meanwhile.
+        if kind != Kind::Cuda {
+            let gate = Gate::new();
+            let held = gate.op(&x);
+            let booked = op(&held, waits());
+            gate.wait_entered(1);
+            block_on(&x + 2.0).unwrap();
+            drop((booked, held));
+            gate.open();
+            assert_eq!(told.recv().unwrap(), 5000.0);
+        }
         op(&x, waits()).detach();
         assert_eq!(told.recv().unwrap(), 5000.0);
         let pending = waits();
