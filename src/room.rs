@@ -19,9 +19,15 @@ impl fmt::Display for NoRoom {
 /// Room for so many elements more.
 pub(crate) fn reserve<T>(to: &mut Vec<T>, more: usize) {
     if to.try_reserve(more).is_err() {
-        // No panic of anybody's: no hook is told.
-        resume_unwind(Box::new(NoRoom(to.len().saturating_add(more).saturating_mul(size_of::<T>()))));
+        denied(to.len().saturating_add(more).saturating_mul(size_of::<T>()));
     }
+}
+
+/// So many bytes are not to be had: the kernel ends.
+#[cold]
+pub(crate) fn denied(bytes: usize) -> ! {
+    // No panic of anybody's: no hook is told.
+    resume_unwind(Box::new(NoRoom(bytes)))
 }
 
 /// An empty vector with room for so many elements.

@@ -208,6 +208,29 @@ fn out_of_memory_fails_that_value_and_the_device_goes_on() {
 }
 
 #[test]
+fn what_is_made_from_a_value_without_memory_fails_with_it() {
+    let roots = std::sync::atomic::AtomicUsize::new(0);
+    for_seeds(100, |seed| {
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).out_of_memory_at(1 + seed as usize % 3));
+        let x = device.from_vec((0..4096).map(|i| i as f32 / 4096.0).collect(), [4096]);
+        // One step writes all three.
+        let a = x.exp();
+        let b = &a + 1.0;
+        let c = &b * &a;
+        match [read(&simulation, &a), read(&simulation, &b), read(&simulation, &c)] {
+            [Err(error), b, c] => {
+                roots.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                assert!(b.unwrap_err().same_root(&error) && c.unwrap_err().same_root(&error));
+            }
+            [Ok(_), Err(error), c] => assert!(c.unwrap_err().same_root(&error)),
+            [Ok(_), Ok(_), c] => assert!(c.is_err()),
+        }
+    });
+    assert!(roots.into_inner() > 0 || std::env::var_os("FUTENSOR_SEED").is_some());
+}
+
+#[test]
 fn a_lost_device_ends_every_await_and_says_what_was_lost() {
     for_seeds(2000, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).device_loss_at(Some(1 + seed % 8)));

@@ -131,6 +131,12 @@ async fn what_is_saved_the_reference_library_reads() {
     let floats: Vec<f32> = a.data().chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(floats, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(read.tensor("b").unwrap().data(), [1, 2]);
+    // Elements begin at whole words, however long the names are.
+    for n in 1..10 {
+        save(&scratch.0, [("n".repeat(n), &x)]).await.unwrap();
+        let bytes = std::fs::read(&scratch.0).unwrap();
+        assert!(u64::from_le_bytes(bytes[..8].try_into().unwrap()).is_multiple_of(8), "a name of {n}");
+    }
 }
 
 #[test]
@@ -288,6 +294,26 @@ async fn a_save_that_fails_or_is_dropped_leaves_the_old_file() {
     let error = save(&scratch.0, [("x", &twice), ("x", &twice)]).await.unwrap_err();
     assert!(error.is_source() && error.message().contains("two tensors are called x"), "{error}");
     drop(save(&scratch.0, [("x", &twice)]));
+    assert_eq!(std::fs::read(&scratch.0).unwrap(), b"old");
+    // Dropped in the middle, when the file beside it has begun.
+    let never = device.from_future([2], std::future::pending::<futensor::Result<Vec<f32>>>());
+    let mut saving = save(&scratch.0, [("x", &twice), ("y", &never)]);
+    let name = scratch.0.file_name().unwrap().to_str().unwrap().to_owned() + ".";
+    let parts = || {
+        let files = std::fs::read_dir(scratch.0.parent().unwrap()).unwrap().flatten();
+        files.filter(|file| file.file_name().to_str().is_some_and(|n| n.starts_with(&name))).count()
+    };
+    let until = |there: usize| {
+        let begun = std::time::Instant::now();
+        while parts() != there {
+            assert!(begun.elapsed().as_secs() < 30, "{} files beside it, for {there}", parts());
+            std::thread::yield_now();
+        }
+    };
+    assert!(futures::poll!(&mut saving).is_pending());
+    until(1);
+    drop(saving);
+    until(0);
     assert_eq!(std::fs::read(&scratch.0).unwrap(), b"old");
     save(&scratch.0, [("x", &twice)]).await.unwrap();
     assert_eq!(load(&scratch.0, &device).all().await.unwrap().len(), 1);

@@ -35,7 +35,7 @@ use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 pub(crate) use direct::{Lone, One, lone_number, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -297,7 +297,7 @@ impl Slots {
         // SAFETY: the layout is not empty.
         let ptr = unsafe { alloc(SLOTS_LAYOUT) };
         if ptr.is_null() {
-            handle_alloc_error(SLOTS_LAYOUT);
+            crate::room::denied(SLOTS_LAYOUT.size());
         }
         Slots { ptr }
     }
