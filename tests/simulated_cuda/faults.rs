@@ -31,6 +31,7 @@ pub fn all() -> Vec<Entry> {
         a_lost_device_ends_every_await
         a_kernel_that_never_ends_is_ended_by_the_watchdog]);
     list.extend(entries![1, true;
+        a_kernel_that_never_ends_is_found_while_others_come_behind_it
         a_fault_names_the_op_when_each_runs_to_its_end
         a_fault_is_logged_for_detached_work
         what_is_asked_of_a_lost_device_fails_at_once]);
@@ -212,6 +213,25 @@ fn a_kernel_that_never_ends_is_ended_by_the_watchdog(simulator: &Simulator, seed
     everything_ends(&a, &[&b, &Device::cpu()], &values);
     let error = block_on(a.ones([2]) + 1.0).unwrap_err();
     assert!(error.message().contains("watchdog"), "{error}");
+    simulator.clear_report();
+}
+
+fn a_kernel_that_never_ends_is_found_while_others_come_behind_it(simulator: &Simulator, _: u64) {
+    let options = CudaOptions::default().watchdog(Some(Duration::from_millis(300)));
+    let device = Device::cuda_with(0, options.streams(1).depth(100_000).in_flight_ops(100_000)).unwrap();
+    let x = device.arange(0.0, 100.0, 1.0) + 0.0;
+    block_on(&x + 1.0).unwrap();
+    simulator.hang_launch(1);
+    let hangs = &x + 2.0;
+    let begun = std::time::Instant::now();
+    let mut behind = Vec::new();
+    while !hangs.is_ready() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} steps came behind it", behind.len());
+        behind.push(&x + behind.len() as f64);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(block_on(&hangs).unwrap_err().message().contains("watchdog"));
+    assert!(behind.iter().all(|value| block_on(value).is_err_and(|error| error.is_device_lost())));
     simulator.clear_report();
 }
 

@@ -9,9 +9,9 @@ use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
     let mut list = entries![6, false; leaving_out_any_one_wait_is_reported].to_vec();
-    list.extend(
-        entries![1, false; a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again],
-    );
+    list.extend(entries![1, false; a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again
+            what_lanes_keep_goes_back_behind_those_who_use_it
+            lanes_keep_no_more_than_they_may]);
     list
 }
 
@@ -107,4 +107,38 @@ pub fn every_wait_is_needed(simulator: &Simulator, seed: u64, most: u64, scene: 
     }
     simulator.reset(seed, 2);
     assert!(dropped > 0, "no wait was left out");
+}
+
+/// Memory is given back while all that uses it is queued, on every lane, and none of it has run: the race check sees a
+/// free that is not behind it.
+fn what_lanes_keep_goes_back_behind_those_who_use_it(simulator: &Simulator, _: u64) {
+    let device = deep();
+    let inputs: Vec<TensorFuture> = (0..6).map(|k| device.from_vec(vec![k as f32; 256], [16, 16])).collect();
+    let chain = |x: &TensorFuture| (0..4).fold(x + 1.0, |y, k| y.cumsum(k % 2).sort(1, false));
+    // Their kernels are there before it counts.
+    inputs.iter().for_each(|x| drop(block_on(chain(x)).unwrap()));
+    block_on(device.waitall()).unwrap();
+    device.trim();
+    simulator.pause();
+    let joined = Counter::new();
+    let ends: Vec<TensorFuture> = inputs.iter().map(chain).collect();
+    let sum = ends[1..].iter().fold(&ends[0] + 0.0, |sum, x| sum + x);
+    let _last = joined.op(&sum);
+    until(|| joined.runs() == 1);
+    let before = simulator.stats().frees;
+    device.trim();
+    until(|| simulator.stats().frees > before);
+    simulator.resume();
+    block_on(&sum).unwrap();
+}
+
+fn lanes_keep_no_more_than_they_may(simulator: &Simulator, _: u64) {
+    const MOST: usize = 1 << 20;
+    let device = Device::cuda_with(0, CudaOptions::default().kept_bytes(MOST)).unwrap();
+    for k in 1..40 {
+        // Of many sizes, so that none is of use to the next.
+        block_on(device.arange(0.0, (k * 10_000) as f32, 1.0) + 1.0).unwrap();
+    }
+    block_on(device.waitall()).unwrap();
+    until(|| simulator.stats().live_bytes as usize <= MOST + MOST / 2);
 }
