@@ -126,17 +126,34 @@ fn inputs_and_outputs_are_bound_anew(_: &Simulator, _: u64) {
 
 fn a_strided_or_constant_input_gets_a_graph_of_its_own(_: &Simulator, _: u64) {
     let device = device(0);
-    let region = device.region(|(x, y): (TensorFuture, TensorFuture)| body(&x, &y));
     let x = ramp(&device, 16, 0.0) + 0.0;
-    let variants = [
-        (x.clone(), &x + 1.0),
-        (x.t(), &x + 1.0),
-        (x.clone(), device.full([16, 16], 2.0)),
-        (device.from_vec(vec![0.5f32; 256], [16, 16]), x.clone()),
-    ];
+    graphs_of_their_own(
+        &device,
+        [
+            (x.clone(), &x + 1.0),
+            (x.t(), &x + 1.0),
+            (x.clone(), device.full([16, 16], 2.0)),
+            (device.from_vec(vec![0.5f32; 256], [16, 16]), x.clone()),
+        ],
+    );
+    // Strides alone are other ones, or the number.
+    let wide = ramp(&device, 32, 1.0) + 0.0;
+    graphs_of_their_own(
+        &device,
+        [
+            (x.t(), &x + 1.0),
+            (wide.narrow(0, 0, 16).narrow(1, 0, 16), &x + 1.0),
+            (x.clone(), device.full([16, 16], 2.0)),
+            (x.clone(), device.full([16, 16], 3.0)),
+        ],
+    );
+}
+
+fn graphs_of_their_own(device: &Device, variants: [(TensorFuture, TensorFuture); 4]) {
+    let region = device.region(|(x, y): (TensorFuture, TensorFuture)| body(&x, &y));
     let want: Vec<Vec<_>> = variants.iter().map(|(x, y)| body(x, y).iter().map(bits).collect()).collect();
     for (k, (x, y)) in variants.iter().enumerate() {
-        warm(&device, || {
+        warm(device, || {
             let got: Vec<_> = region.call((x.clone(), y.clone())).iter().map(bits).collect();
             assert_eq!(got, want[k]);
         });
@@ -241,15 +258,23 @@ fn an_input_that_nobody_else_holds_is_written_over_by_a_graph(simulator: &Simula
     let (old, new) = (values(&held), values(&next));
     assert_eq!((old[0], new[0]), (0.5, 0.5));
     assert!(old[3 * 64 + 9] != new[3 * 64 + 9] && old[..192] == new[..192]);
+    // As in the graph's own calls, but that somebody else holds the cache.
+    until(|| device.stats().queued == 0);
+    let (sender, late) = later(&device, 64);
+    let (after, _sum) = step.call((next.clone(), late));
+    sender.send((64..128).map(|i| i as f32).collect()).unwrap();
+    block_on(&after).unwrap();
+    assert_eq!(values(&next), new);
 }
 
 fn an_output_that_is_dropped_is_not_computed_by_a_graph(simulator: &Simulator, _: u64) {
     let device = device(0);
-    let region = device.region(|x: TensorFuture| {
+    let block = |x: TensorFuture| {
         let y = (&x * 2.0).cumsum(0);
         let long = (0..5).fold(y.clone(), |y, _| (y * 0.5).cumsum(0));
         ((y + 1.0).softmax(0), long)
-    });
+    };
+    let region = device.region(block);
     let x = device.arange(0.0, 500.0, 1.0) + 0.0;
     let (short, long) = region.call(x.clone());
     let want = (bits(&short), bits(&long));
@@ -276,6 +301,18 @@ fn an_output_that_is_dropped_is_not_computed_by_a_graph(simulator: &Simulator, _
         }
     }
     assert!(launches[0] < launches[1], "{launches:?}");
+    // A graph that was made for the first alone does not serve for both.
+    let region = device.region(block);
+    let call = |both: bool| {
+        let (sender, late) = later(&device, 500);
+        let (short, long) = region.call(late * 1.0);
+        let long = both.then_some(long);
+        sender.send((0..500).map(|i| i as f32).collect()).unwrap();
+        assert_eq!(bits(&short), want.0);
+        long.iter().for_each(|long| assert_eq!(bits(long), want.1));
+    };
+    warm(&device, || call(false));
+    (0..3).for_each(|_| call(true));
 }
 
 fn products_of_inputs_and_of_weights_are_part_of_a_graph(simulator: &Simulator, _: u64) {
