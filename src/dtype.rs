@@ -193,6 +193,15 @@ pub enum Scalar {
 }
 
 impl Scalar {
+    /// The number as a type of halves holds it; beside others it stays.
+    pub(crate) fn rounded_to(self, dtype: DType) -> Scalar {
+        match dtype {
+            DType::F16 => Scalar::Float(f16::from_scalar(self).to_f64()),
+            DType::BF16 => Scalar::Float(bf16::from_scalar(self).to_f64()),
+            _ => self,
+        }
+    }
+
     /// The value as a double; `true` is 1.
     pub fn as_f64(self) -> f64 {
         match self {

@@ -21,7 +21,9 @@
 ///
 /// The gradient names in brackets what it reads (`g`, the upstream gradient; `x`, the operand; `y`,
 /// the result), then gives the operand's gradient in the ops themselves; `[]` where it is zero
-/// everywhere. It is read by `tensor/gradient/table.rs`, which has the helpers.
+/// everywhere. It is read by `tensor/gradient/table.rs`, which has the helpers. A second one for
+/// `halves`, which are given to it in float32, keeps the digits of small slopes that the result, or
+/// the first one's differences, have lost: halves can be as small as float32's.
 macro_rules! for_each_unary {
     ($callback:ident) => {
         $callback! {
@@ -35,7 +37,7 @@ macro_rules! for_each_unary {
             "`1 / x`.", recip, Recip, float, |x| x.one().div(x), "T(1) / x", [(g y) g.mul(&y).mul(&y).neg()];
             "`e^x`.", exp, Exp, float, |x| x.exp(), "exp(x)", [(g y) g.mul(y)];
             "`2^x`.", exp2, Exp2, float, |x| x.exp2(), "exp2(x)", [(g y) g.mul(y).mul(std::f64::consts::LN_2)];
-            "`e^x - 1`, exact near 0.", expm1, Expm1, float, |x| x.expm1(), "expm1(x)", [(g y) g.mul(y.add(1))];
+            "`e^x - 1`, exact near 0.", expm1, Expm1, float, |x| x.expm1(), "expm1(x)", [(g y) g.mul(y.add(1)); halves (g x) g.mul(x.exp())];
             "Natural logarithm; -inf at 0, NaN below.", log, Log, float, |x| x.log(), "log(x)", [(g x) g.div(x)];
             "Logarithm to base 2.", log2, Log2, float, |x| x.log2(), "log2(x)", [(g x) g.div(x.mul(std::f64::consts::LN_2))];
             "Logarithm to base 10.", log10, Log10, float, |x| x.log10(), "log10(x)", [(g x) g.div(x.mul(std::f64::consts::LN_10))];
@@ -48,15 +50,15 @@ macro_rules! for_each_unary {
             "Inverse tangent in radians.", atan, Atan, float, |x| x.atan(), "atan(x)", [(g x) g.div(x.square().add(1))];
             "Hyperbolic sine.", sinh, Sinh, float, |x| x.sinh(), "sinh(x)", [(g x) g.mul(x.cosh())];
             "Hyperbolic cosine.", cosh, Cosh, float, |x| x.cosh(), "cosh(x)", [(g x) g.mul(x.sinh())];
-            "Hyperbolic tangent.", tanh, Tanh, float, |x| x.tanh(), "tanh(x)", [(g y) g.mul(1.0 - y.square())];
+            "Hyperbolic tangent.", tanh, Tanh, float, |x| x.tanh(), "tanh(x)", [(g y) g.mul(1.0 - y.square()); halves (g x) sigmoid_slope(&x.mul(2)).mul(4).mul(g)];
             "Inverse hyperbolic sine.", asinh, Asinh, float, |x| x.asinh(), "asinh(x)", [(g x) g.div(x.square().add(1).sqrt())];
             "Inverse hyperbolic cosine; NaN below 1.", acosh, Acosh, float, |x| x.acosh(), "acosh(x)", [(g x) g.div(square_less_one(&x).sqrt())];
             "Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond.", atanh, Atanh, float, |x| x.atanh(), "atanh(x)", [(g x) g.div(one_less_square(&x))];
-            "`1 / (1 + e^-x)`.", sigmoid, Sigmoid, float, |x| x.sigmoid(), "sigmoid(x)", [(g y) g.mul(1.0 - &y).mul(&y)];
+            "`1 / (1 + e^-x)`.", sigmoid, Sigmoid, float, |x| x.sigmoid(), "sigmoid(x)", [(g y) g.mul(1.0 - &y).mul(&y); halves (g x) sigmoid_slope(&x).mul(g)];
             "`x * sigmoid(x)`, also called swish.", silu, Silu, float, |x| x.mul(x.sigmoid()), "x * sigmoid(x)", [(g x) { let s = x.sigmoid(); g.mul(&s).mul(x.mul(1.0 - &s).add(1)) }];
             "`log(1 + e^x)`; `x` itself above 20, as PyTorch's default.", softplus, Softplus, float, |x| x.softplus(), "softplus(x)", [(g x) x.gt(20).where_cond(&g, g.mul(x.sigmoid()))];
             "`x * (1 + erf(x / sqrt 2)) / 2`, the exact form (Hendrycks and Gimpel 2016, arXiv:1606.08415). In float32 within 3 units in the last place on a CPU, and within 7 to the left of -1, where the sum itself would lose its digits.", gelu, Gelu, float, |x| x.gelu(), "gelu(x)", [(g x) gelu_slope(&x).mul(g)];
-            "`gelu` by its tanh approximation (same paper).", gelu_tanh, GeluTanh, float, |x| x.gelu_tanh(), "gelu_tanh(x)", [(g x) gelu_tanh_slope(&x).mul(g)];
+            "`gelu` by its tanh approximation (same paper).", gelu_tanh, GeluTanh, float, |x| x.gelu_tanh(), "gelu_tanh(x)", [(g x) gelu_tanh_slope(&x).mul(g); halves (g x) gelu_tanh_slope_at_ends(&x).mul(g)];
             "Error function.", erf, Erf, float, |x| x.erf(), "erf(x)", [(g x) g.mul(x.square().neg().exp()).mul(std::f64::consts::FRAC_2_SQRT_PI)];
             "Largest whole number not above `x`.", floor, Floor, real, |x| x.floor(), "floor(x)", [];
             "Smallest whole number not below `x`.", ceil, Ceil, real, |x| x.ceil(), "ceil(x)", [];

@@ -6,7 +6,7 @@
 
 use super::infer;
 use super::node::{Node, Op};
-use super::program::{Arg, Code, INPUTS_MAX, INSTRS_MAX, Program, Reg};
+use super::program::{Arg, Code, INPUTS_MAX, INSTRS_MAX, Program, Reg, number_beside};
 use crate::dtype::DType;
 use smallvec::SmallVec;
 use std::ops::Deref;
@@ -87,6 +87,12 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         found.map_or_else(|| self.program.push(code, from, to), |i| i as Reg)
     }
 
+    /// An operand of an instruction on one type that gives another. Registers hold halves as float32: what
+    /// makes halves in float32 takes them as they are.
+    fn taken(&mut self, reg: Reg, on: DType, out: DType) -> Reg {
+        if on == out.wide() && self.program.dtype(reg) == out { reg } else { self.cast(reg, on) }
+    }
+
     /// Adds an elementwise node whose operands are `inputs`; its type rules were checked when it
     /// was made.
     pub fn add(&mut self, node: &N, inputs: &[N]) -> Reg {
@@ -106,12 +112,15 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
                 let (a, b) =
                     ((inputs[0].dtype, inputs[0].shape.rank()), (inputs[1].dtype, inputs[1].shape.rank()));
                 let on = infer::binary(op, a, b).map_or(out, |t| t.on);
-                let (a, b) = (Arg::Reg(self.cast(regs[0], on)), Arg::Reg(self.cast(regs[1], on)));
+                let is_beside = a.0 != b.0 && (a.1 == 0) != (b.1 == 0);
+                let on = if is_beside { number_beside(op, on) } else { on };
+                let (a, b) = (Arg::Reg(self.taken(regs[0], on, out)), Arg::Reg(self.taken(regs[1], on, out)));
                 self.program.push(Code::Binary(op, a, b), on, out)
             }
             Op::WithScalar { op, scalar, left } => {
                 let on = infer::with_scalar(op, dtype(&regs, 0, &self.program), scalar).map_or(out, |t| t.on);
-                let x = Arg::Reg(self.cast(regs[0], on));
+                let on = number_beside(op, on);
+                let x = Arg::Reg(self.taken(regs[0], on, out));
                 let (a, b) = if left { (Arg::Scalar(scalar), x) } else { (x, Arg::Scalar(scalar)) };
                 self.program.push(Code::Binary(op, a, b), on, out)
             }

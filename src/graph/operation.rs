@@ -98,15 +98,18 @@ impl<'a> CpuRun<'a> {
 pub struct Needs {
     inputs: u64,
     output: bool,
+    /// Computed again of all operands, instead of the result that was kept.
+    output_again: bool,
+    as_they_are: bool,
 }
 
 impl Needs {
     /// The upstream gradient is enough.
-    pub const NOTHING: Needs = Needs { inputs: 0, output: false };
+    pub const NOTHING: Needs = Needs { inputs: 0, output: false, output_again: false, as_they_are: false };
     /// The result.
-    pub const OUTPUT: Needs = Needs { inputs: 0, output: true };
+    pub const OUTPUT: Needs = Needs::NOTHING.and_output();
     /// All operands and the result.
-    pub const ALL: Needs = Needs { inputs: u64::MAX, output: true };
+    pub const ALL: Needs = Needs { inputs: u64::MAX, ..Needs::OUTPUT };
 
     /// These operands. (The 64th stands for all after it as well.)
     pub const fn inputs(which: &[usize]) -> Needs {
@@ -115,7 +118,7 @@ impl Needs {
             inputs |= 1 << if which[i] < 63 { which[i] } else { 63 };
             i += 1;
         }
-        Needs { inputs, output: false }
+        Needs { inputs, ..Needs::NOTHING }
     }
 
     /// These and the result.
@@ -125,7 +128,27 @@ impl Needs {
 
     /// What either needs.
     pub const fn and(self, other: Needs) -> Needs {
-        Needs { inputs: self.inputs | other.inputs, output: self.output | other.output }
+        Needs {
+            inputs: self.inputs | other.inputs,
+            output: self.output | other.output,
+            output_again: self.output_again | other.output_again,
+            as_they_are: self.as_they_are | other.as_they_are,
+        }
+    }
+
+    /// The same, in their own types. The rules of this crate's ops are else given halves in float32,
+    /// and the result of an op on halves as it was before it was rounded. For a rule that rounds
+    /// once as it is, and for all of users'.
+    pub(crate) const fn as_they_are(self) -> Needs {
+        Needs { as_they_are: true, ..self }
+    }
+
+    /// All operands in place of the result, if that is among them: it is computed again of these.
+    pub(crate) const fn with_output_again(self) -> Needs {
+        match self.output {
+            true => Needs { inputs: u64::MAX, output: false, output_again: true, ..self },
+            false => self,
+        }
     }
 
     pub(crate) const fn has_input(&self, i: usize) -> bool {
@@ -134,6 +157,14 @@ impl Needs {
 
     pub(crate) const fn has_output(&self) -> bool {
         self.output
+    }
+
+    pub(crate) const fn has_output_again(&self) -> bool {
+        self.output_again
+    }
+
+    pub(crate) const fn are_as_they_are(&self) -> bool {
+        self.as_they_are
     }
 }
 

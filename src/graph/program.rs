@@ -50,11 +50,24 @@ pub(crate) enum Code {
 }
 
 /// One instruction: operands of type `on` (a `Where`'s condition apart), a result of type `dtype`.
+/// Of halves and a number arithmetic is on float32, which a register of halves is held as, and gives halves.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Instr {
     pub code: Code,
     pub on: DType,
     pub dtype: DType,
+}
+
+/// The type in which a number, or a 0-d value, beside halves is taken. Arithmetic takes it in
+/// float32: `1000 / 1e5` is 0.01. What compares, limits or divides with a remainder rounds it to the
+/// type first, as PyTorch does, so that `x == 0.1` is true of a `0.1` of that type.
+pub(crate) fn number_beside(op: BinaryOp, on: DType) -> DType {
+    use BinaryOp::*;
+    match op {
+        Add | Sub | Mul | Div | Pow | FloorDivide | TruncDivide => on.wide(),
+        Maximum | Minimum | Atan2 | Fmod | Remainder | Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr
+        | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor => on,
+    }
 }
 
 /// A straight-line program; outputs name the registers that are written out.

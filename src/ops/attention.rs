@@ -66,7 +66,7 @@ impl Operation for Attention {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[0, 1, 2, 3, 4])
+        Needs::inputs(&[0, 1, 2, 3, 4]).as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
@@ -83,10 +83,11 @@ impl Operation for Attention {
         if !(added && call.wants(3)) && self.flows_back(call, [&q, &k, &v], mask.as_ref()) {
             return Ok(());
         }
-        let weights = weights(&q, &k, mask.as_ref(), self.scale, self.causal);
+        let (q, k, v, up) = (q.wide(), k.wide(), v.wide(), call.upstream().wide());
+        let weights = weights(&q, &k, mask.map(|mask| mask.wide()).as_ref(), self.scale, self.causal);
         let from = weights.clone();
-        call.give(2, |call| from.transpose(-2, -1).matmul(call.upstream()));
-        let of_weights = call.upstream().matmul(v.transpose(-2, -1));
+        call.give(2, |_| from.transpose(-2, -1).matmul(&up));
+        let of_weights = up.matmul(v.transpose(-2, -1));
         let mean = (&weights * &of_weights).sum_keepdim(-1);
         let of_scores = weights * (of_weights - mean);
         call.give(0, |_| of_scores.matmul(&k) * self.scale);

@@ -46,7 +46,7 @@ impl Operation for Cat {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::NOTHING
+        Needs::NOTHING.as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -188,7 +188,7 @@ impl Operation for Conv {
     /// Each factor's gradient is made of the other.
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let of = |i: usize, other: usize| if wanted[i] { Needs::inputs(&[other]) } else { Needs::NOTHING };
-        of(0, 1).and(of(1, 0))
+        of(0, 1).and(of(1, 0)).as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -32,7 +32,7 @@ impl Operation for CumSum {
         running_ns(output)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::NOTHING
+        Needs::NOTHING.as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| call.upstream().flip(self.dim).cumsum(self.dim).flip(self.dim));

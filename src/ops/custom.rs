@@ -170,10 +170,11 @@ impl<O: Operation> Operation for Foreign<O> {
     }
 
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
-        caught(|| self.op().gradient_needs(wanted)).unwrap_or_else(|words| {
+        let needs = caught(|| self.op().gradient_needs(wanted)).unwrap_or_else(|words| {
             let _ = self.no_gradient.set(Refusal::kernel(format!("gradient_needs panicked: {words}")));
             Needs::NOTHING
-        })
+        });
+        needs.as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

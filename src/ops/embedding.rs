@@ -23,7 +23,7 @@ impl Operation for Embedding {
         200u64.saturating_add(output.shape.numel() as u64)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[1])
+        Needs::inputs(&[1]).as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| {

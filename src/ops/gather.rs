@@ -32,7 +32,7 @@ impl Operation for Gather {
         200u64.saturating_add(output.shape.numel() as u64)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[1])
+        Needs::inputs(&[1]).as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         // What was read from a place is added to the place's gradient.

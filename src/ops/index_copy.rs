@@ -42,7 +42,7 @@ impl Operation for IndexCopy {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[1])
+        Needs::inputs(&[1]).as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -16,7 +16,11 @@ use crate::view::{View, ViewMut};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-pub(crate) struct MatMul;
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct MatMul {
+    /// Of halves the result stays in float32: whoever asks rounds it, with what it does to it.
+    pub wide: bool,
+}
 
 /// Sizes and batch of a product: `[batch..., m, k] x [batch..., k, n]`.
 pub(crate) fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
@@ -105,7 +109,7 @@ impl Operation for MatMul {
             return Err(Refusal::dtype("not defined on bool"));
         }
         match product(&a.shape, &b.shape) {
-            Some((shape, _)) => Ok(Meta { shape, dtype: a.dtype }),
+            Some((shape, _)) => Ok(Meta { shape, dtype: if self.wide { a.dtype.wide() } else { a.dtype } }),
             None => Err(Refusal::shape(format!("cannot multiply {} with {}", a.shape, b.shape))),
         }
     }
@@ -124,22 +128,24 @@ impl Operation for MatMul {
 
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let one = |i: usize| if wanted[1 - i] { Needs::inputs(&[i]) } else { Needs::NOTHING };
-        one(0).and(one(1))
+        one(0).and(one(1)).as_they_are()
     }
 
     /// `g b^T` and `a^T g`. Rows of all batches against one matrix are one product, not a product a
-    /// batch to be summed up.
+    /// batch to be summed up. Where there is such a sum, its terms are not rounded to halves.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
+        // What comes for a result in float32 comes from one that was rounded.
+        let up = call.upstream().to_dtype(call.meta(0).dtype);
         let rank = |i: usize| call.meta(i).shape.rank();
         let (a_rank, b_rank) = (rank(0), rank(1));
         if b_rank == 1 {
             // [..., m, k] x [k]: the upstream gradient is [..., m].
-            call.give(0, |call| call.upstream().unsqueeze(-1).mul(call.input(1)));
+            call.give(0, |call| up.unsqueeze(-1).mul(call.input(1)));
             call.give(1, |call| match a_rank {
-                1 => call.upstream().mul(call.input(0)),
+                1 => up.mul(call.input(0)),
                 _ => {
                     let k = call.meta(0).shape[a_rank - 1] as isize;
-                    let rows = call.upstream().reshape([-1]);
+                    let rows = up.reshape([-1]);
                     if call.meta(0).shape.numel() == 0 {
                         return call.zeros(1);
                     }
@@ -150,8 +156,12 @@ impl Operation for MatMul {
         }
         if a_rank == 1 {
             // [k] x [..., k, n]: the upstream gradient is [..., n].
-            call.give(0, |call| call.input(1).matmul(call.upstream().unsqueeze(-1)).squeeze(-1));
-            call.give(1, |call| call.input(0).unsqueeze(-1).mul(call.upstream().unsqueeze(-2)));
+            call.give(0, |call| {
+                let (b, g) = (call.input(1), &up);
+                let (b, g) = if b_rank > 2 { (b.wide(), g.wide()) } else { (b.clone(), g.clone()) };
+                b.matmul(g.unsqueeze(-1)).squeeze(-1)
+            });
+            call.give(1, |call| call.input(0).unsqueeze(-1).mul(up.unsqueeze(-2)));
             return Ok(());
         }
         // The gradient of a view `w^T` is made as that of `w`, so that the update of `w` runs row
@@ -161,15 +171,27 @@ impl Operation for MatMul {
             true => b.0.matmul_turned(!b.1, a.0, !a.1).transpose(-1, -2),
             false => a.0.matmul_turned(a.1, b.0, b.1),
         };
-        call.give(0, |call| product(call.is_turned(0), (call.upstream(), false), (call.input(1), true)));
+        let batch = |meta: &Meta| Shape::from(&meta.shape[..meta.shape.rank() - 2]);
+        // In what type the products for an operand are made.
+        let seen = |call: &Backward<'_>, i: usize, x: &crate::TensorFuture| match batch(call.meta(i))
+            == batch(call.output_meta())
+        {
+            true => x.clone(),
+            false => x.wide(),
+        };
+        call.give(0, |call| {
+            let [g, b] = [&up, call.input(1)].map(|x| seen(call, 0, x));
+            product(call.is_turned(0), (&g, false), (&b, true))
+        });
         call.give(1, |call| {
-            let (a, g) = (call.input(0), call.upstream());
+            let (a, g) = (call.input(0), &up);
             if b_rank == 2 && a_rank > 2 && call.meta(0).shape.numel() > 0 && g.numel() > 0 {
                 let (k, n) = (call.meta(1).shape[0] as isize, call.meta(1).shape[1] as isize);
                 let (a, g) = (a.reshape([-1, k]), g.reshape([-1, n]));
                 return product(call.is_turned(1), (&a, true), (&g, false));
             }
-            product(call.is_turned(1), (a, true), (g, false))
+            let [a, g] = [a, g].map(|x| seen(call, 1, x));
+            product(call.is_turned(1), (&a, true), (&g, false))
         });
         Ok(())
     }

@@ -85,7 +85,8 @@ impl Operation for Pool {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        if self.what == Pooled::Max { Needs::inputs(&[0]) } else { Needs::NOTHING }
+        let needs = if self.what == Pooled::Max { Needs::inputs(&[0]) } else { Needs::NOTHING };
+        needs.as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -1,7 +1,6 @@
 //! `rope`: pairs of numbers turned by angles, as rotary positions do.
 
 use super::check::float;
-use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::rope::rope;
 use crate::{Backward, TensorFuture};
@@ -27,11 +26,6 @@ impl Rope {
     }
 }
 
-/// The type that a float is computed in.
-pub(crate) fn computed(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
-}
-
 impl Operation for Rope {
     fn name(&self) -> &str {
         "rope"
@@ -55,7 +49,7 @@ impl Operation for Rope {
     }
 
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
-        let back = Needs::inputs(&[1, 2]);
+        let back = Needs::inputs(&[1, 2]).as_they_are();
         if wanted[1] || wanted[2] { back.and(Needs::inputs(&[0])) } else { back }
     }
 

@@ -43,9 +43,9 @@ impl Operation for Scatter {
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         match self.mode {
-            ScatterMode::Assign | ScatterMode::Sum => Needs::inputs(&[1]),
+            ScatterMode::Assign | ScatterMode::Sum => Needs::inputs(&[1]).as_they_are(),
             ScatterMode::Prod => Needs::inputs(&[0, 1, 2]),
-            ScatterMode::Max | ScatterMode::Min => Needs::inputs(&[0, 1, 2]).and_output(),
+            ScatterMode::Max | ScatterMode::Min => Needs::inputs(&[0, 1, 2]).and_output().as_they_are(),
         }
     }
 
@@ -87,6 +87,7 @@ impl Scatter {
             ScatterMode::Max | ScatterMode::Min => {
                 let y = call.output();
                 let (there, came) = (call.input(0).eq(y), read().eq(picked(y)));
+                let g = g.wide();
                 let count = |chosen: &TensorFuture| chosen.to_dtype(g.dtype());
                 let share = g.div(count(&there).scatter_add(dim, index, count(&came)));
                 // What became NaN is no reason for a gradient of zero.

@@ -32,7 +32,7 @@ impl Operation for ScatterAdd {
         Some(0)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[1])
+        Needs::inputs(&[1]).as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| call.upstream().clone());

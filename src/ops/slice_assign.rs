@@ -75,7 +75,7 @@ impl Operation for SliceAssign {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::NOTHING
+        Needs::NOTHING.as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -29,7 +29,7 @@ impl Operation for Sort {
         n.saturating_mul(4 * (1 + n.max(1).ilog2() as u64)).saturating_add(200)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[0])
+        Needs::inputs(&[0]).as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         // Back to where each came from.

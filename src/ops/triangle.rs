@@ -24,7 +24,7 @@ impl Operation for Triangle {
         200u64.saturating_add(output.shape.numel() as u64)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::NOTHING
+        Needs::NOTHING.as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| match self.upper {

@@ -17,6 +17,7 @@ use crate::view::View;
 pub(crate) struct Turned {
     pub a: bool,
     pub b: bool,
+    pub of: MatMul,
 }
 
 fn turned(meta: &Meta, turn: bool) -> Meta {
@@ -36,11 +37,11 @@ impl Operation for Turned {
         if inputs.iter().any(|meta| meta.shape.rank() != 2) {
             return Err(Refusal::shape("two matrices are needed"));
         }
-        MatMul.infer(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)])
+        self.of.infer(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)])
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        MatMul.estimate_ns(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)], output)
+        self.of.estimate_ns(&[&turned(inputs[0], self.a), &turned(inputs[1], self.b)], output)
     }
 
     fn takes_epilogue(&self) -> bool {
@@ -48,20 +49,23 @@ impl Operation for Turned {
     }
 
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
-        MatMul.gradient_needs(wanted)
+        self.of.gradient_needs(wanted)
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        let Turned { a: ta, b: tb } = *self;
-        let product =
-            |turn: Turned, a: &crate::TensorFuture, b: &crate::TensorFuture| crate::own(turn, &[a, b]);
+        let Turned { a: ta, b: tb, .. } = *self;
+        // As in `matmul`'s rule.
+        let up = call.upstream().to_dtype(call.meta(0).dtype);
+        let product = |a: bool, b: bool, of: [&crate::TensorFuture; 2]| {
+            crate::own(Turned { a, b, of: MatMul::default() }, &of)
+        };
         call.give(0, |call| match ta {
-            false => product(Turned { a: false, b: !tb }, call.upstream(), call.input(1)),
-            true => product(Turned { a: tb, b: true }, call.input(1), call.upstream()),
+            false => product(false, !tb, [&up, call.input(1)]),
+            true => product(tb, true, [call.input(1), &up]),
         });
         call.give(1, |call| match tb {
-            false => product(Turned { a: !ta, b: false }, call.input(0), call.upstream()),
-            true => product(Turned { a: true, b: ta }, call.upstream(), call.input(0)),
+            false => product(!ta, false, [call.input(0), &up]),
+            true => product(true, ta, [&up, call.input(0)]),
         });
         Ok(())
     }
@@ -77,7 +81,7 @@ impl Operation for Turned {
             View { shape: &a_lies.0, strides: &a_lies.1, ..a },
             View { shape: &b_lies.0, strides: &b_lies.1, ..b },
         ];
-        MatMul.run_cpu(&mut CpuRun {
+        self.of.run_cpu(&mut CpuRun {
             inputs: &inputs,
             output: run.output_again(),
             parallel: run.parallel,

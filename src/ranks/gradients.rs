@@ -40,7 +40,7 @@ impl Operation for OfCollective {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::NOTHING
+        Needs::NOTHING.as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -4,6 +4,7 @@
 mod differences;
 mod edges;
 mod errors;
+mod halves;
 mod memory;
 mod products;
 mod tape;

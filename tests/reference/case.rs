@@ -45,6 +45,8 @@ pub struct Case {
     /// `None`: the call is an error.
     pub out: Option<Vec<Arc<Host>>>,
     pub tolerance: String,
+    /// What PyTorch itself has in halves, for results or gradients that are `"own"` to it.
+    pub own: Vec<Option<Arc<Host>>>,
     pub gradient: Option<Gradient>,
     /// File and line, to find it again.
     pub place: String,
@@ -168,6 +170,9 @@ pub fn read(name: &str) -> Vec<Case> {
                 ins: list(&case["in"]).iter().map(operand).collect(),
                 out: (case["out"] != "error").then(|| list(&case["out"]).iter().map(tensor).collect()),
                 tolerance: text(&case["tol"]),
+                own: case.get("own").map_or(Vec::new(), |own| {
+                    list(own).iter().map(|x| (!x.is_null()).then(|| tensor(x))).collect()
+                }),
                 gradient: case.get("up").map(|up| Gradient {
                     upstream: tensor(up),
                     wanted: some(&case["grad"]),

@@ -2,11 +2,13 @@
 //! the harnesses. `store.py`'s `agrees` is the same rule on the other side.
 //!
 //! Tolerances (for floats; all else must be equal): `bits` the same value with the same sign of
-//! zero; `value` the same value; `ulp:N` at most `N` floats apart; `near:N:A` that, or at most `A`
+//! zero; `own` no rougher than PyTorch's own halves ([`rougher`]); `value` the same value; `ulp:N` at most `N` floats apart; `near:N:A` that, or at most `A`
 //! apart; `input:N:R` that, or at most `R` times the first input (64 at most) apart. NaN agrees
 //! with any NaN.
 
 use super::case::{Host, Item};
+use futensor::DType;
+use half::{bf16, f16};
 
 enum Tolerance {
     Bits,
@@ -89,6 +91,64 @@ pub fn difference(got: &Host, want: &Host, tolerance: &str, first: Option<&Host>
         position(i, &want.shape),
         got.item(i),
         want.item(i),
+    ))
+}
+
+/// A number rounded to a type of halves, and the distance to the next one above it.
+fn rounded(x: f64, dtype: DType) -> (f64, f64) {
+    macro_rules! of {
+        ($T:ident) => {{
+            let near = $T::from_f64(x);
+            let (low, high) =
+                ($T::from_bits(near.to_bits() & 0x7fff), $T::from_bits((near.to_bits() & 0x7fff) + 1));
+            (near.to_f64(), high.to_f64() - low.to_f64())
+        }};
+    }
+    match dtype {
+        DType::F16 => of!(f16),
+        DType::BF16 => of!(bf16),
+        other => panic!("{other} is none of the halves"),
+    }
+}
+
+/// Says where `got`, in halves, is further from the `truth`, in float32, than a unit in the last
+/// place and 1.2 times what PyTorch's own answer is; and where it is 0, infinite or NaN although the
+/// truth, rounded, is not.
+pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>) -> Option<String> {
+    if got.shape != truth.shape {
+        return Some(format!("shape {:?}, expected {:?}", got.shape, truth.shape));
+    }
+    let float = |x: &Host, i: usize| match x.item(i) {
+        Item::Float(x) => x,
+        other => panic!("{other} is no float"),
+    };
+    let is_off = |&i: &usize| {
+        let (g, t) = (float(got, i), float(truth, i));
+        let (near, unit) = rounded(t, got.dtype);
+        if !near.is_finite() {
+            // The largest number stands beside infinity.
+            return !(g == near
+                || near.is_nan() && g.is_nan()
+                || near.is_infinite()
+                    && g.is_finite()
+                    && rounded(g, got.dtype).1.is_infinite()
+                    && (g > 0.0) == (near > 0.0));
+        }
+        let off = own.map_or(0.0, |own| (float(own, i) - t).abs());
+        // Beside 1, float64 is no truth beyond this.
+        let most = unit.max(1e-15).max(if off.is_finite() { 1.2 * off } else { 0.0 });
+        !g.is_finite() || g == 0.0 && near != 0.0 || (g - t).abs() > most
+    };
+    let bad: Vec<usize> = (0..truth.numel()).filter(is_off).collect();
+    let &i = bad.first()?;
+    let beside = own.map_or(String::new(), |own| format!(", PyTorch {}", own.item(i)));
+    Some(format!(
+        "{} of {} elements; at {:?} got {}, expected {}{beside}",
+        bad.len(),
+        truth.numel(),
+        position(i, &truth.shape),
+        got.item(i),
+        truth.item(i),
     ))
 }
 

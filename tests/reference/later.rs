@@ -58,6 +58,7 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         }
         ("split", [Arg::Tensor(x)]) => several(x.split(size("size")?, int("dim")?)),
         ("chunk", [Arg::Tensor(x)]) => several(x.chunk(size("chunks")?, int("dim")?)),
+        ("linear", [Arg::Tensor(x), Arg::Tensor(w), Arg::Tensor(b)]) => futures(x.linear(w, Some(b))),
         ("bmm", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.bmm(b)),
         ("t", [Arg::Tensor(x)]) => futures(x.t()),
         ("argsort", [Arg::Tensor(x)]) => futures(x.argsort(int("dim")?, attrs["descending"] == true)),
@@ -67,7 +68,6 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         ("max_with_positions", [Arg::Tensor(x)]) => both(x.max_with_positions(int("dim")?)),
         ("min_with_positions", [Arg::Tensor(x)]) => both(x.min_with_positions(int("dim")?)),
         ("mm", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.mm(b)),
-        ("linear", [Arg::Tensor(x), Arg::Tensor(w), Arg::Tensor(b)]) => futures(x.linear(w, Some(b))),
         ("addmm", [Arg::Tensor(x), Arg::Tensor(a), Arg::Tensor(b)]) => {
             let factor = |name: &str| attrs[name].as_f64().unwrap_or(1.0);
             futures(x.addmm(a, b, factor("beta"), factor("alpha")))

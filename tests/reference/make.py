@@ -1,7 +1,7 @@
 """Writes the reference values next to itself: `python make.py`, with NumPy and CPU PyTorch.
 
 Run by hand when a case is added; the files are committed. Running again gives the same bytes on
-the same PyTorch.
+the same PyTorch. `python make.py halves grad_halves` writes these two alone.
 """
 
 import sys
@@ -16,6 +16,7 @@ import display  # noqa: E402
 import edges  # noqa: E402
 import elementwise  # noqa: E402
 import gradients  # noqa: E402
+import halves  # noqa: E402
 import kinds  # noqa: E402
 import later  # noqa: E402
 import matmul  # noqa: E402
@@ -32,10 +33,12 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for part in (
-        elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows, training, steps, attention, display,
-        edges, kinds,
-    ):  # fmt: skip
+    store.ONLY += sys.argv[1:]
+    store.ALSO.append(halves.take)
+    parts = [elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows]
+    # The last ones write what they make by themselves.
+    others = [] if store.ONLY else [training, steps, attention, display, edges, kinds]
+    for part in [*parts, halves, *others]:
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

@@ -152,7 +152,7 @@ fn products_agree_however_their_operands_lie() {
             _ => 1e-5,
         };
         let mut check = |what: &str, a: &Value, b: &Value| {
-            near(what, both(&rig, &mut *launcher, MatMul, &[a, b]).unwrap(), tolerance);
+            near(what, both(&rig, &mut *launcher, MatMul::default(), &[a, b]).unwrap(), tolerance);
         };
         let mut v = |shape: &[usize]| Value::drawn(r, dtype, shape);
         check("plain", &v(&[5, 7]), &v(&[7, 4]));
@@ -171,9 +171,9 @@ fn products_agree_however_their_operands_lie() {
         if dtype == F32 {
             // Large enough to be copied for the library.
             let copied = [&v(&[1, 128]).repeated(0, 128), &v(&[128, 128]).flipped(0)];
-            near("copied", both(&rig, launcher, MatMul, &copied).unwrap(), 1e-3);
+            near("copied", both(&rig, launcher, MatMul::default(), &copied).unwrap(), 1e-3);
             let many = [&v(&[70, 1, 16, 16]), &v(&[1, 60, 16, 16])];
-            near("many batches", both(&rig, launcher, MatMul, &many).unwrap(), 1e-3);
+            near("many batches", both(&rig, launcher, MatMul::default(), &many).unwrap(), 1e-3);
         }
     }
     launcher.clear(&rig.idle());

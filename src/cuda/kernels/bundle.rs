@@ -13,7 +13,7 @@ use super::quantized::Key;
 use super::softmax::RowOp;
 use super::{Kernel, attention, copy, index, paged, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
-use crate::graph::program::{Code, Instr, Program};
+use crate::graph::program::{Code, Instr, Program, number_beside};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
 
 /// The kernels that are compiled with this one, itself among them.
@@ -151,11 +151,14 @@ fn forms(form: &Form) -> Vec<Form> {
         Some(at) if !more => {
             let Instr { code, on, dtype } = instrs[at];
             let fits = |class: Class| takes(class, on) && result(class, on) == dtype;
+            // Of halves and a number.
+            let is_beside = dtype.is_half() && on == dtype.wide();
+            let goes = |op: BinaryOp| if is_beside { number_beside(op, dtype) == on } else { fits(op.class()) };
             match code {
                 Code::Unary(_, a) => (UnaryOp::ALL.iter().filter(|op| fits(op.class())))
                     .map(|&op| with(at, Instr { code: Code::Unary(op, a), on, dtype }))
                     .collect(),
-                Code::Binary(_, a, b) => (BinaryOp::ALL.iter().filter(|op| fits(op.class())))
+                Code::Binary(_, a, b) => (BinaryOp::ALL.iter().filter(|op| goes(**op)))
                     .map(|&op| with(at, Instr { code: Code::Binary(op, a, b), on, dtype }))
                     .collect(),
                 _ => Vec::new(),
@@ -216,13 +219,23 @@ mod tests {
             wide: false,
         });
         let gather = Kernel::Index(index::Key::Gather { size: 4, index: DType::I64, wide: false });
-        for kernel in [add(DType::F32), add(DType::Bool), add(DType::I64), min, gather] {
+        for kernel in [add(DType::F32), add(DType::Bool), add(DType::I64), twice(DType::F16), min, gather] {
             let all = bundle(&kernel);
             assert!(all.len() > 4, "{kernel:?} is nearly alone");
             for other in &all {
                 assert_eq!(bundle(other), all, "{other:?} beside {kernel:?}");
             }
         }
+    }
+
+    /// Halves and a number: what is computed in float32, and rounded.
+    fn twice(dtype: DType) -> Kernel {
+        let mut p = Program::default();
+        let x = p.push(Code::Input(0), dtype, dtype);
+        let two = Arg::Scalar(crate::dtype::Scalar::Int(2));
+        let y = p.push(Code::Binary(BinaryOp::Mul, Arg::Reg(x), two), dtype.wide(), dtype);
+        p.outputs.push(y);
+        elementwise::plan(&p, &[64], &[Operand { strides: &[1], align: 16 }], 16).launches[0].kernel.clone()
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn matmul(cuda: &mut CudaRun<'_>, full: &Shape) -> Result<(), Refusal> {
     };
     let product = Product {
         dtype: a.dtype,
-        to: a.dtype,
+        to: out.dtype,
         m: full[rank - 2],
         k: a.shape[a.shape.len() - 1],
         n: full[rank - 1],

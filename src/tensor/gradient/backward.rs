@@ -49,7 +49,9 @@ pub struct Backward<'a> {
     pub(super) turned: SmallVec<[bool; 2]>,
     pub(super) output: Option<TensorFuture>,
     pub(super) output_meta: &'a Meta,
+    /// As the rule is to see it, which may be in a wider type than it came in.
     pub(super) upstream: TensorFuture,
+    pub(super) passed: TensorFuture,
     pub(super) graph: bool,
     pub(super) given: SmallVec<[(usize, TensorFuture); 2]>,
 }
@@ -107,7 +109,11 @@ impl Backward<'_> {
     /// none has gradient zero; what is given twice is added.
     pub fn give(&mut self, i: usize, gradient: impl FnOnce(&Self) -> TensorFuture) {
         if self.wanted[i] {
-            let gradient = gradient(self);
+            let mut gradient = gradient(self);
+            if gradient.node.address() == self.upstream.node.address() {
+                // It only passes through: as it came.
+                gradient = self.passed.clone();
+            }
             let gradient = fitted(gradient, self.metas[i]);
             self.given.push((i, gradient));
         }
@@ -135,9 +141,11 @@ impl Backward<'_> {
     }
 }
 
-/// A gradient in the shape and type of what it belongs to, where it fits; the walk looks.
+/// A gradient in the shape and type of what it belongs to, where it fits; the walk looks. One of halves
+/// that is in float32 stays so: the walk rounds the sum of all.
 fn fitted(gradient: TensorFuture, to: &Meta) -> TensorFuture {
-    sum_to(gradient, &to.shape).to_dtype(to.dtype)
+    let sum = sum_to(gradient, &to.shape);
+    if sum.dtype() == to.dtype.wide() { sum } else { sum.to_dtype(to.dtype) }
 }
 
 /// Sums up what broadcasting has repeated; a gradient that is itself smaller is repeated first. One

@@ -112,6 +112,11 @@ impl<T: AsRef<TensorFuture>> Leaf for T {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
+/// Halves: one op, one method, one gradient rule, one optimizer step computes in float32 between its
+/// inputs and its result where they are halves, and rounds once; sums into one place and statistics
+/// too. So what flows to a value that is used often is added up in float32. A chain of your ops rounds
+/// at each of them.
+///
 /// # Errors
 /// They stay with the gradients, which are failed values: where `loss` has failed, is not of one element or not
 /// floating point; where it does not depend on that value (where it does, through an op whose gradient is

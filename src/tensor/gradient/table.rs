@@ -6,16 +6,28 @@
 //! Where a slope is infinite and what flows is nothing, their product is NaN, which no mask
 //! behind it takes away from the second gradient. So a rule masks what it reads: the slope is that
 //! of another place, where it is finite.
+//!
+//! # Halves
+//!
+//! One op, one method, one gradient rule, one optimizer step computes in float32 between its inputs
+//! and its result where they are halves, and rounds once; sums into one place and statistics too.
+//! So a rule is given halves in float32, what it gives is summed up and then rounded
+//! ([`Backward::give`]), and several gradients of one value are added in float32. The result of an
+//! op on halves may have lost what the rule is about (of `sigmoid(12)` in float16, 1, the slope is
+//! 0): it is made again, of the operands. A rule that rounds once by itself (it moves elements, or
+//! is one product) says so by [`Needs::as_they_are`]; the casts would only cost it memory. Chains of
+//! a user's ops round at each op, and the rules of his ops see values in their own types.
 
 // A new row has no gradient that nobody thought of.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use super::backward::Backward;
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::graph::node::{Op, Reduction, ViewOp};
 use crate::graph::operation::{Needs, Refusal};
+use crate::graph::program::number_beside;
 use crate::graph::tape::Made;
-use crate::op::{BinaryOp, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
+use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
 use crate::ops::others::others;
 use crate::shape::Shape;
 use crate::tensor::device::Device;
@@ -50,6 +62,12 @@ macro_rules! give {
 macro_rules! rule {
     ($call:ident, []) => {{}};
     ($call:ident, [($($name:ident)*) $e:expr]) => { give!($call, 0, ($($name)*), $e) };
+    ($call:ident, [($($name:ident)*) $e:expr; halves ($($other:ident)*) $half:expr]) => {
+        match $call.output_meta.dtype.is_half() {
+            true => give!($call, 0, ($($other)*), $half),
+            false => give!($call, 0, ($($name)*), $e),
+        }
+    };
     ($call:ident, [($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {{
         give!($call, 0, ($($a)*), $da);
         give!($call, 1, ($($b)*), $db);
@@ -57,9 +75,14 @@ macro_rules! rule {
 }
 
 macro_rules! needs {
-    ([]) => { [Needs::NOTHING; 2] };
-    ([($($name:ident)*) $e:expr]) => { [const { needs_of(&[$(stringify!($name)),*]) }, Needs::NOTHING] };
-    ([($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {
+    ($half:ident, []) => { [Needs::NOTHING; 2] };
+    ($half:ident, [($($name:ident)*) $e:expr]) => {
+        [const { needs_of(&[$(stringify!($name)),*]) }, Needs::NOTHING]
+    };
+    ($half:ident, [($($name:ident)*) $e:expr; halves $names:tt $other:expr]) => {
+        if $half { needs!($half, [$names $other]) } else { needs!($half, [($($name)*) $e]) }
+    };
+    ($half:ident, [($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {
         [const { needs_of(&[$(stringify!($a)),*]) }, const { needs_of(&[$(stringify!($b)),*]) }]
     };
 }
@@ -70,8 +93,9 @@ macro_rules! rules {
         fn $rule(op: $Enum, call: &mut Backward<'_>) {
             match op { $($Enum::$V => rule!(call, $grad),)* }
         }
-        fn $needs(op: $Enum) -> [Needs; 2] {
-            match op { $($Enum::$V => needs!($grad),)* }
+        fn $needs(op: $Enum, half: bool) -> [Needs; 2] {
+            let _ = half;
+            match op { $($Enum::$V => needs!(half, $grad),)* }
         }
     };
 }
@@ -96,6 +120,21 @@ fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
     let inner = square.mul(3.0 * C).add(1).mul(K);
     let slope = (1.0 - t.square()).mul(inner).mul(x);
     t.add(1).add(slope).mul(0.5)
+}
+
+/// The same by `(1 + tanh u) / 2 = sigmoid(2 u)`, which keeps its digits where that is near 0.
+fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
+    const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+    const C: f64 = 0.044715;
+    let square = x.square();
+    let u = x.mul(square.mul(C).add(1)).mul(2.0 * K);
+    let inner = square.mul(3.0 * C).add(1).mul(2.0 * K);
+    u.sigmoid().add(sigmoid_slope(&u).mul(inner).mul(x))
+}
+
+/// Of `1 / (1 + e^-x)`, with all its digits where it is small.
+fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
+    x.sigmoid().mul(x.neg().sigmoid())
 }
 
 /// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at 1
@@ -177,7 +216,9 @@ fn scalar_needs(op: BinaryOp, s: Scalar, left: bool) -> Needs {
         (Div | Fmod, true) => Needs::inputs(&[0]).and_output(),
         (Pow, true) if s.as_f64() == 0.0 => Needs::inputs(&[0]).and_output(),
         (Pow, true) => Needs::OUTPUT,
-        (Pow, false) | (Remainder, true) | (Maximum | Minimum | Atan2, _) => Needs::inputs(&[0]),
+        (Pow, false) | (Remainder, true) | (Atan2, _) => Needs::inputs(&[0]),
+        // As the limit was seen.
+        (Maximum | Minimum, _) => Needs::inputs(&[0]).as_they_are(),
         (Eq | Ne | Lt | Le | Gt | Ge, _) => Needs::NOTHING,
         (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => Needs::NOTHING,
     }
@@ -204,18 +245,19 @@ macro_rules! without_rule {
     };
 }
 
-/// Which values the rule of an op reads.
-pub(super) fn needs(made: &Made, wanted: &[bool]) -> Needs {
+/// Which values the rule of an op with a result of this type reads.
+pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
     let both = |[a, b]: [Needs; 2]| {
         let used = |i: usize, needs| if wanted.get(i) == Some(&true) { needs } else { Needs::NOTHING };
         used(0, a).and(used(1, b))
     };
-    let Made::Op(op) = made else { return Needs::NOTHING };
-    match op {
-        Op::Unary(op) => both(unary_needs(*op)),
-        Op::Binary(op) => both(binary_needs(*op)),
+    let Made::Op(op) = made else { return Needs::NOTHING.as_they_are() };
+    let needs = match op {
+        Op::Unary(op) => both(unary_needs(*op, dtype.is_half())),
+        Op::Binary(op) => both(binary_needs(*op, dtype.is_half())),
         Op::WithScalar { op, scalar, left } => scalar_needs(*op, *scalar, *left),
-        Op::Where => Needs::inputs(&[0]),
+        Op::Where => Needs::inputs(&[0]).as_they_are(),
+        Op::Cast | Op::View(_) => Needs::NOTHING.as_they_are(),
         Op::Reduce(r) => match r.op {
             ReduceOp::Prod => Needs::inputs(&[0]),
             ReduceOp::Max | ReduceOp::Min => Needs::inputs(&[0]).and_output(),
@@ -223,9 +265,28 @@ pub(super) fn needs(made: &Made, wanted: &[bool]) -> Needs {
             ReduceOp::Any | ReduceOp::All | ReduceOp::ArgMax | ReduceOp::ArgMin => Needs::NOTHING,
         },
         Op::Custom(op) => op.gradient_needs(wanted),
-        Op::Cast | Op::View(_) => Needs::NOTHING,
         without_rule!() => Needs::NOTHING,
-    }
+    };
+    let rounded = dtype.is_half() && !needs.are_as_they_are() && !is_exact(op);
+    if rounded { needs.with_output_again() } else { needs }
+}
+
+/// An op on halves as one on float32: what rounds its number to their type has that.
+pub(super) fn in_float32(op: &Op, dtype: DType) -> Op {
+    let &Op::WithScalar { op, scalar, left } = op else { return op.clone() };
+    Op::WithScalar { op, scalar: seen(op, scalar, dtype), left }
+}
+
+/// A number beside values of a type, as an op sees it.
+fn seen(op: BinaryOp, s: Scalar, dtype: DType) -> Scalar {
+    if number_beside(op, dtype) == dtype { s.rounded_to(dtype) } else { s }
+}
+
+/// True of an op whose result in halves is what it is in float32.
+fn is_exact(op: &Op) -> bool {
+    let is_unary = |op: &UnaryOp| op.class() == Class::number && *op != UnaryOp::Square;
+    matches!(op, Op::Unary(op) if is_unary(op))
+        || matches!(op, Op::Reduce(r) if matches!(r.op, ReduceOp::Max | ReduceOp::Min))
 }
 
 /// Applies the rule of an op.
@@ -245,7 +306,9 @@ pub(super) fn apply(made: &Made, call: &mut Backward<'_>, back: &Device) -> Resu
     match op {
         Op::Unary(op) => unary(*op, call),
         Op::Binary(op) => binary(*op, call),
-        Op::WithScalar { op, scalar, left } => with_scalar(*op, *scalar, *left, call),
+        Op::WithScalar { op, scalar, left } => {
+            with_scalar(*op, seen(*op, *scalar, call.meta(0).dtype), *left, call);
+        }
         Op::Where => {
             call.give(1, |call| call.input(0).where_cond(&call.upstream, 0.0));
             call.give(2, |call| call.input(0).where_cond(0.0, &call.upstream));

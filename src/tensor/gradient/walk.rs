@@ -7,8 +7,10 @@
 use super::backward::Backward;
 use super::table;
 use super::taped::with_taping;
+use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
+use crate::graph::node::Op;
 use crate::graph::operation::{Meta, Needs};
 use crate::graph::tape::{Constant, Entry, Given, Made, Operand, Origin, TapeLink};
 use crate::tensor::build;
@@ -44,6 +46,7 @@ struct Place {
     /// It leads to what is asked for.
     leads: bool,
     asked: bool,
+    /// What came so far. Of halves it may be in float32, until the walk comes here.
     gradient: Option<TensorFuture>,
 }
 
@@ -125,6 +128,10 @@ impl Walk {
     fn step(&mut self, k: usize) {
         let place = &mut self.places[k];
         let Some(entry) = place.entry.take() else { return };
+        place.gradient = place.gradient.take().map(|sum| match sum.dtype() == entry.meta.dtype {
+            true => sum,
+            false => build::called_from(entry.at, || sum.to_dtype(entry.meta.dtype)),
+        });
         let gradient = if place.asked { place.gradient.clone() } else { place.gradient.take() };
         let inputs = std::mem::take(&mut place.inputs);
         let wanted: SmallVec<[bool; 2]> =
@@ -162,7 +169,8 @@ impl Walk {
         let Some(place) = to.map(|i| &mut self.places[i]) else { return };
         place.gradient = Some(match place.gradient.take() {
             None => gradient,
-            Some(sum) => sum.add(&gradient),
+            Some(sum) if sum.dtype().wide() == sum.dtype() => sum.add(&gradient),
+            Some(sum) => sum.wide().add(&gradient),
         });
     }
 
@@ -175,11 +183,27 @@ impl Walk {
         upstream: TensorFuture,
     ) -> Result<SmallVec<[(usize, TensorFuture); 2]>, Error> {
         let needs = entry.needs();
+        // A rule computes in float32 between halves and halves: see the head of `table`.
+        let widens = !needs.are_as_they_are();
+        let seen = |x: TensorFuture| match widens && x.dtype().is_half() {
+            true => build::called_from(entry.at, || x.wide()),
+            false => x,
+        };
         let mut inputs: SmallVec<[Option<TensorFuture>; 2]> = SmallVec::new();
         for (i, operand) in operands.iter().enumerate() {
-            inputs.push(if needs.has_input(i) { Some(self.operand(entry, operand)?) } else { None });
+            inputs.push(match needs.has_input(i) {
+                true => Some(seen(self.operand(entry, operand)?)),
+                false => None,
+            });
         }
-        let output = if needs.has_output() { Some(self.value(entry)?) } else { None };
+        let output = match &entry.made {
+            _ if needs.has_output() => Some(seen(self.value(entry)?)),
+            Made::Op(op) if needs.has_output_again() => {
+                let operands: SmallVec<[&TensorFuture; 3]> = inputs.iter().flatten().collect();
+                Some(again(&table::in_float32(op, entry.meta.dtype), &operands, entry.meta.dtype.wide(), entry))
+            }
+            _ => None,
+        };
         let mut call = Backward {
             inputs,
             metas: operands.iter().map(|o| &o.meta).collect(),
@@ -187,7 +211,8 @@ impl Walk {
             turned: operands.iter().map(|o| o.entry.as_ref().is_some_and(|e| e.made.turns())).collect(),
             output,
             output_meta: &entry.meta,
-            upstream,
+            upstream: seen(upstream.clone()),
+            passed: upstream,
             graph: self.mode.graph,
             given: SmallVec::new(),
         };
@@ -251,7 +276,12 @@ impl Walk {
                             (None, None) => return Err(spent_error(&next)),
                         });
                     }
-                    with_taping(false, || again(&next, &values))
+                    with_taping(false, || match &next.made {
+                        Made::Op(op) => {
+                            again(op, &values.iter().collect::<SmallVec<[_; 3]>>(), next.meta.dtype, &next)
+                        }
+                        _ => values[0].clone(),
+                    })
                 }
             };
             self.values.insert(address, value);
@@ -261,15 +291,10 @@ impl Walk {
     }
 }
 
-/// An op once more, of the same operands.
-fn again(entry: &Entry, operands: &[TensorFuture]) -> TensorFuture {
-    match &entry.made {
-        Made::Op(op) => {
-            let refs: SmallVec<[&TensorFuture; 3]> = operands.iter().collect();
-            build::apply(op.clone(), &refs, || Ok(entry.meta.clone()), entry.at)
-        }
-        _ => operands[0].clone(),
-    }
+/// An op once more, of the same operands or of these in a wider type.
+fn again(op: &Op, operands: &[&TensorFuture], dtype: DType, entry: &Entry) -> TensorFuture {
+    let meta = Meta { shape: entry.meta.shape.clone(), dtype };
+    build::apply(op.clone(), operands, || Ok(meta), entry.at)
 }
 
 fn made_constant(constant: &Constant, meta: &Meta, of: &Entry) -> TensorFuture {

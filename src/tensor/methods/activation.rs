@@ -58,11 +58,13 @@ impl TensorFuture {
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> TensorFuture {
         let _within = build::within("elu", Location::caller());
-        let above = self.gt(0.0);
-        // Not of large numbers: the slope of an infinite power is none, even where it does not
-        // count.
-        let below = above.where_cond(0.0, self).expm1() * alpha;
-        above.where_cond(self, below)
+        self.rounded_once(|x| {
+            let above = x.gt(0.0);
+            // Not of large numbers: the slope of an infinite power is none, even where it does not
+            // count.
+            let below = above.where_cond(0.0, x).expm1() * alpha;
+            above.where_cond(x, below)
+        })
     }
 
     /// `e^x / sum e^x` along `dim`, computed with the largest element taken off.
@@ -134,8 +136,8 @@ impl TensorFuture {
         } else {
             let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
             let _within = build::within("dropout", Location::caller());
-            let keep = draw().ge(p).to_dtype(self.dtype());
-            return keep * scale * self;
+            let keep = draw().ge(p);
+            return self.rounded_once(|x| keep.to_dtype(x.dtype()) * scale * x);
         };
         build::refused("dropout", self, refusal, Location::caller())
     }

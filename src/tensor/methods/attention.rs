@@ -1,12 +1,12 @@
 //! Scaled dot-product attention.
 
-use super::stats::{float, wide};
+use super::stats::float;
 use crate::dtype::DType;
 use crate::graph::operation::{Refusal, number_of};
 use crate::ops::attention::{Attention, takes_mask, weights, within_lengths};
 use crate::ops::check::indices;
 use crate::ops::paged_attention::PagedAttention;
-use crate::ops::rope::{self, Rope};
+use crate::ops::rope::Rope;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, custom};
 use crate::tensor::future::TensorFuture;
@@ -281,8 +281,8 @@ impl TensorFuture {
         {
             return found;
         }
-        let (q, k, v) = (wide(self), wide(key), wide(value));
-        let mut mask = options.mask.as_ref().map(wide);
+        let (q, k, v) = (self.wide(), key.wide(), value.wide());
+        let mut mask = options.mask.as_ref().map(TensorFuture::wide);
         if let Some(found) = at_once(&q, &k, &v, mask.as_ref()) {
             return found;
         }
@@ -366,7 +366,7 @@ impl TensorFuture {
         if let Some(width) = shape.last_mut() {
             *width /= 2;
         }
-        let table = |of: &TensorFuture| of.to_dtype(rope::computed(self.dtype())).expand(&shape[..]);
+        let table = |of: &TensorFuture| of.to_dtype(self.dtype().wide()).expand(&shape[..]);
         let tables = [table(cosine.as_ref()), table(sine.as_ref())];
         custom(Arc::new(Rope { interleaved }), &[self, &tables[0], &tables[1]], at)
     }
@@ -413,7 +413,7 @@ impl TensorFuture {
             return build::refused("paged_attention", self, refusal, at);
         }
         let one = self.rank() == 3;
-        let q = if one { wide(self).unsqueeze(1) } else { wide(self) };
+        let q = if one { self.wide().unsqueeze(1) } else { self.wide() };
         let width = self.dims().last().copied().unwrap_or(1);
         let scale = options.scale.unwrap_or_else(|| scale_of(width));
         let op = PagedAttention { scale, causal: options.causal };

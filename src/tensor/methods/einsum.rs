@@ -47,7 +47,16 @@ pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFu
     match plan(equation, &operands) {
         Ok(plan) => {
             let _within = build::within("einsum", at);
-            plan.run(&operands).unwrap_or_else(|error| {
+            let dtype = operands[0].dtype();
+            let is_half = dtype.is_half() && operands.iter().all(|x| x.dtype() == dtype);
+            let found = match is_half && plan.rounds_between() {
+                true => {
+                    let wide: Vec<TensorFuture> = operands.iter().map(|x| x.wide()).collect();
+                    plan.run(&wide.iter().collect::<Vec<_>>()).map(|y| y.to_dtype(dtype))
+                }
+                false => plan.run(&operands),
+            };
+            found.unwrap_or_else(|error| {
                 let first = operands[0];
                 build::failed(first.port(), first.node.meta.clone(), error, at)
             })
@@ -232,6 +241,17 @@ fn size(sizes: &[(Label, usize)], label: Label) -> usize {
 }
 
 impl Plan {
+    /// Whether halves would be rounded before the last step: there are several products, or a sum
+    /// before the one.
+    fn rounds_between(&self) -> bool {
+        let is_alone = |i: usize, l: &Label| !self.output.contains(l) && !self.inputs[1 - i].contains(l);
+        match self.inputs.len() {
+            1 => false,
+            2 => (0..2).any(|i| self.inputs[i].iter().any(|l| is_alone(i, l))),
+            _ => true,
+        }
+    }
+
     #[track_caller]
     fn run(&self, operands: &[&TensorFuture]) -> Result<TensorFuture, Error> {
         let needed_after = |i: usize, l: Label| {

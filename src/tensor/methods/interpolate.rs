@@ -279,9 +279,8 @@ impl TensorFuture {
             Ok(axes) => axes,
             Err(refusal) => return build::refused("interpolate", self, refusal, Location::caller()),
         };
-        let half = matches!(self.dtype(), DType::F16 | DType::BF16);
         let smooth = matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
-        let mut x = if half && smooth { self.to_dtype(DType::F32) } else { self.clone() };
+        let mut x = if smooth { self.wide() } else { self.clone() };
         // What shrinks comes first and what grows last, so that there is little between.
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
@@ -292,6 +291,6 @@ impl TensorFuture {
                 x = axis.apply(&x, options.mode);
             }
         }
-        if x.dtype() == self.dtype() { x } else { x.to_dtype(self.dtype()) }
+        x.to_dtype(self.dtype())
     }
 }

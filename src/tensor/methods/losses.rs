@@ -1,6 +1,6 @@
 //! Losses, composed of ops that fuse. Halves are computed in float32 and rounded once.
 
-use super::stats::{float, wide};
+use super::stats::float;
 use crate::dtype::DType;
 use crate::graph::operation::{Refusal, number_of};
 use crate::ops::classes::Classes;
@@ -236,7 +236,7 @@ impl TensorFuture {
         }
         let _within = build::within("mse_loss", Location::caller());
         let dtype = self.dtype().promote_ranked(self.rank(), target.dtype(), target.rank());
-        reduced(&(wide(self) - wide(target)).square(), options.reduction, dtype)
+        reduced(&(self.wide() - target.wide()).square(), options.reduction, dtype)
     }
 
     /// Cross entropy of these logits `[batch, classes, ...]` (or `[classes]`) with class numbers
@@ -276,7 +276,7 @@ impl TensorFuture {
             Ok(dim) => dim,
             Err(refusal) => return refuse(refusal),
         };
-        let logs = wide(self).log_softmax(dim as isize);
+        let logs = self.wide().log_softmax(dim as isize);
         if let Some(loss) = short(&logs, target, dim, &options) {
             return loss.to_dtype(self.dtype());
         }
@@ -309,7 +309,7 @@ impl TensorFuture {
             return Err(Refusal::shape(text));
         }
         checked_weight(classes, options)?;
-        let logs = wide(self).log_softmax(dim as isize);
+        let logs = self.wide().log_softmax(dim as isize);
         let mut target = target.to_dtype(logs.dtype());
         if options.label_smoothing > 0.0 {
             target = target * (1.0 - options.label_smoothing) + options.label_smoothing / classes as f64;
@@ -332,7 +332,7 @@ impl TensorFuture {
             Err(refusal) => return build::refused("nll_loss", self, refusal, Location::caller()),
         };
         let _within = build::within("nll_loss", Location::caller());
-        let logs = wide(self);
+        let logs = self.wide();
         if let Some(loss) = short(&logs, target, dim, &options) {
             return loss.to_dtype(self.dtype());
         }
@@ -365,17 +365,17 @@ impl TensorFuture {
             return build::refused("bce_with_logits", self, refusal, Location::caller());
         }
         let _within = build::within("bce_with_logits", Location::caller());
-        let (x, t) = (wide(self), wide(target));
+        let (x, t) = (self.wide(), target.wide());
         // -log sigmoid(x), of powers that are not large. Either side's formula has the slopes of
         // both at 0, of any order; the magnitude's would be 0 there.
         let (below, minus) = (x.lt(0.0), -&x);
         let mut soft = below.where_cond(&x, &minus).exp().log1p() + below.where_cond(&minus, 0.0);
         if let Some(weight) = &options.pos_weight {
-            soft = ((wide(weight) - 1.0) * &t + 1.0) * soft;
+            soft = ((weight.wide() - 1.0) * &t + 1.0) * soft;
         }
         let mut loss = (1.0 - &t) * &x + soft;
         if let Some(weight) = &options.weight {
-            loss = loss * wide(weight);
+            loss = loss * weight.wide();
         }
         reduced(&loss, options.reduction, self.dtype())
     }
@@ -385,5 +385,5 @@ impl TensorFuture {
 #[track_caller]
 fn across(weight: &TensorFuture, rank: usize, dim: usize) -> TensorFuture {
     let shape: Vec<isize> = (0..rank).map(|d| if d == dim { -1 } else { 1 }).collect();
-    wide(weight).reshape(shape)
+    weight.wide().reshape(shape)
 }

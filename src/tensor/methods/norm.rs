@@ -1,6 +1,6 @@
 //! Normalisation: over rows, and over a batch.
 
-use super::stats::{float, wide};
+use super::stats::float;
 use crate::graph::operation::{Refusal, number_of};
 use crate::op::ReduceOp;
 use crate::ops::norm::Norm;
@@ -155,7 +155,7 @@ impl TensorFuture {
         }
         let _within = build::within("batch_norm_train", at);
         let over: SmallVec<[isize; 8]> = (0..self.rank() as isize).filter(|&d| d != 1).collect();
-        let x = wide(self);
+        let x = self.wide();
         let mean = build::reduce(ReduceOp::Mean, &x, Some(&over), true, at);
         let biased = build::reduce(ReduceOp::Mean, &(&x - &mean).square(), Some(&over), false, at);
         let mean = mean.reshape(-1);
@@ -191,13 +191,13 @@ fn normalised(
 ) -> TensorFuture {
     let mut shape: SmallVec<[isize; 8]> = SmallVec::from_elem(1, x.rank());
     shape[1] = -1;
-    let mut scale = (wide(var) + eps).rsqrt();
+    let mut scale = (var.wide() + eps).rsqrt();
     if let Some(weight) = weight {
-        scale = scale * wide(weight);
+        scale = scale * weight.wide();
     }
-    let mut y = (wide(x) - wide(mean).reshape(&shape[..])) * scale.reshape(&shape[..]);
+    let mut y = (x.wide() - mean.wide().reshape(&shape[..])) * scale.reshape(&shape[..]);
     if let Some(bias) = bias {
-        y = y + wide(bias).reshape(&shape[..]);
+        y = y + bias.wide().reshape(&shape[..]);
     }
     y.to_dtype(x.dtype())
 }

@@ -30,26 +30,32 @@ impl TensorFuture {
     #[doc(alias = "dot")]
     #[track_caller]
     pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::custom(Arc::new(MatMul), &[self, other.as_ref()], Location::caller())
+        build::custom(Arc::new(MatMul::default()), &[self, other.as_ref()], Location::caller())
     }
 
     /// [`matmul`](Self::matmul) with either operand transposed in its last two dimensions, where
     /// asked.
     #[track_caller]
     pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
+        self.multiplied(a, other, b, MatMul::default())
+    }
+
+    #[track_caller]
+    fn multiplied(&self, a: bool, other: &TensorFuture, b: bool, of: MatMul) -> TensorFuture {
         let at = Location::caller();
         let _within = build::within("matmul", at);
-        let op = Turned { a, b };
+        let op = Turned { a, b, of };
         if self.rank() == 2 && other.rank() == 2 && (a || b) && self.port().runner.has_kernel(&op) {
             return build::custom(Arc::new(op), &[self, other], at);
         }
         let turned = |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
-        build::custom(Arc::new(MatMul), &[&turned(self, a), &turned(other, b)], at)
+        build::custom(Arc::new(of), &[&turned(self, a), &turned(other, b)], at)
     }
 
     /// `self weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` `[outputs]`, this `[...,
     /// inputs]`. What [`nn::Linear`](crate::nn::Linear) computes, and quicker than
-    /// [`matmul`](Self::matmul) by a transposed weight, since no view is made.
+    /// [`matmul`](Self::matmul) by a transposed weight, since no view is made. Halves are rounded
+    /// once, behind the bias.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -71,10 +77,11 @@ impl TensorFuture {
             return build::refused("linear", self, Refusal::shape(text), at);
         }
         let _within = build::within("linear", at);
-        let y = self.matmul_turned(false, weight, true);
-        match bias {
-            Some(bias) => y + bias,
-            None => y,
+        let Some(bias) = bias else { return self.matmul_turned(false, weight, true) };
+        let y = self.multiplied(false, weight, true, MatMul { wide: true }) + bias;
+        match self.dtype().is_half() {
+            true => y.to_dtype(self.dtype().promote_ranked(self.rank(), bias.dtype(), bias.rank())),
+            false => y,
         }
     }
 
@@ -90,7 +97,7 @@ impl TensorFuture {
     pub fn mm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
         match (self.dims(), other.dims()) {
-            (&[_, k], &[k2, _]) if k == k2 => build::custom(Arc::new(MatMul), &[self, other], at),
+            (&[_, k], &[k2, _]) if k == k2 => build::custom(Arc::new(MatMul::default()), &[self, other], at),
             (a, b) => build::refused("mm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
         }
     }
@@ -108,14 +115,15 @@ impl TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
         match (self.dims(), other.dims()) {
             (&[b, _, k], &[b2, k2, _]) if b == b2 && k == k2 => {
-                build::custom(Arc::new(MatMul), &[self, other], at)
+                build::custom(Arc::new(MatMul::default()), &[self, other], at)
             }
             (a, b) => build::refused("bmm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
         }
     }
 
     /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices.
-    /// Where `beta` is 0 this value does not count, not even its NaN.
+    /// Where `beta` is 0 this value does not count, not even its NaN. Halves are rounded once, at the
+    /// end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -155,14 +163,16 @@ impl TensorFuture {
         // Whole factors of integers keep them integers.
         let factor = |s: Scalar| if dtype.is_float() { s } else { Scalar::Int(s.as_i64()) };
         let is = |s: Scalar, x: f64| s.as_f64() == x;
-        let mut y = build::custom(Arc::new(MatMul), &[a, b], at);
+        let is_product = is(alpha, 1.0) && is(beta, 0.0);
+        let mut y = build::custom(Arc::new(MatMul { wide: !is_product }), &[a, b], at);
         if !is(alpha, 1.0) {
             y = y * factor(alpha);
         }
-        match () {
+        let y = match () {
             () if is(beta, 0.0) => y,
             () if is(beta, 1.0) => y + self,
-            () => y + self.mul(factor(beta)),
-        }
+            () => y + self.wide().mul(factor(beta)),
+        };
+        y.to_dtype(dtype)
     }
 }

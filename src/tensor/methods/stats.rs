@@ -1,7 +1,6 @@
 //! Spread and size of values: variance, standard deviation, norms. Each is composed of ops of the
 //! table, which fuse into the reduction that ends them.
 
-use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::op::ReduceOp;
 use crate::shape::Shape;
@@ -32,15 +31,6 @@ pub(super) fn float(x: &TensorFuture) -> Result<(), Refusal> {
     }
 }
 
-/// The value in a type in which sums can be made: halves in float32.
-#[track_caller]
-pub(super) fn wide(x: &TensorFuture) -> TensorFuture {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => x.to_dtype(DType::F32),
-        _ => x.clone(),
-    }
-}
-
 /// The mean of the squared distances from the mean, with `n - correction` in place of `n`.
 #[track_caller]
 fn variance(name: &'static str, x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> TensorFuture {
@@ -51,7 +41,7 @@ fn variance(name: &'static str, x: &TensorFuture, over: Over, correction: f64, k
     };
     let n = dims.iter().map(|&d| x.dims()[d as usize]).collect::<Shape>().numel();
     let _within = build::within(name, at);
-    let x = wide(x);
+    let x = x.wide();
     let mean = build::reduce(ReduceOp::Mean, &x, Some(&dims), true, at);
     let distance = (&x - mean).square();
     let sum = build::reduce(ReduceOp::Sum, &distance, Some(&dims), keepdim, at);
@@ -96,7 +86,7 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
     }
     let _within = build::within("norm", at);
     let reduce = |op, of: &TensorFuture| build::reduce(op, of, Some(&dims), keepdim, at);
-    let y = wide(x);
+    let y = x.wide();
     let out = if p == f64::INFINITY {
         reduce(ReduceOp::Max, &y.abs())
     } else if p == f64::NEG_INFINITY {

@@ -32,6 +32,16 @@ impl TensorFuture {
         let rule = || Ok(Meta { shape: self.shape().clone(), dtype });
         build::apply(Op::Cast, &[self], rule, Location::caller())
     }
+
+    /// What `f` makes of this value; of halves in float32, and rounded once.
+    #[track_caller]
+    pub(crate) fn rounded_once(&self, f: impl FnOnce(&TensorFuture) -> TensorFuture) -> TensorFuture {
+        match self.dtype().is_half() {
+            true => f(&self.wide()).to_dtype(self.dtype()),
+            false => f(self),
+        }
+    }
+
     /// The value in the type that floats are computed in: halves in float32.
     #[track_caller]
     pub(crate) fn wide(&self) -> TensorFuture {

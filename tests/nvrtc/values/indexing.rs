@@ -173,6 +173,33 @@ pub fn scatter_add() {
     }
 }
 
+/// Of ones, more than a bfloat16 can count, in short lines and in long ones; and of halves taken as they
+/// are, with their bits.
+pub fn halves_are_joined_in_float() {
+    use half::bf16;
+    for (n, lines) in [(200, 3), (3000, 2)] {
+        let one = bf16::from_f32(1.0);
+        let source = Strided::contiguous(&[n, lines], |_| one);
+        let i = Strided::contiguous(&[n, lines], |_| 1i64);
+        let positions = contiguous_strides(&[n, lines]);
+        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions, from_end: true };
+        let scatter = |mode| {
+            index::scatter(mode, DType::BF16, &[n, lines], 0, &source.strides, indexed, &[2, lines]).unwrap()
+        };
+        let there = vec![bf16::from_f32(n as f32 / 16.0 + 0.5); 2 * lines];
+        let mut out = [Buffer::of(&there)];
+        assert_eq!(run(&scatter(ScatterMode::Sum), &mut [source.buffer(), i.buffer()], &mut out), None);
+        let sum = bf16::from_f32(there[0].to_f32() + n as f32);
+        assert_eq!(out[0].get::<bf16>()[lines..], vec![sum; lines], "{n} ones");
+        let nan = bf16::from_bits(0x7fa5);
+        let source = Strided::contiguous(&[n, lines], |_| nan);
+        let mut out = [Buffer::of(&there)];
+        assert_eq!(run(&scatter(ScatterMode::Assign), &mut [source.buffer(), i.buffer()], &mut out), None);
+        let bits: Vec<u16> = out[0].get::<bf16>()[lines..].iter().map(|x| x.to_bits()).collect();
+        assert_eq!(bits, vec![nan.to_bits(); lines]);
+    }
+}
+
 pub fn bad_index() {
     let x = Strided::contiguous(&[10, 4], |i| i as f32);
     let mut i = Strided::contiguous(&[600], |i| (i % 10) as i64);

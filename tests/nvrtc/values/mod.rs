@@ -41,6 +41,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("gather_reads_at_each_index", indexing::gather),
     ("embedding_rows_move_in_wide_units", indexing::embedding),
     ("scatter_add_adds_in_order", indexing::scatter_add),
+    ("halves_are_joined_in_float", indexing::halves_are_joined_in_float),
     ("a_bad_index_is_reported_and_touches_nothing", indexing::bad_index),
     ("one_hot_marks_each_index", indexing::one_hot),
     ("cumsum_agrees_with_a_plain_loop", indexing::cumsum),

@@ -57,14 +57,25 @@ FN void gather(const T* x, const J* index, T* out, IndexError* error, typename G
     out[i] = size > 0 ? x[off[0] + at * step] : none;
 }
 
-// What is there and what comes, by op::ScatterMode in its order.
-template <int HOW, class T> FN T joined(T there, T comes) {
-    if (HOW == 0) return comes;
-    if (HOW == 1) return As<T>::of(add(load(there), load(comes)));
-    if (HOW == 2) return As<T>::of(mul(load(there), load(comes)));
-    if (HOW == 3) return As<T>::of(maximum(load(there), load(comes)));
-    return As<T>::of(minimum(load(there), load(comes)));
-}
+// What is there and what comes, by op::ScatterMode in its order. Halves are joined in float, and rounded when all
+// have come; what only takes the place moves as it is.
+template <int HOW, class T> struct Join {
+    typedef typename Stored<T>::C C;
+    static FN_MEMBER C from(T x) { return load(x); }
+    static FN_MEMBER T to(C x) { return As<T>::of(x); }
+    static FN_MEMBER C of(C there, C comes) {
+        if (HOW == 1) return add(there, comes);
+        if (HOW == 2) return mul(there, comes);
+        if (HOW == 3) return maximum(there, comes);
+        return minimum(there, comes);
+    }
+};
+template <class T> struct Join<0, T> {
+    typedef T C;
+    static FN_MEMBER T from(T x) { return x; }
+    static FN_MEMBER T to(T x) { return x; }
+    static FN_MEMBER T of(T, T comes) { return comes; }
+};
 
 // out[.., index[j], ..] joined with source[.., j, ..] along lines of one dimension. A line's elements of one
 // residue modulo `owners` belong to one thread, which walks the line in order: no atomics, and results
@@ -74,6 +85,7 @@ FN void scatter(const T* source, const J* index, T* out, IndexError* error, type
                     const Geo<4>& geo, i64 length, u64 size, i64 lift, u32 owners, i64 out_step, i64 source_step,
                     i64 index_step, i64 position_step) {
     typedef typename Geo<4>::Index I;
+    typedef Join<HOW, T> By;
     I line = (I)blockIdx.x * 256 + threadIdx.x;
     if (line >= lines) return;
     typename Geo<4>::Stride off[4];
@@ -87,7 +99,7 @@ FN void scatter(const T* source, const J* index, T* out, IndexError* error, type
             continue;
         }
         T* p = out + (off[0] + at * out_step);
-        *p = joined<HOW>(*p, source[off[1] + j * source_step]);
+        *p = By::to(By::of(By::from(*p), By::from(source[off[1] + j * source_step])));
     }
 }
 
@@ -121,7 +133,8 @@ FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out
     walk<2, Geo64>(shared, i % lines, off);
     source += off[1];
     T* to = out + (off[0] + (i64)key * out_step);
-    T sum = *to;
+    typedef Join<HOW, T> By;
+    typename By::C sum = By::from(*to);
     for (bool more = true; more; p += 8) {
         T comes[8];
         bool mine[8];
@@ -132,10 +145,10 @@ FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out
         }
 #pragma unroll
         for (int u = 0; u < 8; ++u)
-            if (mine[u]) sum = joined<HOW>(sum, comes[u]);
+            if (mine[u]) sum = By::of(sum, By::from(comes[u]));
         more = mine[7];
     }
-    *to = sum;
+    *to = By::to(sum);
 }
 
 // out[i, c] = index[i] == c, as i64.

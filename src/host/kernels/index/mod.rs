@@ -12,6 +12,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 mod top_p;
+mod wide;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};

@@ -2,11 +2,13 @@
 
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::wide::join_runs;
 use super::{Failure, LEAST, OutOfRange, PICKED, place, with_index, with_size};
 use crate::dtype::{DType, Element};
 use crate::op::ScatterMode;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
+use std::ops::{Add, Mul};
 
 /// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index,
 /// which may be smaller than the input in the other dimensions. Negative indices count `from_end`,
@@ -155,7 +157,7 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
 }
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
-/// than once, that is done in order. Negative indices count from the end. The
+/// than once, that is done in order; of halves in float32, rounded once. Negative indices count from the end. The
 /// index may be smaller than `src` in any dimension, and smaller than the output in all but `dim`.
 ///
 /// # Errors
@@ -170,6 +172,12 @@ pub(crate) fn scatter(
 ) -> Result<(), OutOfRange> {
     if mode == ScatterMode::Assign {
         return with_size!(out.dtype, T => join_all(dim, &index, &src, out, par, |_: T, x: T| x));
+    }
+    if out.dtype.is_half() && matches!(mode, ScatterMode::Sum | ScatterMode::Prod) && index.numel() > 0 {
+        let join: fn(f32, f32) -> f32 = if mode == ScatterMode::Sum { Add::add } else { Mul::mul };
+        let runs = if out.dtype == DType::F16 { join_runs::<f16> } else { join_runs::<bf16> };
+        let failure = runs(dim, &index, &src, out, par, join);
+        return failure.result(out.shape[dim], |turn| read(&index, turn));
     }
     macro_rules! by_type {
         ($($dtype:pat => $T:ident in $W:ident,)*) => {

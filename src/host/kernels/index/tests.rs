@@ -6,7 +6,7 @@ use super::*;
 use crate::dtype::Element;
 use crate::op::ScatterMode;
 use crate::view::{Serial, View, ViewMut};
-use half::f16;
+use half::{bf16, f16};
 
 fn threads(rng: &mut Rng) -> Threads {
     Threads { threads: 1 + rng.below(3), seed: rng.word() }
@@ -143,7 +143,8 @@ fn index_copy_puts_whole_slices_at_the_places_named_the_last_of_several() {
             copy(x.view(), out, &Serial);
             index_copy(dim, index.view(), src.view(), out, &par)
         };
-        let mut expected = Value::new(&shape, x.to_vec());
+        let wide = |x: T| if T::DTYPE.is_int() { W::from_i64(x.to_i64()) } else { W::from_f64(x.to_f64()) };
+        let mut expected = Value::<W>::new(&shape, x.to_vec().into_iter().map(wide).collect());
         for at in indices(&part) {
             let mut to = at.clone();
             to[dim] = (index.get(&at[dim..=dim]) as i64).rem_euclid(size) as usize;
@@ -155,7 +156,12 @@ fn index_copy_puts_whole_slices_at_the_places_named_the_last_of_several() {
 }
 
 /// Puts random values at random places, and compares with a plain loop in order.
-fn check_scatter<T: Element>(rng: &mut Rng, draw: fn(&mut Rng) -> T, join: impl Fn(ScatterMode, T, T) -> T) {
+/// The loop is in `W`, and rounds at its end.
+fn check_scatter<T: Element, W: Element>(
+    rng: &mut Rng,
+    draw: fn(&mut Rng) -> T,
+    join: impl Fn(ScatterMode, W, W) -> W,
+) {
     let rank = 1 + rng.below(3);
     let shape = full_shape(rng, rank, 9);
     let dim = rng.below(rank);
@@ -173,16 +179,22 @@ fn check_scatter<T: Element>(rng: &mut Rng, draw: fn(&mut Rng) -> T, join: impl 
             scatter(dim, mode, index.view(), src.view(), out, &par)
         };
         let got = tried::<T>(&shape, run).unwrap();
-        let mut expected = Value::new(&shape, x.to_vec());
+        let wide = |x: T| if T::DTYPE.is_int() { W::from_i64(x.to_i64()) } else { W::from_f64(x.to_f64()) };
+        let mut expected = Value::<W>::new(&shape, x.to_vec().into_iter().map(wide).collect());
         for at in indices(&part) {
             let mut to = at.clone();
             to[dim] = index.get(&at).rem_euclid(size) as usize;
             let to: isize = to.iter().zip(&expected.strides).map(|(&i, &s)| i as isize * s).sum();
             let there = expected.data[to as usize];
-            expected.data[to as usize] = join(mode, there, src.get(&at));
+            expected.data[to as usize] = join(mode, there, wide(src.get(&at)));
         }
+        let narrow = |x: &W| match T::DTYPE.is_int() {
+            true => T::from_i64(x.to_i64()),
+            false => T::from_f64(x.to_f64()),
+        };
         let bits = |x: &[T]| x.iter().map(|x| x.to_f64().to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&got), bits(&expected.data), "{mode:?} of {}", T::DTYPE);
+        let expected: Vec<T> = expected.data.iter().map(narrow).collect();
+        assert_eq!(bits(&got), bits(&expected), "{mode:?} of {}", T::DTYPE);
     }
 }
 
@@ -205,10 +217,9 @@ fn scatter_joins_in_order_and_counts_negative_indices_from_the_end() {
             Prod => a * b,
             _ => float(mode, a as f64, b as f64) as f32,
         };
-        check_scatter::<f32>(&mut rng, odd, single);
-        check_scatter::<f16>(&mut rng, small, |mode, a, b| {
-            f16::from_f32(float(mode, a.to_f64(), b.to_f64()) as f32)
-        });
+        check_scatter::<f32, f32>(&mut rng, odd, single);
+        check_scatter::<f16, f32>(&mut rng, small, single);
+        check_scatter::<bf16, f32>(&mut rng, |r| bf16::from_f64(r.unit() - 0.5), single);
         let whole = |mode, a: i64, b: i64| match mode {
             Assign => b,
             Sum => a.wrapping_add(b),
@@ -216,9 +227,9 @@ fn scatter_joins_in_order_and_counts_negative_indices_from_the_end() {
             Max => a.max(b),
             Min => a.min(b),
         };
-        check_scatter::<i64>(&mut rng, |r| r.word() as i64, whole);
-        check_scatter::<u8>(&mut rng, |r| r.word() as u8, |m, a, b| whole(m, a as i64, b as i64) as u8);
-        check_scatter::<bool>(&mut rng, |r| r.below(2) == 0, |m, a, b| whole(m, a as i64, b as i64) != 0);
+        check_scatter::<i64, i64>(&mut rng, |r| r.word() as i64, whole);
+        check_scatter::<u8, u8>(&mut rng, |r| r.word() as u8, |m, a, b| whole(m, a as i64, b as i64) as u8);
+        check_scatter::<bool, bool>(&mut rng, |r| r.below(2) == 0, |m, a, b| whole(m, a as i64, b as i64) != 0);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Products of half-precision matrices: tiles are widened to f32, multiplied there, and rounded
-//! once.
+//! once, or not at all where the result is in f32.
 //!
 //! `gemm` has a kernel for f16, but it rounds between blocks of k, and none for bf16.
 
@@ -20,11 +20,17 @@ thread_local! {
     static BUFFERS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) fn halves<T: Load<f32>>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
-    let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
+pub(super) fn halves<T: Load<f32>, O: Load<f32>>(
+    p: &Product,
+    a: *const u8,
+    b: *const u8,
+    out: *mut u8,
+    par: &dyn Parallel,
+) {
+    let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<O>::new(out));
     let cut = Cut::new(p, p.library_grain(), par);
     cut.run(par, &|matrix, rows, cols| {
-        let [o, a, b] = p.at(matrix, a, b, out);
+        let ([_, a, b], [o, ..]) = (p.at(matrix, a, b, a), p.at(matrix, out, out, out));
         // Tiles as even as can be: one of a single column would be summed up in another order.
         let (down, across) = (rows.len().div_ceil(ROWS), cols.len().div_ceil(COLS));
         for i in 0..down * across {
@@ -43,8 +49,8 @@ pub(super) fn halves<T: Load<f32>>(p: &Product, a: *const u8, b: *const u8, out:
 ///
 /// # Safety
 /// The matrices are valid over `high` rows, `wide` columns and `k`.
-unsafe fn tile<T: Load<f32>>(
-    o: Matrix<T>,
+unsafe fn tile<T: Load<f32>, O: Load<f32>>(
+    o: Matrix<O>,
     a: Matrix<T>,
     b: Matrix<T>,
     [high, wide, k]: [usize; 3],
@@ -85,7 +91,7 @@ unsafe fn tile<T: Load<f32>>(
         vectorize!(|| {
             for (r, line) in acc.chunks(wide).enumerate() {
                 // SAFETY: rows of the output lie without gaps.
-                line.iter().enumerate().for_each(|(c, &x)| unsafe { o.from(r, c).write(T::store(x)) });
+                line.iter().enumerate().for_each(|(c, &x)| unsafe { o.from(r, c).write(O::store(x)) });
             }
         });
     });

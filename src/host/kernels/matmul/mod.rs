@@ -32,6 +32,7 @@ use super::nest::{Dim, Nest, Shared, slice_of};
 use crate::dtype::DType;
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
+use ::half::{bf16, f16};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -68,7 +69,7 @@ struct Product {
     as_packed: bool,
 }
 
-/// Multiplies matrices; `k == 0` gives zeros. `as_packed` is for operands that [`can_be_packed`]:
+/// Multiplies matrices; `k == 0` gives zeros. Of halves the result may be in float32. `as_packed` is for operands that [`can_be_packed`]:
 /// each element is summed up in the order in which it is with the packed weight.
 ///
 /// # Errors
@@ -80,7 +81,7 @@ pub(crate) fn matmul(
     as_packed: bool,
     par: &dyn Parallel,
 ) -> Result<(), String> {
-    debug_assert!(a.dtype == b.dtype && a.dtype == out.dtype);
+    debug_assert!(a.dtype == b.dtype && (a.dtype == out.dtype || a.dtype.wide() == out.dtype));
     if out.numel() == 0 {
         return Ok(());
     }
@@ -89,8 +90,10 @@ pub(crate) fn matmul(
         DType::F32 if row::takes(&product) => row::multiply(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F32 => float::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F64 => float::<f64>(&product, a.ptr, b.ptr, out.ptr, par),
-        DType::F16 => half::halves::<::half::f16>(&product, a.ptr, b.ptr, out.ptr, par),
-        DType::BF16 => half::halves::<::half::bf16>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::F16 if out.dtype == a.dtype => half::halves::<f16, f16>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::F16 => half::halves::<f16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::BF16 if out.dtype == a.dtype => half::halves::<bf16, bf16>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::BF16 => half::halves::<bf16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::I32 => integer::integers::<i32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::I64 => integer::integers::<i64>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::U8 => integer::integers::<u8>(&product, a.ptr, b.ptr, out.ptr, par),

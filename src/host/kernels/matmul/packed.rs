@@ -144,17 +144,19 @@ pub(super) unsafe fn pack_matrix<T: Stored>(from: Matrix<T>, [k, n]: [usize; 2],
     }
 }
 
-/// `out[m, n] = a[m, k] x b`. `a` and `out` are of one type, one that can be packed; the rows of
-/// `a` are contiguous.
+/// `out[m, n] = a[m, k] x b`. `a` is of a type that can be packed, `out` of that type or in float32;
+/// the rows of `a` are contiguous.
 pub(crate) fn matmul_packed(a: View<'_>, b: &Packed, out: &ViewMut<'_>, par: &dyn Parallel) {
-    debug_assert_eq!(a.dtype, out.dtype);
     debug_assert_eq!((a.shape[1], out.shape), (b.k, &[a.shape[0], b.n][..]));
     debug_assert!(a.strides[1] == 1 || b.k <= 1);
     let m = a.shape[0];
-    match a.dtype {
-        DType::F16 => widened::<f16>(&a, |rows, step| all::<f16>(rows, step, m, b, out, par)),
-        DType::BF16 => widened::<bf16>(&a, |rows, step| all::<bf16>(rows, step, m, b, out, par)),
-        _ => all::<f32>(Shared::new(a.ptr.cast_mut()), a.strides[0], m, b, out, par),
+    use DType::{BF16, F16};
+    match (a.dtype, out.dtype) {
+        (F16, F16) => widened::<f16>(&a, |rows, step| all::<f16, f16>(rows, step, m, b, out, par)),
+        (F16, _) => widened::<f16>(&a, |rows, step| all::<f16, f32>(rows, step, m, b, out, par)),
+        (BF16, BF16) => widened::<bf16>(&a, |rows, step| all::<bf16, bf16>(rows, step, m, b, out, par)),
+        (BF16, _) => widened::<bf16>(&a, |rows, step| all::<bf16, f32>(rows, step, m, b, out, par)),
+        _ => all::<f32, f32>(Shared::new(a.ptr.cast_mut()), a.strides[0], m, b, out, par),
     }
 }
 
@@ -178,9 +180,16 @@ fn widened<T: Load<f32>>(a: &View<'_>, f: impl FnOnce(Shared<f32>, isize)) {
 }
 
 /// Every row by every panel: blocks of rows outside, panels within.
-fn all<T: Stored>(rows: Shared<f32>, step: isize, m: usize, b: &Packed, out: &ViewMut<'_>, par: &dyn Parallel) {
+fn all<T: Stored, O: Load<f32>>(
+    rows: Shared<f32>,
+    step: isize,
+    m: usize,
+    b: &Packed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     let (panels, blocks) = (panels_of(b.n), m.div_ceil(BLOCK));
-    let (by, to) = (b.panels::<T>(), Shared::<T>::new(out.ptr));
+    let (by, to) = (b.panels::<T>(), Shared::<O>::new(out.ptr));
     let each = (m.div_ceil(blocks.max(1)) * b.k * LINES_MAX * LINE).max(1);
     in_parts(panels * blocks, PART.div_ceil(each), par, &|mut part| {
         while !part.is_empty() {
@@ -197,7 +206,7 @@ fn all<T: Stored>(rows: Shared<f32>, step: isize, m: usize, b: &Packed, out: &Vi
             part.start += some.len();
             let then = (!part.is_empty()).then_some(part.start % panels);
             // SAFETY: `matmul_packed`'s views promise rows and results; the columns of a block are this part's own.
-            unsafe { by.multiply(&rows, some, then) };
+            unsafe { by.multiply::<O>(&rows, some, then) };
         }
     });
 }

@@ -112,7 +112,7 @@ impl<T: Stored> Panels<'_, T> {
     /// # Safety
     /// There are at most [`BLOCK`] rows of `k` elements each and [`BUNDLE`] panels; the rows are valid
     /// for reads, and the panels' columns of their products for writes.
-    pub unsafe fn multiply(&self, rows: &Rows<T>, some: Range<usize>, then: Option<usize>) {
+    pub unsafe fn multiply<O: Load<f32>>(&self, rows: &Rows<O>, some: Range<usize>, then: Option<usize>) {
         debug_assert!(rows.high <= BLOCK && some.len() <= BUNDLE);
         let mut sums = [[[MaybeUninit::<f32>::uninit(); SUMS]; BLOCK]; BUNDLE];
         let (k, deep) = (self.k, depth(self.k).max(1));
@@ -140,16 +140,16 @@ impl<T: Stored> Panels<'_, T> {
                     wide,
                     sums: Shared::new(sums.as_mut_ptr()),
                     adds: from > 0,
-                    out: (is_last && T::IS_WIDE).then_some((Shared::new(out), self.n)),
+                    out: (is_last && O::IS_WIDE).then_some((Shared::new(out), self.n)),
                 };
                 panel.run();
-                if is_last && !T::IS_WIDE {
+                if is_last && !O::IS_WIDE {
                     // Sums of halves are rounded once, from a block of f32: the kernel knows no
                     // element types.
                     vectorize!(|| for row in 0..rows.high {
                         for c in 0..wide {
                             // SAFETY: the panel's own columns of its rows, whose sums the kernel has written.
-                            unsafe { out.add(row * self.n + c).write(T::store(sums[row][c].assume_init())) }
+                            unsafe { out.add(row * self.n + c).write(O::store(sums[row][c].assume_init())) }
                         }
                     });
                 }

@@ -64,7 +64,7 @@ impl<'a, T: Float + Element> Tile<'a, T> {
                     let (from, to) = (Shared::new(rows.add(first * k)), Shared::new(out.add(first * n)));
                     let rows = Rows { from, step: k as isize, high: BLOCK.min(m - first), to };
                     // One by one: the others are in the cache, and not to be fetched.
-                    (0..panels_of(n)).for_each(|panel| by.multiply(&rows, panel..panel + 1, None));
+                    (0..panels_of(n)).for_each(|panel| by.multiply::<f32>(&rows, panel..panel + 1, None));
                 }
             }
             return;
