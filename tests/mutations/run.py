@@ -3,7 +3,7 @@
 
     tests/mutations/run.py              # all of `list`, in a copy of the tree: hours on a small machine
     tests/mutations/run.py reduce law   # those whose name has one of these words
-    tests/mutations/run.py --share 2/8  # of eight shares the second: `.ci/nightly` takes one after the other
+    tests/mutations/run.py --share 2/10 # of ten shares the second: `.ci/nightly` takes one after the other
     tests/mutations/run.py --check      # only whether each can still be made, which needs no build
 
 `list` has a mutation a paragraph:
