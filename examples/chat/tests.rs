@@ -7,88 +7,21 @@
 
 #[path = "../../tests/support/browser.rs"]
 mod browser;
+mod tiny;
 
 use browser::Browser;
 use chat::{App, Config};
-use futensor::gguf::{self, Array};
-use futensor::quant::{Format, Quantized, Weight};
-use futensor::{CpuOptions, Device, Generator};
+use futensor::{CpuOptions, Device};
 use futensor_generate::Options;
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n\
-    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-
-/// Writes the model once: every byte is a token, and three mark something.
-fn model() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let folder = std::env::temp_dir().join(format!("futensor-chat-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("tiny.gguf");
-        // On a thread that drives no tasks: some of these tests do.
-        std::thread::scope(|scope| scope.spawn(|| futensor::block_on(write(&path))).join()).unwrap();
-        path
-    })
-}
-
-async fn write(path: &Path) {
-    let (device, random) = (Device::cpu_with(CpuOptions::default()), Generator::new(3));
-    let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut others = 0x100..;
-    let alphabet = (0..256u32).map(|b| if printable(b) { b } else { others.next().unwrap() });
-    let mut tokens: Vec<String> = ["<|im_start|>", "<|im_end|>", "<|unused|>"].map(String::from).to_vec();
-    tokens.extend(alphabet.map(|c| char::from_u32(c).unwrap().to_string()));
-    let count = tokens.len();
-    let types: Vec<i32> = (0..count).map(|k| if k < 3 { 3 } else { 1 }).collect();
-    let metadata: Vec<(&str, gguf::Value)> = vec![
-        ("general.architecture", "llama".into()),
-        ("llama.block_count", gguf::Value::U32(2)),
-        ("llama.context_length", gguf::Value::U32(512)),
-        ("llama.embedding_length", gguf::Value::U32(64)),
-        ("llama.feed_forward_length", gguf::Value::U32(96)),
-        ("llama.attention.head_count", gguf::Value::U32(4)),
-        ("llama.attention.head_count_kv", gguf::Value::U32(2)),
-        ("llama.attention.layer_norm_rms_epsilon", gguf::Value::F32(1e-5)),
-        ("tokenizer.ggml.model", "gpt2".into()),
-        ("tokenizer.ggml.pre", "smollm".into()),
-        ("tokenizer.ggml.tokens", gguf::Value::Array(Array::String(tokens))),
-        ("tokenizer.ggml.token_type", gguf::Value::Array(Array::I32(types))),
-        ("tokenizer.ggml.merges", gguf::Value::Array(Array::String(Vec::new()))),
-        ("tokenizer.ggml.eos_token_id", gguf::Value::U32(1)),
-        ("tokenizer.chat_template", TEMPLATE.into()),
-    ];
-    let matrix = |out: usize, into: usize| {
-        let x = random.randn(&device, [out, into]) * (into as f64).sqrt().recip() * 1.5;
-        Weight::from(Quantized::from_tensor(&x, Format::Q8_0).unwrap())
-    };
-    let norm = || Weight::from(device.ones([64]));
-    let mut tensors =
-        vec![("token_embd.weight".to_string(), matrix(count, 64)), ("output_norm.weight".into(), norm())];
-    for k in 0..2 {
-        for (name, out, into) in [
-            ("attn_q", 64, 64),
-            ("attn_k", 32, 64),
-            ("attn_v", 32, 64),
-            ("attn_output", 64, 64),
-            ("ffn_gate", 96, 64),
-            ("ffn_up", 96, 64),
-            ("ffn_down", 64, 96),
-        ] {
-            tensors.push((format!("blk.{k}.{name}.weight"), matrix(out, into)));
-        }
-        tensors.push((format!("blk.{k}.attn_norm.weight"), norm()));
-        tensors.push((format!("blk.{k}.ffn_norm.weight"), norm()));
-    }
-    gguf::save(path, metadata, tensors).await.unwrap();
-}
+use tiny::model;
 
 /// A server; it ends with this.
 struct Server {
@@ -199,8 +132,11 @@ fn a_chat_is_answered_in_one_piece_and_streamed_alike() {
         (&whole["object"], &choice["message"]["role"]),
         (&json!("chat.completion"), &json!("assistant"))
     );
-    // `<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n` with a token a byte.
-    assert_eq!(whole["usage"]["prompt_tokens"], 24);
+    // `<|begin|><|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n` with a token a byte: it
+    // begins once, by the template, and a text by the tokenizer.
+    assert_eq!(whole["usage"]["prompt_tokens"], 25);
+    let (_, text) = server.ask("/v1/completions", &json!({ "prompt": "Hello", "max_tokens": 1 }));
+    assert_eq!(text["usage"]["prompt_tokens"], 6);
     let body = hello(json!({ "stream": true, "stream_options": { "include_usage": true } }));
     let (status, text, _) = server.post("/v1/chat/completions", &body.to_string());
     let events = events(&text);
@@ -263,10 +199,10 @@ fn what_is_wrong_is_said() {
             400,
             "constraint",
         ),
-        ("", json!({ "prompt": "" }).to_string(), 400, "the prompt is empty"),
+        ("", json!({ "prompt": [] }).to_string(), 400, "the prompt is empty"),
         ("", json!({ "prompt": ["a", "b"] }).to_string(), 400, "2 prompts"),
         ("", json!({ "prompt": [9999] }).to_string(), 400, "token 9999"),
-        ("", json!({ "prompt": long }).to_string(), 400, "600 tokens and 1 new ones are more than the 512"),
+        ("", json!({ "prompt": long }).to_string(), 400, "601 tokens and 1 new ones are more than the 512"),
         ("", json!({ "messages": [] }).to_string(), 400, "a prompt is needed"),
     ] {
         let (got, text, _) = server.post(&format!("/v1/{path}completions"), &body);
@@ -289,6 +225,38 @@ fn what_is_wrong_is_said() {
     assert_eq!(server.app.engine.stats().running, 0);
 }
 
+fn bodies_of_any_kind_are_answered() {
+    let server = serve();
+    let post = |body: &[u8]| {
+        let request = agent().post(server.url("/v1/chat/completions")).content_type("application/json");
+        request.send(body).unwrap().status().as_u16()
+    };
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let deep = format!("{{\"messages\":{}1{}}}", open.repeat(50_000), close.repeat(50_000));
+        assert_eq!(post(deep.as_bytes()), 400);
+    }
+    let whole =
+        hello(json!({ "max_tokens": 1, "stop": ["a"], "response_format": { "type": "text" } })).to_string();
+    for seed in 0..120u64 {
+        let (mut body, mut state) = (whole.clone().into_bytes(), seed);
+        let mut pick = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        for _ in 0..1 + pick(3) {
+            let at = pick(body.len());
+            match pick(3) {
+                0 => body[at] = pick(256) as u8,
+                1 => drop(body.splice(at..at, b"\"],{}0:e9"[pick(9)..].iter().copied())),
+                _ => drop(body.drain(at..(at + 1 + pick(5)).min(body.len()))),
+            }
+        }
+        let status = post(&body);
+        assert!([200, 400, 404].contains(&status), "seed {seed}: {status} {}", String::from_utf8_lossy(&body));
+    }
+    server.until(|s| s.running == 0 && s.waiting == 0);
+}
+
 fn who_goes_away_frees_what_he_had() {
     let server = serve();
     let stream = server.begin(400);
@@ -299,25 +267,135 @@ fn who_goes_away_frees_what_he_had() {
 
 fn a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits() {
     let options = Options { slots: 1, waiting: 1, ..Options::default() };
-    let server = serve_with(Config { options, ..Config::default() });
-    let running = server.begin(400);
-    server.until(|s| s.running == 1);
-    let waiting = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let body = json!({ "prompt": "b", "max_tokens": 1 }).to_string();
-            let request = agent().post(server.url("/v1/completions")).header("x-deadline-ms", "300");
-            request.content_type("application/json").send(body).unwrap().status().as_u16()
-        });
+    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    let server = serve_on(device.clone(), Config { options, ..Config::default() });
+    // Nobody comes on before it is let go.
+    let (go, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let gate = futensor::custom::custom_fn(
+        "gate",
+        &[&device.ones([1])],
+        |m| Ok(m[0].clone()),
+        move |_| {
+            let _ = held.lock().unwrap().recv_timeout(Duration::from_secs(60));
+            Ok(())
+        },
+    );
+    gate.detach();
+    let late = |path: &str, deadline: &str| {
+        let body = json!({ "prompt": "b", "max_tokens": 1, "stream": path == "streamed" }).to_string();
+        let request = agent().post(server.url("/v1/completions")).header("x-deadline-ms", deadline);
+        let begin = Instant::now();
+        let mut response = request.content_type("application/json").send(body).unwrap();
+        let text = response.body_mut().read_to_string().unwrap();
+        (response.status().as_u16(), text, begin.elapsed())
+    };
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| late("whole", "1500"));
+        server.until(|s| s.running == 1);
+        let waiting = scope.spawn(|| late("streamed", "300"));
         server.until(|s| s.waiting == 1);
         let (status, text, again) = server.post("/v1/completions", &json!({ "prompt": "c" }).to_string());
         assert_eq!((status, again.as_deref()), (503, Some("1")), "{text}");
-        waiting.join().unwrap()
+        // Milliseconds, whether it waits or runs: within ten times of what was asked for, on any machine.
+        let (status, text, took) = waiting.join().unwrap();
+        assert!(status == 200 && text.contains("the deadline has passed"), "{status} {text}");
+        assert!((300..3_000).contains(&took.as_millis()), "{took:?}");
+        let (status, text, took) = running.join().unwrap();
+        assert_eq!(status, 504, "{text}");
+        assert!((1_500..15_000).contains(&took.as_millis()), "{took:?}");
     });
-    // The one that runs takes longer, on any machine but one that is very fast.
-    assert!(waiting == 504 || waiting == 200, "{waiting}");
-    drop(running);
+    go.send(()).unwrap();
     server.until(|s| s.running == 0);
     assert_eq!(server.ask("/v1/completions", &json!({ "prompt": "d", "max_tokens": 1 })).0, 200);
+}
+
+fn a_client_may_ask_for_less_time_than_there_is_and_not_for_more() {
+    let server = serve_with(Config { deadline: Duration::ZERO, ..Config::default() });
+    let request = agent().post(server.url("/v1/completions")).header("x-deadline-ms", "60000");
+    let body = json!({ "prompt": "b", "max_tokens": 1 }).to_string();
+    assert_eq!(request.content_type("application/json").send(body).unwrap().status().as_u16(), 504);
+}
+
+fn what_makes_an_answer_random_is_a_seed_of_its_own() {
+    let server = serve();
+    let text = |more: Value| {
+        let (status, answer) = server.ask("/v1/chat/completions", &hello(more));
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    let unseeded: std::collections::BTreeSet<String> = (0..4).map(|_| text(json!({ "seed": null }))).collect();
+    assert_eq!(unseeded.len(), 4, "each has its own: {unseeded:?}");
+    assert_eq!(text(json!({ "seed": 7 })), text(json!({ "seed": 7 })));
+    assert_ne!(text(json!({ "seed": 7 })), text(json!({ "seed": 8 })));
+    // Each option that makes it likeliest, or not: the engine has been told of them all.
+    let likeliest = text(json!({ "temperature": 0 }));
+    assert_eq!(text(json!({ "top_k": 1 })), likeliest);
+    assert_eq!(text(json!({ "top_p": 1e-6 })), likeliest);
+    assert_ne!(text(json!({ "temperature": 0, "repetition_penalty": 5.0 })), likeliest);
+    assert_ne!(text(json!({ "temperature": 2.0 })), text(json!({ "temperature": 1.0 })));
+    assert_eq!(text(json!({})), text(json!({ "temperature": 1.0 })), "OpenAI's default");
+}
+
+fn an_answer_ends_where_it_is_told_to() {
+    let server = serve();
+    let ask = |more: Value| server.ask("/v1/chat/completions", &hello(more)).1;
+    let whole = ask(json!({ "temperature": 0 }));
+    let (choice, count) = (&whole["choices"][0], &whole["usage"]["completion_tokens"]);
+    let text = choice["message"]["content"].as_str().unwrap();
+    assert!(choice["finish_reason"] == "length" && count == 20 || choice["finish_reason"] == "stop", "{whole}");
+    let few = ask(json!({ "temperature": 0, "max_tokens": null, "max_completion_tokens": 3 }));
+    assert_eq!(
+        (&few["choices"][0]["finish_reason"], &few["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(3))
+    );
+    // One stop word or several, of which the first to come cuts, however they are listed.
+    let letters: Vec<(usize, char)> = text.char_indices().filter(|(_, c)| *c != '\u{fffd}').collect();
+    let (early, late) = (letters[2], *letters.iter().rev().find(|(_, c)| *c != letters[2].1).unwrap());
+    let first = text.find([early.1, late.1]).unwrap();
+    for stop in [json!([late.1, early.1]), json!([early.1, late.1])] {
+        let answer = ask(json!({ "temperature": 0, "stop": stop }));
+        assert_eq!(answer["choices"][0]["message"]["content"], text[..first], "{stop}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    let answer = ask(json!({ "temperature": 0, "stop": early.1 }));
+    assert_eq!(answer["choices"][0]["message"]["content"], text[..text.find(early.1).unwrap()]);
+}
+
+/// Others are answered while somebody's constraint, template or long text is worked on.
+fn nobody_waits_for_what_another_has_compiled() {
+    let server = serve();
+    let properties: serde_json::Map<_, _> =
+        (0..1_200).map(|k| (format!("key{k}"), json!({ "type": "string" }))).collect();
+    let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    let constrained = hello(json!({ "response_format": format, "max_tokens": 1 })).to_string();
+    let long = json!({ "prompt": "word ".repeat(300_000) }).to_string();
+    let messages = vec![json!({ "role": "user", "content": "a" }); 30_000];
+    let many = json!({ "messages": messages }).to_string();
+    std::thread::scope(|scope| {
+        let busy: Vec<_> = [
+            ("chat/", &constrained, 200, ""),
+            ("", &long, 400, "more than the 512"),
+            ("chat/", &many, 400, ""),
+        ]
+        .into_iter()
+        .map(|(path, body, status, words)| {
+            let server = &server;
+            scope.spawn(move || {
+                let (got, text, _) = server.post(&format!("/v1/{path}completions"), body);
+                assert!(got == status && text.contains(words), "{got} {text}");
+            })
+        })
+        .collect();
+        while busy.iter().any(|busy| !busy.is_finished()) {
+            let begin = Instant::now();
+            assert_eq!(server.get("/healthz").0, 200);
+            assert!(begin.elapsed() < Duration::from_secs(5));
+        }
+        busy.into_iter().for_each(|busy| busy.join().unwrap());
+    });
+    assert_eq!(server.app.engine.stats().running, 0);
 }
 
 fn the_end_waits_for_answers_under_way() {
@@ -446,8 +524,13 @@ fn main() {
         a_text_is_gone_on_with_and_its_tokens_are_told
         an_answer_is_of_the_schema_that_is_asked_for
         what_is_wrong_is_said
+        bodies_of_any_kind_are_answered
         who_goes_away_frees_what_he_had
         a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits
+        a_client_may_ask_for_less_time_than_there_is_and_not_for_more
+        what_makes_an_answer_random_is_a_seed_of_its_own
+        an_answer_ends_where_it_is_told_to
+        nobody_waits_for_what_another_has_compiled
         the_end_waits_for_answers_under_way
         whoever_runs_it_sees_what_it_does
         a_lost_device_ends_its_streams_and_says_so

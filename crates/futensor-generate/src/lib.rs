@@ -30,16 +30,22 @@
 //!   away frees slot and pages when the step under way is through; one that is admitted has the
 //!   memory that it may come to need.
 //! - **Every stream ends**, with its last token or with an error.
+//! - **What comes from outside is bounded**, in size, depth and work, and does not run on the caller's
+//!   thread: constraints are compiled, templates run and files read by helper threads, and
+//!   [`encode_later`](Tokenizer::encode_later) finds a long text's tokens there.
 //!
 //! # How it is built
 //!
-//! From below, each knowing those before it: `tokenizer`, `template`, `constraint` and `sampling`;
+//! From below, each knowing those before it: `helpers`, the threads for what may take long;
+//! `tokenizer`, `template`, `constraint` and `sampling`;
 //! `pages` and `scheduler`, which are bookkeeping alone; `model`, which turns steps into calls of one
 //! region; `engine`, the thread that drives them.
 
 mod constraint;
 mod engine;
 mod error;
+mod helpers;
+mod lock;
 mod model;
 mod pages;
 mod request;
@@ -51,6 +57,7 @@ mod tokenizer;
 pub use constraint::Constraint;
 pub use engine::{Engine, Options, Stats, Tokens};
 pub use error::{Error, Result};
+pub use helpers::Work;
 pub use model::{Config, Llama, Rope, Scaling};
 pub use request::{End, Logprobs, Request, Token};
 pub use sampling::Sampling;

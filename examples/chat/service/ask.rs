@@ -1,6 +1,7 @@
 //! What a client asks for, in OpenAI's words, as a request to the engine; or what is wrong with it.
 
 use super::App;
+use axum::body::Bytes;
 use futensor_generate::{Constraint, Request, Sampling};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -140,11 +141,26 @@ pub struct Asked {
     pub id: String,
 }
 
-/// Texts from which on tokens are looked for on a thread that may block.
-const SHORT: usize = 2048;
+/// Bodies from which on they are parsed on a thread that may block.
+const SHORT: usize = 8192;
 
-pub async fn read(app: &std::sync::Arc<App>, bytes: &[u8], chat: bool) -> Result<Asked, Refusal> {
-    let body: Body = serde_json::from_slice(bytes).map_err(|e| Refusal::of_request(e.to_string(), None))?;
+async fn parse(bytes: Bytes) -> Result<Body, Refusal> {
+    let short = bytes.len() < SHORT;
+    let parse = move || serde_json::from_slice(&bytes).map_err(|e| Refusal::of_request(e.to_string(), None));
+    match short {
+        true => parse(),
+        false => tokio::task::spawn_blocking(parse).await.map_err(|e| Refusal {
+            status: 500,
+            kind: "server_error",
+            text: e.to_string(),
+            param: None,
+        })?,
+    }
+}
+
+/// What a body asks for. Texts, templates and constraints are the business of the library's helpers.
+pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal> {
+    let body = parse(bytes).await?;
     let no = |text: String, param| Err(Refusal::of_request(text, Some(param)));
     if let Some(model) = body.model.as_ref().filter(|&model| *model != app.name) {
         let text = format!("there is no model {model:?}: {:?} is", app.name);
@@ -157,7 +173,7 @@ pub async fn read(app: &std::sync::Arc<App>, bytes: &[u8], chat: bool) -> Result
         return no("penalties are asked for as repetition_penalty".into(), "presence_penalty");
     }
     let prompt = match (body.prompt, body.messages) {
-        (None, Some(messages)) if chat => Prompt::Text(OneOrMore::One(conversation(app, messages)?)),
+        (None, Some(messages)) if chat => Prompt::Text(OneOrMore::One(conversation(app, messages).await?)),
         (Some(prompt), None) if !chat => prompt,
         _ if chat => return no("messages are needed, and nothing else to begin with".into(), "messages"),
         _ => return no("a prompt is needed, and nothing else to begin with".into(), "prompt"),
@@ -169,7 +185,8 @@ pub async fn read(app: &std::sync::Arc<App>, bytes: &[u8], chat: bool) -> Result
             let [text] = <[String; 1]>::try_from(texts).map_err(|texts| {
                 Refusal::of_request(format!("{} prompts, not one", texts.len()), Some("prompt"))
             })?;
-            encode(app, text, !chat).await?
+            // A template says itself what a text begins with.
+            app.engine.model().tokenizer().encode_later(text, !chat).await?
         }
     };
     let mut request = Request::new(tokens);
@@ -197,13 +214,16 @@ pub async fn read(app: &std::sync::Arc<App>, bytes: &[u8], chat: bool) -> Result
         Some(Format::JsonSchema { json_schema }) => Some(Constraint::JsonSchema(json_schema.schema)),
         Some(Format::Regex { regex }) => Some(Constraint::Regex(regex)),
     };
+    if let Some(constraint) = &request.constraint {
+        app.engine.prepare(constraint.clone()).await?;
+    }
     let usage = body.stream_options.unwrap_or_default().include_usage;
     let id = format!("{}-{count}", if chat { "chatcmpl" } else { "cmpl" });
     Ok(Asked { request, chat, stream: body.stream, usage, id })
 }
 
 /// The text of a conversation, as the model knows it.
-fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refusal> {
+async fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refusal> {
     let no = |text: &str| Err(Refusal::of_request(text, Some("messages")));
     let Some(template) = app.engine.model().template() else {
         return no("the model has no chat template: ask /v1/completions");
@@ -231,22 +251,7 @@ fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refusal> {
         }
         plain.push(one);
     }
-    Ok(template.render(&plain)?)
-}
-
-async fn encode(app: &std::sync::Arc<App>, text: String, begins: bool) -> Result<Vec<u32>, Refusal> {
-    let tokenizer = app.engine.model().tokenizer().clone();
-    if text.len() < SHORT {
-        return Ok(tokenizer.encode(&text, begins)?);
-    }
-    let encoded = tokio::task::spawn_blocking(move || tokenizer.encode(&text, begins)).await;
-    let failed = |e: tokio::task::JoinError| Refusal {
-        status: 500,
-        kind: "server_error",
-        text: e.to_string(),
-        param: None,
-    };
-    Ok(encoded.map_err(failed)??)
+    Ok(template.render(&plain).await?)
 }
 
 /// A seed for a request that brings none.

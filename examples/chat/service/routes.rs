@@ -97,7 +97,7 @@ async fn received(request: Request) -> Result<Bytes, Refusal> {
 async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
     let body = received(request).await?;
-    let mut asked = ask::read(app, &body, chat).await?;
+    let mut asked = ask::read(app, body, chat).await?;
     let wanted = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
     let deadline = wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
     asked.request.deadline = Some(deadline);

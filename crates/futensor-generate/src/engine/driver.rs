@@ -1,11 +1,12 @@
 //! What the thread does: takes commands, has the scheduler plan, queues steps ahead, hands out what
 //! they chose. A step that fails fails the requests that run, and no others.
 
-use super::helpers::{Helpers, STUCK};
 use super::stream::Channel;
-use super::{Command, Shared, lock};
+use super::{Command, Shared};
 use crate::constraint::Guided;
 use crate::error::{Error, Result};
+use crate::helpers::{Helpers, STUCK};
+use crate::lock::lock;
 use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Logprobs, Token};
 use crate::sampling::{PENALIZED, Sampling};
@@ -27,6 +28,7 @@ pub struct Client {
     pub channel: Arc<Channel>,
     pub tokenizer: Arc<Tokenizer>,
     pub text: Text,
+    /// Of one with a constraint, once that is compiled.
     pub guide: Option<Guided>,
     pub sampling: Sampling,
     pub logprobs: Option<usize>,
@@ -52,7 +54,7 @@ impl<R: Runner> Driver<R> {
             runner,
             flights: VecDeque::new(),
             clients: HashMap::new(),
-            helpers: Helpers::default(),
+            helpers: Helpers::looked_after(),
             buffer: buffer.max(1),
         }
     }
@@ -75,7 +77,7 @@ impl<R: Runner> Driver<R> {
                 self.tell(event, &[]);
             }
             if self.flights.len() < AHEAD {
-                self.wait_for_grammars();
+                self.admit();
             }
             while self.flights.len() < AHEAD && self.queue() {}
             self.count();
@@ -92,38 +94,49 @@ impl<R: Runner> Driver<R> {
             Command::New(client, job) => {
                 lock(&self.shared.stats).requests += 1;
                 let id = client.id;
-                client.ask(&self.helpers, &self.shared);
                 self.clients.insert(id, *client);
                 self.scheduler.submit(id, Job { room: self.buffer, ..job });
             }
+            Command::Compiled(id, Ok(grammar)) => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.guide = Some(Guided::new(grammar));
+                    self.scheduler.release(id);
+                }
+            }
+            Command::Compiled(id, Err(error)) => self.fail(id, error),
             Command::HangUp(id) => {
                 self.scheduler.end(id);
-                if self.clients.remove(&id).is_some() {
+                if let Some(client) = self.part(id) {
                     lock(&self.shared.stats).left += 1;
-                    self.shared.open.fetch_sub(1, AcqRel);
+                    client.free(&self.helpers);
                 }
             }
         }
     }
 
-    /// Gives grammars a moment, in which a step is under way: a request whose mask takes longer is left
-    /// out of the next one.
-    fn wait_for_grammars(&self) {
+    /// Takes those in who come next, and gives grammars a moment, in which a step is under way: a
+    /// request whose mask takes longer is left out of the next one.
+    fn admit(&mut self) {
+        for id in self.scheduler.admit() {
+            if let Some(client) = self.clients.get(&id) {
+                client.ask(&self.helpers, &self.shared);
+            }
+        }
         let begin = Instant::now();
-        while begin.elapsed() < STUCK && self.clients.values().any(Client::waits) {
+        let waits = |id: Id| self.clients.get(&id).is_some_and(Client::waits);
+        while begin.elapsed() < STUCK && self.scheduler.running().any(waits) {
             std::thread::sleep(STUCK / 20);
         }
     }
 
     /// Queues the next step, where there is one.
     fn queue(&mut self) -> bool {
-        for (id, client) in &self.clients {
-            let pending = self.scheduler.pending(*id);
-            let room = client.channel.room(self.buffer, pending);
-            match &client.guide {
-                None => self.scheduler.room(*id, room),
-                Some(guide) => self.scheduler.room_to_begin(*id, if guide.waits() { 0 } else { room }),
-            }
+        // Who waits has been given nothing yet.
+        let running: Vec<Id> = self.scheduler.running().collect();
+        for id in running {
+            let Some(client) = self.clients.get(&id) else { continue };
+            let room = client.channel.room(self.buffer, self.scheduler.pending(id));
+            self.scheduler.room(id, if client.waits() { 0 } else { room });
         }
         let Some(step) = self.scheduler.plan() else { return false };
         let mut wishes = Vec::new();
@@ -230,9 +243,9 @@ impl<R: Runner> Driver<R> {
         self.scheduler.learn(id, token.id);
         if end {
             self.scheduler.end(id);
-            if let Some(client) = self.clients.remove(&id) {
-                self.shared.open.fetch_sub(1, AcqRel);
+            if let Some(client) = self.part(id) {
                 client.channel.send(Ok(token), true, &self.helpers);
+                client.free(&self.helpers);
             }
         } else if let Some(client) = self.clients.get(&id) {
             client.channel.send(Ok(token), false, &self.helpers);
@@ -241,16 +254,23 @@ impl<R: Runner> Driver<R> {
 
     fn fail(&mut self, id: Id, error: Error) {
         self.scheduler.end(id);
-        if let Some(client) = self.clients.remove(&id) {
+        if let Some(client) = self.part(id) {
             lock(&self.shared.stats).failed += 1;
-            self.shared.open.fetch_sub(1, AcqRel);
             client.channel.send(Err(error), true, &self.helpers);
+            client.free(&self.helpers);
         }
+    }
+
+    /// One that is there no more.
+    fn part(&mut self, id: Id) -> Option<Client> {
+        let client = self.clients.remove(&id)?;
+        self.shared.open.fetch_sub(1, AcqRel);
+        Some(client)
     }
 
     fn count(&self) {
         let stats = &mut *lock(&self.shared.stats);
-        stats.running = self.scheduler.running();
+        stats.running = self.scheduler.running().len();
         stats.waiting = self.scheduler.waiting();
         stats.pages_used = self.scheduler.pages().used();
         stats.shared_tokens = self.scheduler.shared_tokens();
@@ -272,11 +292,12 @@ impl<R: Runner> Drop for Driver<R> {
     fn drop(&mut self) {
         let late = self.shared.take(true).into_iter().filter_map(|command| match command {
             Command::New(client, _) => Some(*client),
-            Command::HangUp(_) => None,
+            Command::Compiled(..) | Command::HangUp(_) => None,
         });
         for client in self.clients.drain().map(|(_, client)| client).chain(late) {
             client.channel.send(Err(Error::ended()), true, &self.helpers);
         }
+        self.helpers.see_through();
         // What the last answers held goes with the driver, which may end before it counts again.
         let stats = &mut *lock(&self.shared.stats);
         (stats.running, stats.waiting, stats.pages_used) = (0, 0, 0);
@@ -292,6 +313,13 @@ impl Client {
                 guide.find();
                 shared.bell.ring();
             });
+        }
+    }
+
+    /// A grammar's states may take 20 ms to free: a helper does that.
+    fn free(self, helpers: &Helpers) {
+        if self.guide.is_some() {
+            helpers.push(move || drop(self));
         }
     }
 

@@ -6,13 +6,14 @@
 //! take long, are the helpers'.
 
 mod driver;
-mod helpers;
 mod stream;
 #[cfg(test)]
 mod tests;
 
-use crate::constraint::{Grammars, Guided};
+use crate::constraint::{Constraint, Grammar, Grammars};
 use crate::error::{Error, Result};
+use crate::helpers::Work;
+use crate::lock::lock;
 use crate::model::{Llama, Runner, Steps};
 use crate::request::Request;
 use crate::sampling::ALTERNATIVES;
@@ -21,12 +22,16 @@ use crate::tokenizer::Text;
 use driver::{Client, Driver};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use stream::Channel;
 pub use stream::Tokens;
+
+/// Stop words of a request at most, and bytes of each: every token is looked at for all of them.
+const STOPS_MAX: usize = 64;
+const STOP_BYTES_MAX: usize = 256;
 
 /// What there is to share among requests.
 #[derive(Clone, Debug)]
@@ -93,12 +98,10 @@ pub struct Stats {
     pub shared_tokens: u64,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 enum Command {
     New(Box<Client>, Job),
+    /// What came of a new one's constraint.
+    Compiled(u64, Result<Arc<Grammar>>),
     HangUp(u64),
 }
 
@@ -169,7 +172,7 @@ struct Handle {
     model: Arc<Llama>,
     limits: Limits,
     options: Options,
-    grammars: OnceLock<Result<Grammars>>,
+    grammars: Arc<Grammars>,
 }
 
 impl Drop for Handle {
@@ -193,7 +196,8 @@ impl Engine {
         let driver = Driver::new(shared.clone(), limits.clone(), steps, options.buffer);
         let spawned = std::thread::Builder::new().name("futensor-generate".into()).spawn(move || live(driver));
         spawned.map_err(|e| Error::busy(format!("no thread: {e}")))?;
-        let handle = Handle { shared, model, limits, options, grammars: OnceLock::new() };
+        let grammars = Grammars::new(model.tokenizer().clone(), model.vocabulary());
+        let handle = Handle { shared, model, limits, options, grammars };
         Ok(Engine(Arc::new(handle)))
     }
 
@@ -213,10 +217,12 @@ impl Engine {
     }
 
     /// The tokens that follow the request's prompt. The request waits for its turn, behind however
-    /// many; the stream begins when it has come.
+    /// many; the stream begins when it has come. A constraint is compiled meanwhile, on a helper
+    /// thread.
     ///
     /// # Errors
-    /// Where the request cannot be carried out.
+    /// Where the request cannot be carried out. A constraint that cannot be compiled is the stream's
+    /// first item.
     ///
     /// # Cancel safety
     /// Dropping the stream ends the request: its slot and its pages are free when the step under way
@@ -239,6 +245,26 @@ impl Engine {
         self.submit(request, job)
     }
 
+    /// Compiles a constraint ahead, on a helper thread: for whoever wants to know whether it is one
+    /// before he generates. Requests with the same constraint find it compiled.
+    ///
+    /// ```no_run
+    /// # async fn doc(engine: futensor_generate::Engine) -> futensor_generate::Result<()> {
+    /// use futensor_generate::Constraint;
+    /// let wrong = engine.prepare(Constraint::Regex("(".into())).await;
+    /// assert!(wrong.unwrap_err().is_request());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is no grammar, or one that is too large.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait.
+    pub fn prepare(&self, constraint: Constraint) -> Work<()> {
+        self.0.grammars.prepare(constraint)
+    }
+
     /// Ends every request with an error, and the thread.
     pub fn close(&self) {
         self.0.shared.closed.store(true, Release);
@@ -251,9 +277,10 @@ impl Engine {
         if let Some(n) = request.logprobs.filter(|&n| n > ALTERNATIVES) {
             return no(format!("log-probabilities are told of {ALTERNATIVES} tokens at most, not {n}"));
         }
-        let vocabulary = self.0.model.vocabulary() as u32;
-        if let Some(token) = request.prompt.iter().find(|&&token| token >= vocabulary) {
-            return no(format!("token {token} is not one of the model's {vocabulary}"));
+        let (words, bytes) = (request.stop.len(), request.stop.iter().map(String::len).max().unwrap_or(0));
+        if words > STOPS_MAX || bytes > STOP_BYTES_MAX {
+            let most = format!("{STOPS_MAX} of {STOP_BYTES_MAX} bytes at most");
+            return no(format!("{words} stop words, the longest of {bytes} bytes, and there may be {most}"));
         }
         let (prompt, context) = (request.prompt.len(), self.context());
         let tokens = request.tokens_max.unwrap_or_else(|| context.saturating_sub(prompt).max(1));
@@ -267,24 +294,19 @@ impl Engine {
                 ));
             }
         }
+        let vocabulary = self.0.model.vocabulary() as u32;
+        if let Some(token) = request.prompt.iter().find(|&&token| token >= vocabulary) {
+            return no(format!("token {token} is not one of the model's {vocabulary}"));
+        }
         // One that lies beyond all time is none.
         let deadline = request.deadline.and_then(|d| self.0.shared.now().checked_add(d));
         let (prompt, room) = (request.prompt.clone(), self.0.options.buffer);
-        Ok(Job { prompt, tokens, deadline, room, one_by_one: request.constraint.is_some() })
+        let constrained = request.constraint.is_some();
+        Ok(Job { prompt, tokens, deadline, room, one_by_one: constrained, held: constrained })
     }
 
     fn submit(&self, request: Request, job: Job) -> Result<Tokens> {
         let shared = &self.0.shared;
-        let guide = match &request.constraint {
-            None => None,
-            Some(constraint) => {
-                let model = &self.0.model;
-                let made = || Grammars::new(model.tokenizer(), model.vocabulary());
-                let guide =
-                    self.0.grammars.get_or_init(made).as_ref().map_err(Error::clone)?.guide(constraint)?;
-                Some(Guided::new(guide))
-            }
-        };
         let id = shared.next.fetch_add(1, Relaxed);
         let channel = Arc::new(Channel::default());
         shared.open.fetch_add(1, AcqRel);
@@ -293,7 +315,7 @@ impl Engine {
             channel: channel.clone(),
             tokenizer: self.0.model.tokenizer().clone(),
             text: Text::new(&request.stop),
-            guide,
+            guide: None,
             sampling: request.sampling,
             logprobs: request.logprobs,
             ignore_end: request.ignore_end,
@@ -301,6 +323,12 @@ impl Engine {
         if !shared.send(Command::New(Box::new(client), job)) {
             shared.open.fetch_sub(1, AcqRel);
             return Err(Error::ended());
+        }
+        if let Some(constraint) = request.constraint {
+            let shared = shared.clone();
+            self.0.grammars.compile(constraint, move |grammar| {
+                shared.send(Command::Compiled(id, grammar));
+            });
         }
         Ok(Tokens::new(id, channel, shared.clone()))
     }

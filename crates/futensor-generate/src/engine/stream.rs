@@ -1,8 +1,9 @@
 //! The way of tokens from the thread to whoever reads them.
 
-use super::helpers::Helpers;
-use super::{Command, Shared, lock};
+use super::{Command, Shared};
 use crate::error::Result;
+use crate::helpers::Helpers;
+use crate::lock::lock;
 use crate::request::Token;
 use futures_core::Stream;
 use std::collections::VecDeque;
@@ -142,9 +143,9 @@ mod tests {
             let waker = Waker::from(Arc::new(Hostile(channel.clone())));
             assert!(Pin::new(&mut tokens).poll_next(&mut Context::from_waker(&waker)).is_pending());
         }
-        let helpers = Helpers::default();
+        let helpers = Helpers::looked_after();
         channel.send(Err(crate::Error::ended()), true, &helpers);
-        drop(helpers);
+        helpers.see_through();
         let mut cx = Context::from_waker(Waker::noop());
         assert!(matches!(Pin::new(&mut tokens).poll_next(&mut cx), Poll::Ready(Some(Err(_)))));
         assert!(matches!(Pin::new(&mut tokens).poll_next(&mut cx), Poll::Ready(None)));

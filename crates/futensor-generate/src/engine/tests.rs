@@ -4,9 +4,10 @@
 
 use super::driver::{Client, Driver};
 use super::stream::{Channel, Tokens};
-use super::{Command, Shared, Stats, lock};
-use crate::constraint::{Constraint, Grammars, Guided};
+use super::{Command, Shared, Stats};
+use crate::constraint::{Constraint, Grammar, Grammars};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Token};
 use crate::sampling::Sampling;
@@ -179,7 +180,7 @@ impl Run {
         most: usize,
         deadline: Option<Duration>,
         one_by_one: bool,
-        guide: Option<Guided>,
+        grammar: Option<Arc<Grammar>>,
     ) -> Asker {
         let id = self.next;
         self.next += 1;
@@ -189,14 +190,18 @@ impl Run {
             channel: channel.clone(),
             tokenizer: self.tokenizer.clone(),
             text: Text::new(&[]),
-            guide,
+            guide: None,
             sampling: Sampling::default(),
             logprobs: None,
             ignore_end: false,
         };
-        let job = Job { prompt: prompt.clone(), tokens: most, deadline, room: 0, one_by_one };
+        let held = grammar.is_some();
+        let job = Job { prompt: prompt.clone(), tokens: most, deadline, room: 0, one_by_one, held };
         self.shared.open.fetch_add(1, AcqRel);
         assert!(self.shared.send(Command::New(Box::new(client), job)));
+        if let Some(grammar) = grammar {
+            assert!(self.shared.send(Command::Compiled(id, Ok(grammar))));
+        }
         let tokens = Tokens::new(id, channel, self.shared.clone());
         Asker { tokens, prompt, most, read: Vec::new(), deadline, every: 1 }
     }
@@ -330,12 +335,15 @@ fn a_waker_or_a_grammar_that_takes_long_holds_nobody_up() {
         let tokenizer = Arc::new(vocabulary().tokenizer().unwrap());
         let limits = Limits { slots: 2, rows: 4, rows_beside: 1, pages: 40, page: 2, context: 32 };
         let mut run = Run::new(limits, 4, tokenizer.clone());
-        let guide = grammar.then(|| {
-            let grammars = Grammars::new(&tokenizer, tokenizer.len()).unwrap();
-            Guided::new(grammars.guide(&Constraint::Regex("(.|\n)*".into())).unwrap())
+        let compiled = grammar.then(|| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let any = Constraint::Regex("(.|\n)*".into());
+            Grammars::new(tokenizer.clone(), tokenizer.len()).compile(any, move |g| tell.send(g).unwrap());
+            told.recv().unwrap().unwrap()
         });
-        let held = guide.as_ref().map(Guided::hold);
-        let mut slow = run.ask_with(vec![2], 20, None, grammar, guide.clone());
+        // Nobody finds what it begins with.
+        let held = compiled.as_ref().map(|grammar| grammar.hold());
+        let mut slow = run.ask_with(vec![2], 20, None, grammar, compiled.clone());
         let mut quick = run.ask(vec![3], 20, None, false);
         let rings = [Rings::new(!grammar), Rings::new(false)];
         let wakers = rings.clone().map(Waker::from);

@@ -3,12 +3,13 @@
 use super::weights::{Layer, Several, Weights};
 use super::{Config, Llama, Scaling};
 use crate::error::{Error, Result};
+use crate::helpers::outside;
 use crate::template::Template;
 use crate::tokenizer::{Tokenizer, Vocabulary};
 use futensor::quant::{Format, Quantized, Weight};
 use futensor::{DType, Device, TensorFuture, gguf, safetensors};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A tensor that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +160,65 @@ impl Llama {
     /// Where a file is missing or broken, the model is none that is known, or its parts do not fit
     /// each other.
     pub async fn from_folder(device: &Device, folder: impl AsRef<Path>) -> Result<Llama> {
-        let folder = folder.as_ref();
+        let folder = folder.as_ref().to_owned();
+        let Folder { config, tied, tokenizer, template, files } =
+            outside().work(move || Folder::read(&folder)).await?;
+        let mut tensors = BTreeMap::new();
+        for file in files {
+            let loaded = safetensors::load(&file, device).all().await;
+            let loaded = loaded.map_err(|e| Error::model(e.message().to_owned()))?;
+            tensors.extend(loaded.into_iter().map(|(name, tensor)| (name, Weight::Dense(tensor))));
+        }
+        if tied {
+            tensors.remove(&hugging_face(Part::Head));
+        }
+        let weights = Parts { tensors, name: hugging_face }.all(&config)?;
+        Llama::new(device, config, weights, tokenizer, template)
+    }
+
+    /// Of a GGUF file: its weights as they are, its tokenizer, its chat template.
+    ///
+    /// # Errors
+    /// Where the file is missing or broken, the model is none that is known, or its parts do not fit
+    /// each other.
+    pub async fn from_gguf(device: &Device, path: impl AsRef<Path>) -> Result<Llama> {
+        let path = path.as_ref();
+        // It names the file.
+        let wrong = |e: futensor::Error| Error::model(e.message().to_owned());
+        let file = gguf::open(path).await.map_err(wrong)?;
+        let mut config = Config::from_gguf(file.metadata())?;
+        let vocabulary = Vocabulary::from_gguf(file.metadata())?;
+        let source = file.metadata().get("tokenizer.chat_template").and_then(|s| s.as_str().map(String::from));
+        let made = outside().work(move || {
+            let tokenizer = vocabulary.tokenizer()?;
+            let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
+            Ok((tokenizer, template))
+        });
+        let (tokenizer, template) = made.await?;
+        let mut tensors = file.load(device).all().await.map_err(wrong)?;
+        if let Some(factors) = tensors.remove("rope_freqs.weight") {
+            let factors = factors.dense().to_dtype(DType::F64).to_vec::<f64>().await?;
+            config.rope.scaling = Scaling::Each(factors);
+        }
+        config.check()?;
+        let weights = Parts { tensors, name: of_gguf }.all(&config)?;
+        Llama::new(device, config, weights, tokenizer, template)
+    }
+}
+
+/// What a folder has beside its tensors.
+struct Folder {
+    config: Config,
+    /// The embedding is the head.
+    tied: bool,
+    tokenizer: Tokenizer,
+    template: Option<Template>,
+    /// With tensors.
+    files: Vec<PathBuf>,
+}
+
+impl Folder {
+    fn read(folder: &Path) -> Result<Folder> {
         let read = |name: &str| {
             let path = folder.join(name);
             std::fs::read(&path).map_err(|e| Error::model(format!("{}: {e}", path.display())))
@@ -176,46 +235,13 @@ impl Llama {
                 json("tokenizer_config.json").ok().and_then(|c| c["chat_template"].as_str().map(String::from))
             }
         };
-        let mut tensors = BTreeMap::new();
+        let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
         let files =
             std::fs::read_dir(folder).map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
-        for file in
-            files.flatten().map(|f| f.path()).filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
-        {
-            let loaded = safetensors::load(&file, device).all().await;
-            let loaded = loaded.map_err(|e| Error::model(e.message().to_owned()))?;
-            tensors.extend(loaded.into_iter().map(|(name, tensor)| (name, Weight::Dense(tensor))));
-        }
-        if config_json["tie_word_embeddings"] == true {
-            tensors.remove(&hugging_face(Part::Head));
-        }
-        let weights = Parts { tensors, name: hugging_face }.all(&config)?;
-        let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
-        Llama::new(device, config, weights, tokenizer, template)
-    }
-
-    /// Of a GGUF file: its weights as they are, its tokenizer, its chat template.
-    ///
-    /// # Errors
-    /// Where the file is missing or broken, the model is none that is known, or its parts do not fit
-    /// each other.
-    pub async fn from_gguf(device: &Device, path: impl AsRef<Path>) -> Result<Llama> {
-        let path = path.as_ref();
-        // It names the file.
-        let wrong = |e: futensor::Error| Error::model(e.message().to_owned());
-        let file = gguf::open(path).await.map_err(wrong)?;
-        let mut config = Config::from_gguf(file.metadata())?;
-        let tokenizer = Vocabulary::from_gguf(file.metadata())?.tokenizer()?;
-        let source = file.metadata().get("tokenizer.chat_template").and_then(|s| s.as_str().map(String::from));
-        let mut tensors = file.load(device).all().await.map_err(wrong)?;
-        if let Some(factors) = tensors.remove("rope_freqs.weight") {
-            let factors = factors.dense().to_dtype(DType::F64).to_vec::<f64>().await?;
-            config.rope.scaling = Scaling::Each(factors);
-        }
-        config.check()?;
-        let weights = Parts { tensors, name: of_gguf }.all(&config)?;
-        let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
-        Llama::new(device, config, weights, tokenizer, template)
+        let has_tensors = |path: &PathBuf| path.extension().is_some_and(|e| e == "safetensors");
+        let files = files.flatten().map(|f| f.path()).filter(has_tensors).collect();
+        let tied = config_json["tie_word_embeddings"] == true;
+        Ok(Folder { config, tied, tokenizer, template, files })
     }
 }
 

@@ -123,10 +123,10 @@ impl Llama {
         let page = options.page.clamp(1, 1024);
         let bytes =
             2 * self.config.layers * self.config.kv_heads * self.config.head * page * forward::KEPT.size();
-        let context = options.context.min(self.config.context).div_ceil(page) * page;
+        let context = options.context.min(self.config.context);
         let slots = options.slots.clamp(1, 1024);
         // More than all slots could fill is of no use.
-        let pages = (options.pages_bytes / bytes).min(slots * context / page);
+        let pages = (options.pages_bytes / bytes).min(slots * context.div_ceil(page));
         if pages == 0 {
             let text = format!("{} bytes for keys and values, and a page has {bytes}", options.pages_bytes);
             return Err(Error::request(text));
@@ -135,7 +135,7 @@ impl Llama {
         let tokens = slots * context;
         let beside = options.chunk_beside.clamp(1, tokens);
         let rows = options.chunk.min(tokens).max(slots + beside);
-        Ok(Limits { slots, rows, rows_beside: beside, pages, page, context: context.min(self.config.context) })
+        Ok(Limits { slots, rows, rows_beside: beside, pages, page, context })
     }
 }
 

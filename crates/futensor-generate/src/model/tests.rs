@@ -269,7 +269,16 @@ fn what_cannot_be_is_refused_with_words() {
     assert_eq!(refused(Request::new(vec![264])), "token 264 is not one of the model's 264");
     assert!(refused(Request::new(vec![1; 300])).contains("300 tokens and 1 new ones are more than the 256"));
     assert!(refused(Request::new(vec![1]).logprobs(21)).contains("20 tokens at most"));
-    assert!(refused(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).contains("constraint"));
+    assert!(refused(Request::new(vec![1]).stop(vec!["a"; 65])).contains("65 stop words"));
+    assert!(refused(Request::new(vec![1]).stop(["a".repeat(257)])).contains("257 bytes"));
+    assert!(refused(Request::new(vec![1; 10_000_000])).contains("10000000 tokens"));
+    // What is no grammar is found out on the way.
+    let mut tokens = engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).unwrap();
+    let error = block_on(tokens.next()).unwrap().unwrap_err();
+    assert!(error.is_request() && error.to_string().contains("constraint"), "{error}");
+    assert!(block_on(tokens.next()).is_none());
+    assert!(block_on(engine.prepare(Constraint::Regex("(".into()))).unwrap_err().is_request());
+    block_on(engine.prepare(Constraint::Regex("a".into()))).unwrap();
     let held: Vec<_> = (0..3).map(|_| engine.try_generate(Request::new(vec![1, 2])).unwrap()).collect();
     assert!(engine.try_generate(Request::new(vec![1, 2])).unwrap_err().is_busy());
     drop(held);
@@ -373,6 +382,20 @@ fn a_model_whose_parts_do_not_fit_is_refused() {
         t.insert("token_embd.weight".into(), Weight::Dense(device.zeros([200, 64])));
     };
     assert_eq!(wrong(&few), "a tokenizer of 264 tokens for a model of 200");
+}
+
+#[test]
+fn a_context_takes_as_many_tokens_as_it_says_whatever_a_page_has() {
+    for (context, page) in [(100, 32), (7, 8), (64, 32)] {
+        let engine =
+            Engine::start(llama(None), Options { context, page, slots: 2, ..Options::default() }).unwrap();
+        assert_eq!(engine.context(), context);
+        let mut request = Request::new(vec![5; context - 2]);
+        request.ignore_end = true;
+        assert_eq!(all(engine.generate(request.clone()).unwrap()).len(), 2);
+        let error = engine.generate(request.tokens_max(3)).unwrap_err().to_string();
+        assert!(error.contains(&format!("more than the {context} of a request")), "{error}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ mod tests;
 
 use crate::pages::{Page, Pages};
 use sequence::Sequence;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What there is to share.
@@ -48,6 +48,8 @@ pub struct Job {
     pub room: usize,
     /// Its next token cannot be chosen before the last one is known to the host.
     pub one_by_one: bool,
+    /// It is not to be admitted before its [release](Scheduler::release).
+    pub held: bool,
 }
 
 /// The number of a request. Later requests have larger numbers.
@@ -116,8 +118,13 @@ impl Limits {
 pub struct Scheduler {
     limits: Limits,
     pages: Pages,
-    waiting: VecDeque<(Id, Job)>,
+    /// By number, which is the order in which they came: any of them may go away at any time.
+    waiting: BTreeMap<Id, Job>,
+    /// Those that are not to be admitted yet.
+    held: BTreeMap<Id, Job>,
     running: BTreeMap<Id, Sequence>,
+    /// Of all that have not ended.
+    deadlines: BTreeSet<(Duration, Id)>,
     slots: Vec<usize>,
     /// Tokens of prompts that were not computed, since another had done so.
     shared_tokens: u64,
@@ -128,8 +135,10 @@ impl Scheduler {
         Scheduler {
             pages: Pages::new(limits.pages, limits.page),
             slots: (0..limits.slots).rev().collect(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            held: BTreeMap::new(),
             running: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             shared_tokens: 0,
             limits,
         }
@@ -140,11 +149,12 @@ impl Scheduler {
     }
 
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.held.len()
     }
 
-    pub fn running(&self) -> usize {
-        self.running.len()
+    /// The sequences, in the order in which they came.
+    pub fn running(&self) -> impl ExactSizeIterator<Item = Id> {
+        self.running.keys().copied()
     }
 
     pub fn shared_tokens(&self) -> u64 {
@@ -153,47 +163,52 @@ impl Scheduler {
 
     /// Takes a request in; it waits for a slot and pages.
     pub fn submit(&mut self, id: Id, job: Job) {
-        self.waiting.push_back((id, job));
+        self.deadlines.extend(job.deadline.map(|at| (at, id)));
+        if job.held { &mut self.held } else { &mut self.waiting }.insert(id, job);
+    }
+
+    /// A request that was held may be admitted: it has the place of its number among those who wait.
+    pub fn release(&mut self, id: Id) {
+        self.waiting.extend(self.held.remove(&id).map(|job| (id, job)));
     }
 
     /// The request has enough, or nobody wants it any more. What it has is free at once, or when the
     /// steps that it is part of are through.
     pub fn end(&mut self, id: Id) {
-        self.waiting.retain(|(other, _)| *other != id);
-        if let Some(sequence) = self.running.get_mut(&id) {
-            sequence.ended = true;
-            self.let_go(id);
+        let job = self.waiting.remove(&id).or_else(|| self.held.remove(&id));
+        if let Some(at) = job.and_then(|job| job.deadline) {
+            self.deadlines.remove(&(at, id));
         }
+        self.mark(id);
+        self.let_go(id);
+    }
+
+    /// A sequence gets no more rows. False where it had ended before, or is none.
+    fn mark(&mut self, id: Id) -> bool {
+        let Some(sequence) = self.running.get_mut(&id).filter(|s| !s.ended) else { return false };
+        sequence.ended = true;
+        if let Some(at) = sequence.deadline {
+            self.deadlines.remove(&(at, id));
+        }
+        true
     }
 
     /// Its reader has room for so many tokens now.
     pub fn room(&mut self, id: Id, room: usize) {
-        // Whoever waits has been given nothing yet.
         if let Some(sequence) = self.running.get_mut(&id) {
             sequence.room = room;
         }
     }
 
-    /// The same, of one that may be waiting yet.
-    pub fn room_to_begin(&mut self, id: Id, room: usize) {
-        match self.waiting.iter_mut().find(|(other, _)| *other == id) {
-            Some((_, job)) => job.room = room,
-            None => self.room(id, room),
-        }
-    }
-
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Duration> {
-        let running = self.running.values().filter(|s| !s.ended).filter_map(|s| s.deadline);
-        running.chain(self.waiting.iter().filter_map(|(_, job)| job.deadline)).min()
+        self.deadlines.first().map(|(at, _)| *at)
     }
 
     /// Ends those whose deadline has passed.
     pub fn expire(&mut self, now: Duration) -> Vec<Event> {
-        let late = |deadline: Option<Duration>| deadline.is_some_and(|at| at <= now);
-        let running = self.running.iter().filter(|(_, s)| !s.ended && late(s.deadline)).map(|(id, _)| *id);
-        let waiting = self.waiting.iter().filter(|(_, job)| late(job.deadline)).map(|(id, _)| *id);
-        let ids: Vec<Id> = running.chain(waiting).collect();
+        let late = |(at, id): &(Duration, Id)| (*at <= now).then_some(*id);
+        let ids: Vec<Id> = self.deadlines.iter().map_while(late).collect();
         ids.iter().for_each(|&id| self.end(id));
         ids.into_iter().map(|id| Event::Late { id }).collect()
     }
@@ -231,8 +246,7 @@ impl Scheduler {
         for &id in &step.members {
             let Some(sequence) = self.running.get_mut(&id) else { continue };
             sequence.flights -= 1;
-            if !ok && !sequence.ended {
-                sequence.ended = true;
+            if !ok && self.mark(id) {
                 events.push(Event::Failed { id });
             }
         }
@@ -244,7 +258,9 @@ impl Scheduler {
             sequence.pending -= 1;
             sequence.room = sequence.room.saturating_sub(1);
             let last = sequence.known.len() + 1 == sequence.length_max;
-            sequence.ended |= last;
+            if last {
+                self.mark(row.id);
+            }
             events.push(Event::Token { id: row.id, choice, last });
         }
         events
@@ -278,8 +294,7 @@ impl Scheduler {
         let mut events = Vec::new();
         let ids: Vec<Id> = self.running.keys().copied().collect();
         for id in ids {
-            if let Some(sequence) = self.running.get_mut(&id).filter(|s| !s.ended) {
-                sequence.ended = true;
+            if self.mark(id) {
                 events.push(Event::Failed { id });
             }
             self.let_go(id);
@@ -289,15 +304,18 @@ impl Scheduler {
     }
 
     /// Those who wait get slots and pages in the order in which they came; nobody overtakes, so
-    /// that nobody waits for ever.
-    fn admit(&mut self) {
-        while let (Some((_, job)), Some(_)) = (self.waiting.front(), self.slots.last()) {
-            let Some(mut sequence) = Sequence::admit(job, &mut self.pages) else { break };
-            let (Some((id, job)), Some(slot)) = (self.waiting.pop_front(), self.slots.pop()) else { break };
+    /// that nobody waits for ever. Gives who was admitted.
+    pub fn admit(&mut self) -> Vec<Id> {
+        let mut admitted = Vec::new();
+        while let (Some(first), Some(_)) = (self.waiting.first_entry(), self.slots.last()) {
+            let Some(mut sequence) = Sequence::admit(first.get(), &mut self.pages) else { break };
+            let ((id, job), Some(slot)) = (first.remove_entry(), self.slots.pop()) else { break };
             self.shared_tokens += sequence.queued as u64;
             (sequence.slot, sequence.known) = (slot, job.prompt);
             self.running.insert(id, sequence);
+            admitted.push(id);
         }
+        admitted
     }
 
     fn add_rows(&mut self, step: &mut Step, id: Id, most: usize) {

@@ -6,9 +6,18 @@ mod text;
 mod vocabulary;
 
 use crate::error::{Error, Result};
+use crate::helpers::{Work, outside};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 pub use text::Text;
 pub use vocabulary::Vocabulary;
+
+/// Bytes of a text at most: more than any model's context.
+const TEXT_MAX: usize = 16 << 20;
+
+/// Bytes of a `tokenizer.json` at most. Those of models have some 20 MB.
+const FILE_MAX: usize = 256 << 20;
 
 /// A tokenizer. It never goes to the network.
 pub struct Tokenizer {
@@ -47,7 +56,12 @@ impl Tokenizer {
     /// # Errors
     /// Where the text is no such thing, or the names are no tokens of it.
     pub fn from_json(json: &[u8], begin: Option<&str>, end: Option<&str>) -> Result<Tokenizer> {
-        let inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| Error::model(e.to_string()))?;
+        if json.len() > FILE_MAX {
+            return Err(Error::model(format!("a tokenizer of {} bytes, of {FILE_MAX} at most", json.len())));
+        }
+        let read = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(json)));
+        let read = read.map_err(|_| Error::model("no tokenizer: a panic"))?;
+        let inner = read.map_err(|e| Error::model(e.to_string()))?;
         let number = |name: Option<&str>| {
             let named = |name: &str| Error::model(format!("the tokenizer has no token {name:?}"));
             name.map(|name| inner.token_to_id(name).ok_or_else(|| named(name))).transpose()
@@ -72,14 +86,42 @@ impl Tokenizer {
     /// The tokens of a text. Names of special tokens in it become those tokens. With `begins`, the
     /// token that begins a text comes first, where the model wants one.
     ///
-    /// It takes some microseconds a word, on the caller's thread.
+    /// It takes some microseconds a word, on the caller's thread: [`encode_later`](Self::encode_later)
+    /// is for texts of more than some lines, in a task.
     ///
     /// # Errors
-    /// Where the text cannot be said in these tokens.
+    /// Where the text cannot be said in these tokens, or has more than 16 MiB.
     pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|e| Error::request(e.to_string()))?;
+        if text.len() > TEXT_MAX {
+            return Err(Error::request(format!("a text of {} bytes, of {TEXT_MAX} at most", text.len())));
+        }
+        let encode = || self.inner.encode_fast(text, false).map_err(|e| Error::request(e.to_string()));
+        // The tokenizer came with a file, and its library's own panics are the text's errors.
+        let encoding = catch_unwind(AssertUnwindSafe(encode));
+        let encoding =
+            encoding.unwrap_or_else(|_| Err(Error::request("a text that has no tokens: a panic")))?;
         let begin = self.begin.filter(|_| begins && self.begins);
         Ok(begin.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    /// The same, on a helper thread.
+    ///
+    /// ```no_run
+    /// # async fn doc(engine: futensor_generate::Engine) -> futensor_generate::Result<()> {
+    /// let long = "once upon a time ".repeat(10_000);
+    /// let tokens = engine.model().tokenizer().encode_later(long, true).await?;
+    /// assert!(tokens.len() > 10_000);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the tokens up.
+    pub fn encode_later(self: &Arc<Self>, text: String, begins: bool) -> Work<Vec<u32>> {
+        let own = self.clone();
+        outside().work(move || own.encode(&text, begins))
     }
 
     /// The text of some tokens; what is no UTF-8 becomes U+FFFD.

@@ -1,0 +1,178 @@
+use super::guide::Guide;
+use super::*;
+use crate::tokenizer::testing::vocabulary;
+use futensor::block_on;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn grammars() -> Arc<Grammars> {
+    let tokenizer = Arc::new(vocabulary().tokenizer().unwrap());
+    let count = tokenizer.len();
+    Grammars::new(tokenizer, count)
+}
+
+fn compile(grammars: &Arc<Grammars>, constraint: Constraint) -> Result<Arc<Grammar>> {
+    let (tell, told) = std::sync::mpsc::channel();
+    grammars.compile(constraint, move |grammar| tell.send(grammar).unwrap());
+    told.recv_timeout(Duration::from_secs(60)).expect("somebody tells")
+}
+
+/// What comes of always taking the allowed token that this prefers.
+fn follow(constraint: Constraint, prefer: impl Fn(&[u32]) -> u32) -> String {
+    let tokenizer = vocabulary().tokenizer().unwrap();
+    let (mut guide, mut mask): (Guide, _) = compile(&grammars(), constraint).unwrap().begin();
+    let mut text = Vec::new();
+    for _ in 0..200 {
+        let allowed: Vec<u32> =
+            (0..tokenizer.len() as u32).filter(|&t| mask[t as usize / 32] >> (t % 32) & 1 == 1).collect();
+        let token = prefer(&allowed);
+        assert!(allowed.contains(&token), "some token is allowed");
+        if tokenizer.ends().contains(&token) {
+            break;
+        }
+        text.push(token);
+        if guide.accept(token).unwrap() {
+            break;
+        }
+        mask = guide.mask().unwrap();
+    }
+    tokenizer.decode(&text)
+}
+
+#[test]
+fn a_text_that_follows_a_grammar_is_of_it() {
+    let last = |allowed: &[u32]| *allowed.last().unwrap();
+    let first = |allowed: &[u32]| allowed[0];
+    assert_eq!(follow(Constraint::Regex("(hello|bye) world[!?]".into()), last), "hello world?");
+    assert_eq!(follow(Constraint::Regex("(hello|bye) world[!?]".into()), first), "bye world!");
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } },
+        "required": ["a"], "additionalProperties": false });
+    let text = follow(Constraint::JsonSchema(schema), last);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(value["a"] == 1 || value["a"] == 2, "{text}");
+    // In the schema's order, not the alphabet's.
+    let schema = json!({ "type": "object", "properties": { "b": { "enum": [1] }, "a": { "enum": [1] } },
+        "required": ["a", "b"], "additionalProperties": false });
+    let text = follow(Constraint::JsonSchema(schema), last);
+    assert!(text.find("\"b\"").unwrap() < text.find("\"a\"").unwrap(), "{text}");
+}
+
+/// A schema in which this many lists are within each other.
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(json!({ "type": "string" }), |inner, _| json!({ "type": "array", "items": inner }))
+}
+
+#[test]
+fn what_is_no_grammar_is_the_requests_error() {
+    let grammars = grammars();
+    let names: Vec<String> = (0..40_000).map(|k| format!("name{k}")).collect();
+    let wide: serde_json::Map<_, _> = (0..2049).map(|k| (k.to_string(), json!(true))).collect();
+    for (wrong, words) in [
+        (Constraint::Regex("(".into()), "the constraint"),
+        (Constraint::JsonSchema(json!({ "type": "no such" })), "the constraint"),
+        (Constraint::Regex("a".repeat(8193)), "more than 8192 bytes"),
+        (Constraint::JsonSchema(json!({ "enum": names })), "more than 131072 bytes"),
+        (Constraint::JsonSchema(nested(64)), "nested more than 64 deep"),
+        (Constraint::JsonSchema(nested(2_000)), "nested more than 64 deep"),
+        (Constraint::JsonSchema(json!({ "properties": wide })), "an object of 2049 members"),
+        (Constraint::JsonSchema(json!({ "type": "number", "multipleOf": 100.03 })), "multiples of 100.03"),
+    ] {
+        for _ in 0..2 {
+            let error = compile(&grammars, wrong.clone()).err().unwrap();
+            assert!(error.is_request() && error.to_string().contains(words), "{error}");
+        }
+    }
+    for right in [nested(60), json!({ "type": "number", "multipleOf": 0.01 })] {
+        assert!(compile(&grammars, Constraint::JsonSchema(right)).is_ok());
+    }
+}
+
+#[test]
+fn a_text_is_compiled_once_and_the_least_wanted_is_forgotten() {
+    let grammars = grammars();
+    let of = |k: usize| compile(&grammars, Constraint::Regex(format!("a{k}"))).unwrap();
+    let (first, second) = (of(0), of(1));
+    for k in 2..70 {
+        // It stays known as long as it is wanted.
+        assert!(Arc::ptr_eq(&of(0), &first));
+        of(k);
+    }
+    assert!(Arc::ptr_eq(&of(69), &of(69)) && !Arc::ptr_eq(&of(1), &second));
+    // The same text is another constraint as a schema.
+    assert!(compile(&grammars, Constraint::JsonSchema(json!({ "const": "a0" }))).is_ok());
+}
+
+#[test]
+fn the_callers_thread_compiles_nothing() {
+    let grammars = grammars();
+    let properties: serde_json::Map<_, _> =
+        (0..2_000).map(|k| (format!("key{k}"), json!({ "type": "string" }))).collect();
+    let wide = Constraint::JsonSchema(json!({ "type": "object", "properties": properties }));
+    let mut took = Vec::new();
+    let mut work = Vec::new();
+    for constraint in
+        [Constraint::Regex("[a-z]+".into()), wide.clone(), Constraint::Regex("[a-z]*".into()), wide]
+    {
+        let begin = Instant::now();
+        work.push(grammars.prepare(constraint));
+        took.push(begin.elapsed());
+    }
+    // A machine that is busy may take the thread away once: not every time.
+    took.sort();
+    assert!(took[1] < Duration::from_millis(1), "{took:?}");
+    work.into_iter().for_each(|work| block_on(work).unwrap());
+}
+
+#[test]
+fn random_expressions_and_schemas_end_soon_with_a_grammar_or_an_error() {
+    let seeds = match std::env::var("FUTENSOR_SEED") {
+        Ok(seed) => seed.parse().map(|seed| seed..seed + 1).unwrap(),
+        Err(_) => 0..60u64,
+    };
+    let grammars = grammars();
+    for seed in seeds {
+        let mut state = seed;
+        let mut pick = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        let pieces = [
+            "a", "[^b]", ".*", "(", ")", "|", "{3}", "{0,40}", "+", "?", "\\d", "/", "\n", "\"", "é", "&", "~",
+        ];
+        let regex: String = (0..1 + pick(30)).map(|_| pieces[pick(pieces.len() as u64) as usize]).collect();
+        let constraint =
+            if pick(2) == 0 { Constraint::Regex(regex) } else { Constraint::JsonSchema(schema(&mut pick, 5)) };
+        let begin = Instant::now();
+        let compiled = compile(&grammars, constraint.clone());
+        assert!(compiled.err().is_none_or(|e| e.is_request()), "FUTENSOR_SEED={seed}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "FUTENSOR_SEED={seed}: {constraint:?}");
+    }
+}
+
+/// Of keywords that like each other or not, with references that may go in circles.
+fn schema(pick: &mut impl FnMut(u64) -> u64, depth: usize) -> Value {
+    let mut all = serde_json::Map::new();
+    let inner = |pick: &mut dyn FnMut(u64) -> u64| {
+        let mut pick = pick;
+        if depth == 0 { json!(true) } else { schema(&mut pick, depth - 1) }
+    };
+    for _ in 0..1 + pick(3) {
+        let (key, value) = match pick(12) {
+            0 => ("type", json!(["object", "array", "string", "integer", "nothing"][pick(5) as usize])),
+            1 => ("properties", json!({ "a": inner(pick), "b": inner(pick) })),
+            2 => ("items", inner(pick)),
+            3 => ("$ref", json!(["#", "#/$defs/x", "#/$defs/y", "#/properties/a"][pick(4) as usize])),
+            4 => ("$defs", json!({ "x": inner(pick), "y": { "$ref": "#/$defs/x" } })),
+            5 => ("allOf", json!([inner(pick), inner(pick)])),
+            6 => ("anyOf", json!([inner(pick), inner(pick)])),
+            7 => ("oneOf", json!([inner(pick), inner(pick)])),
+            8 => ("pattern", json!(["^a*$", "(", "[a-z]{1,300}"][pick(3) as usize])),
+            9 => ("minItems", json!(pick(2_000_000_000))),
+            10 => ("minLength", json!(pick(100_000))),
+            _ => ("patternProperties", json!({ "^x.*y": inner(pick) })),
+        };
+        all.insert(key.into(), value);
+    }
+    Value::Object(all)
+}
