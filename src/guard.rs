@@ -7,7 +7,7 @@ use crate::sync::threads::thread_local;
 use crate::sync::{self, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -87,6 +87,31 @@ pub(crate) fn discard_unlocked<T: Send + 'static>(it: T) {
         }
     });
     discard(it);
+}
+
+thread_local! {
+    /// This thread runs a kernel of a user's, or a part of somebody's.
+    static KERNEL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, this thread runs a kernel: what waits here would keep the device from coming to what it waits for.
+pub(crate) struct Kernel(bool);
+
+impl Kernel {
+    pub fn begin() -> Kernel {
+        Kernel(KERNEL.replace(true))
+    }
+
+    /// This thread is inside one.
+    pub fn is_on() -> bool {
+        KERNEL.get()
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        KERNEL.set(self.0);
+    }
 }
 
 /// While it lives, what is a user's goes later on this thread. To be made before a lock is taken.

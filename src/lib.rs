@@ -81,6 +81,7 @@
 //!
 //! How it is built, for whoever is about to change it, has [a page of its own](architecture).
 
+mod alive;
 mod backend;
 mod blocks;
 mod completion;
@@ -239,4 +240,10 @@ pub mod schedule {
 pub mod sim {
     pub use crate::host::simulated::SimOptions;
     pub use crate::tensor::simulated::Simulation;
+}
+
+// For the tests of this library alone: no part of what users have of it.
+#[doc(hidden)]
+pub mod in_hand {
+    pub use crate::tensor::in_hand::{InHand, devices, drive, values_and_wakers};
 }

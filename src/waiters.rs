@@ -4,6 +4,7 @@
 //! The value's completion holds the list under a lock, and takes it once, at the end; what leaves
 //! after that finds nothing. What leaves the list is returned: wakers are dropped outside of locks.
 
+use crate::alive::{Alive, WAKERS};
 use std::task::Waker;
 
 pub(crate) struct Waiters {
@@ -13,7 +14,7 @@ pub(crate) struct Waiters {
 }
 
 enum Place {
-    Taken(Waker),
+    Taken(Waker, Alive<WAKERS>),
     /// The next free one.
     Vacant(u32),
 }
@@ -30,17 +31,17 @@ impl Default for Waiters {
 impl Waiters {
     /// Puts a waker in, at its owner's place if it has one; the one that was there before.
     pub fn put(&mut self, id: &mut Option<u32>, waker: Waker) -> Option<Waker> {
-        if let Some(Place::Taken(old)) = id.and_then(|id| self.places.get_mut(id as usize)) {
+        if let Some(Place::Taken(old, _)) = id.and_then(|id| self.places.get_mut(id as usize)) {
             return Some(std::mem::replace(old, waker));
         }
         let at = match self.places.get_mut(self.vacant as usize) {
             None => {
-                self.places.push(Place::Taken(waker));
+                self.places.push(Place::Taken(waker, Alive::new()));
                 self.places.len() as u32 - 1
             }
             Some(place) => {
                 let at = self.vacant;
-                if let Place::Vacant(next) = std::mem::replace(place, Place::Taken(waker)) {
+                if let Place::Vacant(next) = std::mem::replace(place, Place::Taken(waker, Alive::new())) {
                     self.vacant = next;
                 }
                 at
@@ -52,18 +53,18 @@ impl Waiters {
 
     /// Gives a place back.
     pub fn leave(&mut self, id: u32) -> Option<Waker> {
-        let place = self.places.get_mut(id as usize).filter(|p| matches!(p, Place::Taken(_)))?;
+        let place = self.places.get_mut(id as usize).filter(|p| matches!(p, Place::Taken(..)))?;
         let before = std::mem::replace(place, Place::Vacant(self.vacant));
         self.vacant = id;
         match before {
-            Place::Taken(waker) => Some(waker),
+            Place::Taken(waker, _) => Some(waker),
             Place::Vacant(_) => None,
         }
     }
 
     /// Whether this waker is there.
     pub fn has(&self, id: u32, waker: &Waker) -> bool {
-        matches!(self.places.get(id as usize), Some(Place::Taken(known)) if known.will_wake(waker))
+        matches!(self.places.get(id as usize), Some(Place::Taken(known, _)) if known.will_wake(waker))
     }
 
     /// How many places there are, given back ones among them.
@@ -74,7 +75,7 @@ impl Waiters {
 
     pub fn into_wakers(self) -> impl Iterator<Item = Waker> {
         self.places.into_iter().filter_map(|place| match place {
-            Place::Taken(waker) => Some(waker),
+            Place::Taken(waker, _) => Some(waker),
             Place::Vacant(_) => None,
         })
     }

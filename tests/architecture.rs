@@ -27,6 +27,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
     (
         "ground",
         &[
+            "alive",
             "op",
             "options",
             "dtype",
@@ -97,6 +98,7 @@ const UNSAFE: &[&str] = &[
     "engine/intake.rs",
     "engine/machine.rs",
     "engine/port.rs",
+    "engine/port/fork.rs",
     "engine/port/news.rs",
     "engine/port/publish.rs",
     "engine/record.rs",

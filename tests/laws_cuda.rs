@@ -26,6 +26,8 @@ mod handles;
 mod list;
 #[path = "laws/observers.rs"]
 mod observers;
+#[path = "laws/plans.rs"]
+mod plans;
 #[path = "laws/pressure.rs"]
 mod pressure;
 #[path = "laws/races.rs"]
@@ -34,6 +36,10 @@ mod races;
 mod regions;
 #[path = "support/mod.rs"]
 mod support;
+#[path = "support/trials.rs"]
+mod trials;
+#[path = "laws/waits.rs"]
+mod waits;
 #[path = "laws/wakers.rs"]
 mod wakers;
 #[path = "laws/weights.rs"]
@@ -41,10 +47,11 @@ mod weights;
 
 use futensor::{Device, DeviceMemory};
 use futensor_simulated_driver::{Simulator, harness};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use support::{ALL, Deadline, Kind, NotHere, block_on};
+use support::{ALL, Kind, block_on};
+use trials::{Came, Case};
 
 /// Promises that look at elements or memory inside a kernel of the test's, or read after a shutdown
 /// (which on a GPU takes a copy).
@@ -72,14 +79,14 @@ const GROUPS_OF_THE_HOST: &[&str] = &[
 
 /// Trials of one law.
 pub struct Laws {
-    trials: Vec<Trial>,
+    cases: Vec<Case>,
     simulator: Option<Simulator>,
     /// They are held on a GPU.
     real: bool,
     list: list::List,
 }
 
-fn run(simulator: Option<&Simulator>, promise: fn(Kind)) -> Result<Completion, Failed> {
+fn run(simulator: Option<&Simulator>, promise: fn(Kind)) -> Came {
     // A caller's thread waits for nothing.
     let alone = |on: bool| simulator.into_iter().for_each(|s| s.forbid_blocking(on));
     simulator.into_iter().for_each(|s| s.reset(1, 2));
@@ -88,14 +95,9 @@ fn run(simulator: Option<&Simulator>, promise: fn(Kind)) -> Result<Completion, F
     alone(false);
     let report = simulator.map(Simulator::report).unwrap_or_default();
     if let Err(panic) = outcome {
-        if let Some(NotHere(what)) = panic.downcast_ref() {
-            return Ok(Completion::ignored_with(*what));
-        }
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string()));
-        return Err(format!("{}\n{report}", text.unwrap_or_default()).into());
+        return trials::words(panic).map_err(|text| format!("{text}\n{report}"));
     }
-    if report.is_empty() { Ok(Completion::Completed) } else { Err(report.into()) }
+    if report.is_empty() { Ok(None) } else { Err(report) }
 }
 
 impl Laws {
@@ -103,22 +105,15 @@ impl Laws {
     pub fn add(&mut self, law: u32, kinds: &'static [Kind], name: &'static str, promise: fn(Kind)) {
         self.list.note(law, kinds, name);
         let device = if self.real { "cuda" } else { "simulated_cuda" };
-        let name_of = format!("law_{law}::{name}[{device}]");
-        let named = name_of.clone();
         let (simulator, real) = (self.simulator, self.real);
-        let trial = Trial::ignorable_test(name_of, move || {
-            let _deadline = Deadline::of(&named);
-            match simulator {
-                _ if kinds != ALL && !kinds.contains(&Kind::Cuda) => {
-                    Ok(Completion::ignored_with("of a CPU device alone"))
-                }
-                None if !real => Ok(Completion::ignored_with("no simulated driver")),
-                _ if OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("needs host memory")),
-                _ if GROUPS_OF_THE_HOST.contains(&name) => Ok(Completion::ignored_with("other groups")),
-                simulator => run(simulator.as_ref(), promise),
-            }
-        });
-        self.trials.push(trial);
+        let ignored = |why: &str| Ok(Some(why.to_owned()));
+        self.cases.push(Case::that(format!("law_{law}::{name}[{device}]"), move || match simulator {
+            _ if kinds != ALL && !kinds.contains(&Kind::Cuda) => ignored("of a CPU device alone"),
+            None if !real => ignored("no simulated driver"),
+            _ if OF_THE_HOST.contains(&name) => ignored("needs host memory"),
+            _ if GROUPS_OF_THE_HOST.contains(&name) => ignored("other groups"),
+            simulator => run(simulator.as_ref(), promise),
+        }));
     }
 }
 
@@ -232,17 +227,21 @@ fn full() {
     value(total / 4 / 10).expect("what was let go");
 }
 
-fn main() {
+fn main() -> ExitCode {
     // A GPU has no simulator: `tests/gpu/run` says that there is one.
     let real = std::env::var_os("FUTENSOR_DEMAND_GPU").is_some();
     match std::env::args().nth(1).as_deref() {
-        Some("smoke") if real => return smoke(),
-        Some("one") if real => return one(),
-        Some("fault") if real => return fault(),
-        Some("gone") if real => return gone(),
-        Some("full") if real => return full(),
-        _ => {}
+        Some("smoke") if real => smoke(),
+        Some("one") if real => one(),
+        Some("fault") if real => fault(),
+        Some("gone") if real => gone(),
+        Some("full") if real => full(),
+        _ => return suite(real),
     }
+    ExitCode::SUCCESS
+}
+
+fn suite(real: bool) -> ExitCode {
     let enter = || harness::enter().and_then(|s| s.can_compile().map(|()| s));
     let simulator = match if real { Err(String::new()) } else { enter() } {
         _ if real => None,
@@ -252,7 +251,7 @@ fn main() {
             None
         }
     };
-    let mut laws = Laws { trials: Vec::new(), simulator, real, list: list::List::default() };
+    let mut laws = Laws { cases: Vec::new(), simulator, real, list: list::List::default() };
     calls::add(&mut laws);
     barriers::add(&mut laws);
     observers::add(&mut laws);
@@ -265,10 +264,10 @@ fn main() {
     handles::add(&mut laws);
     fusion::add(&mut laws);
     regions::add(&mut laws);
+    plans::add(&mut laws);
+    waits::add(&mut laws);
     wakers::add(&mut laws);
     weights::add(&mut laws);
-    laws.trials.push(laws.list.trial());
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, laws.trials).exit();
+    laws.cases.push(laws.list.trial());
+    trials::run(laws.cases, true)
 }

@@ -2,9 +2,15 @@
 //! faults and the clock come from the seed, so a failure replays. Run one seed with
 //! `FUTENSOR_SEED=7 cargo test -p futensor-tests --test simulated`.
 
+mod support;
+#[path = "support/trials.rs"]
+mod trials;
+
 use futensor::sim::{SimOptions, Simulation};
 use futensor::{Device, Generator, TensorFuture};
+use std::process::ExitCode;
 use std::time::Duration;
+use trials::cases;
 
 /// The seeds of a test: all of them, or the one that is asked for.
 fn seeds(count: u64) -> Vec<u64> {
@@ -67,7 +73,6 @@ fn read(simulation: &Simulation, x: &TensorFuture) -> futensor::Result<Vec<f32>>
     simulation.block_on(x.to_vec::<f32>()).expect("a read ends")
 }
 
-#[test]
 fn values_are_right_in_any_order_of_completion() {
     for_seeds(5000, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
@@ -84,7 +89,6 @@ fn values_are_right_in_any_order_of_completion() {
     });
 }
 
-#[test]
 fn dropping_at_random_skips_work_and_keeps_what_is_observed() {
     for_seeds(5000, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed));
@@ -108,7 +112,6 @@ fn dropping_at_random_skips_work_and_keeps_what_is_observed() {
     });
 }
 
-#[test]
 fn work_whose_handles_go_before_it_is_taken_up_never_runs() {
     for_seeds(500, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed));
@@ -124,7 +127,6 @@ fn work_whose_handles_go_before_it_is_taken_up_never_runs() {
     });
 }
 
-#[test]
 fn detached_work_runs_with_its_ancestors_whatever_happens_to_the_handles() {
     for_seeds(500, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed));
@@ -161,7 +163,6 @@ fn outcomes(seed: u64, options: SimOptions) -> (usize, usize, Device) {
     (done, failed, device)
 }
 
-#[test]
 fn a_failed_kernel_fails_what_depends_on_it_and_nothing_else() {
     for_seeds(2000, |seed| {
         let (_, failed, device) = outcomes(seed, SimOptions::new(seed).kernel_failure_at(Some(1 + seed % 6)));
@@ -173,7 +174,6 @@ fn a_failed_kernel_fails_what_depends_on_it_and_nothing_else() {
     });
 }
 
-#[test]
 fn a_failed_kernel_is_the_root_of_every_value_made_from_it() {
     for_seeds(300, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).kernel_failure_at(Some(1)));
@@ -189,7 +189,6 @@ fn a_failed_kernel_is_the_root_of_every_value_made_from_it() {
     });
 }
 
-#[test]
 fn out_of_memory_fails_that_value_and_the_device_goes_on() {
     for_seeds(2000, |seed| {
         let (device, simulation) =
@@ -207,7 +206,6 @@ fn out_of_memory_fails_that_value_and_the_device_goes_on() {
     });
 }
 
-#[test]
 fn what_is_made_from_a_value_without_memory_fails_with_it() {
     let roots = std::sync::atomic::AtomicUsize::new(0);
     for_seeds(100, |seed| {
@@ -230,7 +228,6 @@ fn what_is_made_from_a_value_without_memory_fails_with_it() {
     assert!(roots.into_inner() > 0 || std::env::var_os("FUTENSOR_SEED").is_some());
 }
 
-#[test]
 fn a_lost_device_ends_every_await_and_says_what_was_lost() {
     for_seeds(2000, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).device_loss_at(Some(1 + seed % 8)));
@@ -255,7 +252,6 @@ fn a_lost_device_ends_every_await_and_says_what_was_lost() {
     });
 }
 
-#[test]
 fn a_step_that_never_ends_is_ended_by_the_watchdog() {
     for_seeds(2000, |seed| {
         let options = SimOptions::new(seed).stuck_at(Some(1 + seed % 5)).watchdog(Some(Duration::from_secs(1)));
@@ -276,12 +272,12 @@ fn a_step_that_never_ends_is_ended_by_the_watchdog() {
     });
 }
 
-#[test]
 fn without_a_watchdog_a_stuck_stream_leaves_the_others_alone() {
     for_seeds(300, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).stuck_at(Some(1)).streams(3));
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         let stuck = x.matmul(&x);
+        support::keeps(&device, support::STUCK);
         simulation.run();
         assert!(!stuck.is_ready());
         let other = &x + 1.0;
@@ -289,11 +285,11 @@ fn without_a_watchdog_a_stuck_stream_leaves_the_others_alone() {
     });
 }
 
-#[test]
 fn a_watchdog_without_end_is_none() {
     for limit in [Duration::MAX, Duration::from_nanos(u64::MAX)] {
         let options = SimOptions::new(0).stuck_at(Some(2)).streams(1).watchdog(Some(limit));
         let (device, simulation) = Device::simulated(options);
+        support::keeps(&device, support::STUCK);
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         simulation.run();
         let stuck = simulation.block_on(x.matmul(&x).matmul(&x).wait_to_read());
@@ -301,7 +297,6 @@ fn a_watchdog_without_end_is_none() {
     }
 }
 
-#[test]
 fn sizes_that_no_number_holds_the_sum_of_are_queued_all_the_same() {
     for_seeds(20, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).bytes_max(1 << 20));
@@ -315,7 +310,6 @@ fn sizes_that_no_number_holds_the_sum_of_are_queued_all_the_same() {
     });
 }
 
-#[test]
 fn random_numbers_do_not_depend_on_the_order_of_streams() {
     let reference: Vec<Vec<f32>> = {
         let (device, simulation) = Device::simulated(SimOptions::new(0));
@@ -334,7 +328,6 @@ fn random_numbers_do_not_depend_on_the_order_of_streams() {
     });
 }
 
-#[test]
 fn queueing_without_end_takes_no_device_memory_and_ready_waits_for_room() {
     for_seeds(100, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).queue_ops(8));
@@ -349,7 +342,6 @@ fn queueing_without_end_takes_no_device_memory_and_ready_waits_for_room() {
     });
 }
 
-#[test]
 fn a_seed_replays() {
     for_seeds(50, |seed| {
         let trace = || {
@@ -373,7 +365,6 @@ impl Drop for Sore {
     }
 }
 
-#[test]
 fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
     use futensor::custom::{Meta, Refusal, custom_fn};
     for_seeds(200, |seed| {
@@ -418,7 +409,6 @@ fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
 }
 
 /// A decode step that is asked for among ten prefills, all of which can run at the same moment.
-#[test]
 fn an_urgent_call_comes_before_all_that_waits() {
     for_seeds(100, |seed| {
         for urgent in [false, true] {
@@ -439,4 +429,110 @@ fn an_urgent_call_comes_before_all_that_waits() {
             assert_eq!(read(&simulation, &next.reshape([1])).unwrap(), [4096.0]);
         }
     });
+}
+
+/// Nanoseconds of this thread's that something takes, at best.
+#[allow(unsafe_code)]
+fn least(mut what: impl FnMut()) -> u64 {
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a plain system call, with a place that it can write.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let times = (0..3).map(|_| {
+        let from = now();
+        what();
+        now() - from
+    });
+    times.min().unwrap_or(0)
+}
+
+/// Caller and engine are one thread here: all that a call costs counts.
+fn a_regions_costs_grow_with_its_outputs_and_no_faster() {
+    type Makes = fn(&TensorFuture, usize) -> TensorFuture;
+    let kinds: [(&str, Makes); 4] = [
+        ("sums", |x, i| x + i as f32),
+        ("views", |x, i| x.narrow(0, i % 3, 1) * 2.0),
+        ("draws", |x, _| x.device().rand([2])),
+        ("chains", |x, i| (x.exp() + i as f32).sum_all()),
+    ];
+    for (name, make) in kinds {
+        let both = |n: usize| {
+            let (device, simulation) = Device::simulated(SimOptions::new(1));
+            let x = device.from_vec(vec![1.0f32; 4], [4]);
+            let plans = least(|| {
+                let region = device.region(|x: TensorFuture| {
+                    let shared = x.exp();
+                    (0..n).map(|i| make(if i % 2 == 0 { &x } else { &shared }, i)).collect::<Vec<_>>()
+                });
+                drop(region.call(x.clone()));
+                simulation.run();
+            });
+            let region = device.region(|x: TensorFuture| {
+                let shared = x.exp();
+                (0..n).map(|i| make(if i % 2 == 0 { &x } else { &shared }, i)).collect::<Vec<_>>()
+            });
+            drop(region.call(x.clone()));
+            let calls = least(|| {
+                let outputs = region.call(x.clone());
+                simulation.run();
+                assert!(outputs.iter().all(TensorFuture::is_ready));
+                drop(outputs);
+                simulation.run();
+            });
+            [plans, calls]
+        };
+        let (few, many) = (both(500), both(4000));
+        println!("{name}: {few:?} and {many:?} ns");
+        for (what, few, many) in [("a plan", few[0], many[0]), ("a call", few[1], many[1])] {
+            // Eight times as many; were it quadratic, 64 times as long.
+            assert!(many < 20 * few, "{name}: {what} of 500 takes {few} ns, of 4,000 {many}");
+        }
+    }
+}
+
+/// A recorder is left on for a long time.
+fn a_recording_of_a_million_ops_is_whole() {
+    let (device, simulation) = Device::simulated(SimOptions::new(1));
+    let ops = std::env::var("FUTENSOR_RECORDED").map_or(100_000, |text| text.parse().expect("a number"));
+    let recorder = device.record();
+    let mut x = device.from_vec(vec![1.0f32; 4], [4]);
+    for i in 0..ops {
+        x = x + (i % 3) as f32;
+        if i % 1000 == 999 {
+            simulation.run();
+        }
+    }
+    assert!(read(&simulation, &x).is_ok());
+    let recording = recorder.finish();
+    let noted: usize = recording.steps.iter().map(|step| step.ops.len()).sum();
+    assert!(noted >= ops, "{noted} of {ops}");
+    drop((x, recording));
+}
+
+fn main() -> ExitCode {
+    let cases = cases!["";
+        values_are_right_in_any_order_of_completion
+        dropping_at_random_skips_work_and_keeps_what_is_observed
+        work_whose_handles_go_before_it_is_taken_up_never_runs
+        detached_work_runs_with_its_ancestors_whatever_happens_to_the_handles
+        a_failed_kernel_fails_what_depends_on_it_and_nothing_else
+        a_failed_kernel_is_the_root_of_every_value_made_from_it
+        out_of_memory_fails_that_value_and_the_device_goes_on
+        what_is_made_from_a_value_without_memory_fails_with_it
+        a_lost_device_ends_every_await_and_says_what_was_lost
+        a_step_that_never_ends_is_ended_by_the_watchdog
+        without_a_watchdog_a_stuck_stream_leaves_the_others_alone
+        a_watchdog_without_end_is_none
+        sizes_that_no_number_holds_the_sum_of_are_queued_all_the_same
+        random_numbers_do_not_depend_on_the_order_of_streams
+        queueing_without_end_takes_no_device_memory_and_ready_waits_for_room
+        a_seed_replays
+        what_users_bring_may_panic_and_fails_its_own_values_in_any_order
+        an_urgent_call_comes_before_all_that_waits
+        a_regions_costs_grow_with_its_outputs_and_no_faster
+        a_recording_of_a_million_ops_is_whole
+    ];
+    trials::run(cases, false)
 }

@@ -5,13 +5,17 @@
 //! `FUTENSOR_SEED` replays a seed.
 
 mod support;
+#[path = "support/trials.rs"]
+mod trials;
 
 use futensor::custom::{Refusal, custom_fn};
 use futensor::{CpuOptions, Device, TensorFuture};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use support::{Counter, Deadline, Rng, same_meta, until};
+use support::{Counter, Rng, same_meta, until};
+use trials::cases;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |text| text.parse().expect("a number"))
@@ -81,9 +85,7 @@ async fn request(device: &Device, counter: &Counter, rng: &mut Rng) {
     }
 }
 
-#[test]
 fn nothing_is_left_after_a_soak() {
-    let _deadline = Deadline::of("nothing_is_left_after_a_soak");
     let seed = number("FUTENSOR_SEED", std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64));
     let time = Duration::from_secs(number("FUTENSOR_SOAK_SECONDS", 3)).min(Duration::from_secs(50));
     println!("FUTENSOR_SEED={seed}");
@@ -136,9 +138,7 @@ fn nothing_is_left_after_a_soak() {
     assert_eq!(stats.started + stats.fused + stats.skipped, stats.enqueued, "{stats:?}");
 }
 
-#[test]
 fn two_thousand_queued_updates_of_4_mib_take_at_most_eight_buffers() {
-    let _deadline = Deadline::of("two_thousand_queued_updates_of_4_mib_take_at_most_eight_buffers");
     let device = Device::cpu_with(CpuOptions::default().threads(2));
     let mut x = device.zeros([1 << 20]);
     for i in 0..2000 {
@@ -149,4 +149,12 @@ fn two_thousand_queued_updates_of_4_mib_take_at_most_eight_buffers() {
     let stats = device.stats();
     assert!(stats.bytes_peak <= 8 * (4 << 20), "{stats:?}");
     assert_eq!(stats.skipped, 0, "each one was wanted by the next");
+}
+
+fn main() -> ExitCode {
+    let cases = cases!["";
+        nothing_is_left_after_a_soak
+        two_thousand_queued_updates_of_4_mib_take_at_most_eight_buffers
+    ];
+    trials::run(cases, false)
 }

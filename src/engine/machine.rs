@@ -20,7 +20,7 @@ mod queue;
 mod take_up;
 
 use super::limits::Limits;
-use super::port::Port;
+use super::port::{InBooks, Port};
 use super::pressure::Pressure;
 use super::step::{At, Step};
 use crate::completion::{AWAITED, DETACHED, ENTERED, LOOKED_AT, Phase, QUEUED, State};
@@ -233,6 +233,14 @@ impl Machine {
     /// Nothing is in the books.
     pub fn is_idle(&self) -> bool {
         self.entries.len() == self.vacant.len()
+    }
+
+    /// What is in the books.
+    pub fn in_books(&self) -> InBooks {
+        InBooks {
+            entries: self.entries.len() - self.vacant.len(),
+            markers: self.epochs.iter().map(|epoch| epoch.markers.len()).sum(),
+        }
     }
 
     /// Nothing is entered any more.

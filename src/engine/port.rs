@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+mod fork;
 mod news;
 pub(crate) mod publish;
 
@@ -32,6 +33,7 @@ use crate::shape::Shape;
 use crate::sync::plain::{self, AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Apart, AtomicPtr, Mutex, lock, lock_plain, statics};
 use crate::tally::Tally;
+use fork::Life;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
@@ -69,6 +71,10 @@ pub(crate) trait Runner: Send + Sync {
     fn is_warm(&self, _plan: &Plan) -> bool {
         true
     }
+    /// What its books have in hand just now; nothing, where it has not begun.
+    fn in_books(&self) -> InBooks {
+        InBooks::default()
+    }
     /// There is a kernel for this op of the crate's. What has none is asked for as ops that do.
     fn has_kernel(&self, _op: &dyn Operation) -> bool {
         true
@@ -93,6 +99,15 @@ pub(crate) trait Runner: Send + Sync {
     /// For tests, and to reach what only one kind of device has (a GPU's hardware name, say).
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
+}
+
+/// What a device's books have in hand at one moment.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct InBooks {
+    /// Nodes that wait, are held back or run.
+    pub entries: usize,
+    /// `waitall`s that have not ended.
+    pub markers: usize,
 }
 
 /// Places in [`Port::polls`]: small steps that polls have run, and awaits that have ended.
@@ -159,9 +174,8 @@ pub(crate) struct Port {
     pub generator: Mutex<(u64, u64)>,
     pub recordings: Recordings,
     errors: Mutex<ErrorLog>,
-    /// Set once the device is lost or shut down: every value that is still pending, or asked for
-    /// later, fails with it.
-    ended: AtomicBool,
+    /// Why it ends is in `end`.
+    life: Life,
     end: Mutex<Option<(ErrorKind, String)>>,
     /// The `Device` handles' common token, while there is one.
     pub token: Mutex<std::sync::Weak<dyn Any + Send + Sync>>,
@@ -223,13 +237,15 @@ impl Port {
             generator: Mutex::new((seed, 0)),
             recordings: Recordings::default(),
             errors: Mutex::new(ErrorLog::default()),
-            ended: AtomicBool::new(false),
+            life: Life::default(),
             end: Mutex::new(None),
             token: Mutex::new(none),
         }));
         lock_plain(&PORTS).push(port);
         #[cfg(futensor_shuttle)]
         Port::close_at_end(port);
+        #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
+        fork::list(&port.life);
         port
     }
 
@@ -336,17 +352,32 @@ impl Port {
     /// From now on everything fails with this kind and message. The first end stays.
     pub fn end(&self, kind: ErrorKind, message: impl Into<String>) {
         lock(&self.end).get_or_insert((kind, message.into()));
-        self.ended.store(true, Relaxed);
+        self.life.ended.store(true, Relaxed);
     }
 
     /// True where every new op fails.
     #[inline]
     pub fn is_ended(&self) -> bool {
-        self.ended.load(Relaxed)
+        self.life.ended.load(Relaxed)
+    }
+
+    /// The process was forked after it was opened: its threads are not here.
+    pub fn is_forked(&self) -> bool {
+        self.life.forked.load(Relaxed)
+    }
+
+    /// The error of whoever would wait for it then.
+    #[cold]
+    pub fn forked_error(&self, op: &str, at: &'static Location<'static>) -> Error {
+        let text = "the device is the parent process's, and its threads are not in this one: open a device after the fork";
+        Error::new(ErrorKind::DeviceLost, op, text, at)
     }
 
     /// The error with which `op` fails because the device has ended.
     pub fn end_error(&self, op: &str, at: &'static Location<'static>) -> Option<Error> {
+        if self.is_forked() {
+            return Some(self.forked_error(op, at));
+        }
         let (kind, message) = lock(&self.end).clone()?;
         Some(Error::new(kind, op, message, at))
     }

@@ -276,6 +276,13 @@ impl Pressure {
         waiters.ready.is_empty() && waiters.admit.is_empty() && waiters.permits == 0
     }
 
+    /// Who waits for less to be queued or for a permit, and permits that are out.
+    pub fn waiting(&self) -> (usize, usize) {
+        let waiters = lock(&self.waiters);
+        let asking = waiters.admit.values().filter(|(_, granted)| !granted).count();
+        (waiters.ready.len() + asking, waiters.permits)
+    }
+
     /// A permit comes back.
     pub fn release(&self) {
         let mut woken = Vec::new();

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::graph::call::{Call, Kept, Part, Progress};
 use crate::graph::fuse::Group;
 use crate::graph::node::{Node, NodeLink, Op, free, is_read_by};
-use crate::graph::plan::{PlanStep, Slot};
+use crate::graph::plan::PlanStep;
 use crate::graph::program::Program;
 use crate::graph::value::{Storage, Value, owners};
 use crate::graph::work::Work;
@@ -165,8 +165,7 @@ fn owners_inside<'v>(
         Ok(Value { storage: Storage::Shared(other), .. }) => Arc::ptr_eq(other, buffer),
         _ => false,
     };
-    let steps = call.plan.steps.iter().skip_while(|other| !std::ptr::eq(*other, step));
-    let to_come = |k: usize| steps.clone().any(|step| step.reads.contains(&(k as Slot)));
+    let to_come = |k: usize| call.plan.read_until[k] > step.number;
     (0..call.plan.inputs).filter(shares).try_fold(
         1,
         |sum, k| {

@@ -6,7 +6,7 @@
 //! A simulated device does it between two events.
 
 use crate::guard::contained;
-use crate::sync::plain::{Condvar, Mutex};
+use crate::sync::plain::{AtomicUsize, Condvar, Mutex, Ordering::Relaxed};
 use crate::sync::{clock, lock_plain as lock, threads};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,9 +29,31 @@ struct Jobs {
 pub(crate) struct Sources {
     jobs: Mutex<Jobs>,
     changed: Condvar,
+    /// Futures that have not been dropped.
+    held: AtomicUsize,
+}
+
+/// A future of a user's exists: made with it, to go just after it.
+pub(crate) struct Held(&'static Sources);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Sources {
+    /// Counts a future in.
+    pub fn hold(&'static self) -> Held {
+        self.held.fetch_add(1, Relaxed);
+        Held(self)
+    }
+
+    /// Futures that have not been dropped, and jobs that have not begun.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed) + lock(&self.jobs).list.len()
+    }
+
     /// Has a job done, soon: by a thread, or by whoever calls [`run`](Self::run).
     pub fn put(&'static self, by_thread: bool, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.jobs);

@@ -7,7 +7,7 @@
 use super::node::{Inputs, Node, NodeLink};
 use super::value::{Storage, Value};
 use crate::completion::{ENTERED, Phase, State};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// The right to write a node that was pending and in nobody's books: nobody else writes its value,
 /// or reads or lets go of what it is made from. To be used up; a node whose claim is only dropped
@@ -96,5 +96,22 @@ impl<'a> Traced<'a> {
     pub fn inputs(self, k: usize) -> &'a [NodeLink] {
         // SAFETY: whoever made this has promised it.
         unsafe { self.0[k].inputs() }
+    }
+}
+
+/// The error of a value of a region that is waited for while the region's closure runs.
+pub(crate) fn unready(node: &Node) -> Error {
+    let text = "a value of a region is not there while the region's closure runs: return it, and await what a call gives";
+    node.fail(ErrorKind::Argument, text)
+}
+
+/// Somebody waits for a value that is only traced, or for what is made from it elsewhere: it fails, since it will
+/// never be there.
+#[cold]
+pub(crate) fn refuse_traced(node: &Node) {
+    if node.completion.begin_writing() {
+        // Its inputs stay: the trace may be looking at them.
+        // SAFETY: the right to write was just taken.
+        unsafe { node.completion.write(Err(unready(node)), true) };
     }
 }

@@ -11,6 +11,7 @@ use super::cost::{BYTE_PS, instr_ps};
 use super::operation::Meta;
 use super::program::{Arg, Code};
 use super::value::{INLINE_BYTES, Storage, Value};
+use crate::alive::{Alive, NODES};
 use crate::completion::{Completion, LOOKED_AT, Phase, QUEUED};
 use crate::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
@@ -123,6 +124,7 @@ pub(crate) struct Node {
     /// Its shape and type; see `Deref`.
     pub meta: Meta,
     pub op: Op,
+    alive: Alive<NODES>,
 }
 
 // SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the
@@ -169,6 +171,7 @@ impl Node {
             inputs: UnsafeCell::new(inputs),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
+            alive: Alive::new(),
         }
     }
 
@@ -191,6 +194,7 @@ impl Node {
             inputs: UnsafeCell::new(Inputs::new()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
+            alive: Alive::new(),
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct PlanStep {
     /// Neighbours of one number, if it is not 0, may run side by side. They write over nothing
     /// that they read.
     pub company: u32,
+    /// Its place in the plan.
+    pub number: usize,
 }
 
 pub(crate) struct Plan {
@@ -55,6 +57,8 @@ pub(crate) struct Plan {
     pub steps: Vec<PlanStep>,
     /// Where each output is.
     pub outputs: Vec<Slot>,
+    /// For each value from outside the number of the first step after all that read it.
+    pub read_until: Vec<usize>,
     /// Estimated time of all of it on one thread of a CPU.
     pub cost_ns: u64,
     /// Its calls come before what is not urgent.
@@ -125,6 +129,9 @@ pub(crate) fn plan(
     }
     let order = drafter.order();
 
+    // The first where two are the same.
+    let draw_of: HashMap<(u64, u64), u32> =
+        draws.iter().enumerate().rev().map(|(k, &d)| (d, k as u32)).collect();
     // Numbers for what is made, step by step.
     let mut slot_of: HashMap<usize, Slot> =
         given.iter().enumerate().map(|(i, n)| (n.address(), i as Slot)).collect();
@@ -177,13 +184,24 @@ pub(crate) fn plan(
             (Work::Node(node.clone()), reads)
         };
         let draws = match &work {
-            Work::Group { group, .. } => drawn(group, draws),
+            Work::Group { group, .. } => drawn(group, &draw_of),
             Work::Node(_) => SmallVec::new(),
         };
         let ends = SmallVec::new();
-        steps.push(PlanStep { work, reads, inputs: links, makes, ends, serves: 0, draws, company: 0 });
+        steps.push(PlanStep {
+            work,
+            reads,
+            inputs: links,
+            makes,
+            ends,
+            serves: 0,
+            draws,
+            company: 0,
+            number: 0,
+        });
     }
     let mut steps = PlanStep::bring_together(steps);
+    steps.iter_mut().enumerate().for_each(|(k, step)| step.number = k);
 
     let outputs: Vec<Slot> = outputs.iter().map(|o| slot_of[&o.address()]).collect();
     let mut serves = vec![0u64; slots];
@@ -192,10 +210,14 @@ pub(crate) fn plan(
         serves[slot as usize] |= bit(k);
         read_later[slot as usize] = true;
     }
+    let mut read_until = vec![0; given.len()];
     for step in steps.iter_mut().rev() {
         step.serves = step.makes.iter().map(|&s| serves[s as usize]).fold(0, |all, s| all | s);
         for &slot in step.reads.iter().filter(|&&slot| slot != NOWHERE) {
             serves[slot as usize] |= step.serves;
+            if let Some(until) = read_until.get_mut(slot as usize) {
+                *until = (step.number + 1).max(*until);
+            }
             if !std::mem::replace(&mut read_later[slot as usize], true) {
                 step.ends.push(slot);
             }
@@ -204,17 +226,17 @@ pub(crate) fn plan(
     let cost_ns = nodes.iter().enumerate().filter(|(i, _)| drafter.wanted[*i]);
     let cost_ns = cost_ns.fold(0u64, |sum, (_, n)| sum.saturating_add(n.cost_ns as u64));
     let (given, urgent, kept) = (given.len(), false, Mutex::new(None));
-    Plan { given, inputs: given, slots, steps, outputs, cost_ns, urgent, kept }
+    Plan { given, inputs: given, slots, steps, outputs, read_until, cost_ns, urgent, kept }
 }
 
 /// The draws of a program.
-fn drawn(group: &Group<NodeLink>, draws: &[(u64, u64)]) -> SmallVec<[(u8, u32); 1]> {
+fn drawn(group: &Group<NodeLink>, draws: &HashMap<(u64, u64), u32>) -> SmallVec<[(u8, u32); 1]> {
     let mut found = SmallVec::new();
     for (i, instr) in group.program.instrs.iter().enumerate() {
         if let Code::Uniform { seed, offset } | Code::Normal { seed, offset } = instr.code
-            && let Some(k) = draws.iter().position(|&d| d == (seed, offset))
+            && let Some(&k) = draws.get(&(seed, offset))
         {
-            found.push((i as u8, k as u32));
+            found.push((i as u8, k));
         }
     }
     found
@@ -236,7 +258,8 @@ impl<'a> Drafter<'a> {
             if wanted[k] {
                 for &o in &operands[k] {
                     wanted[o] = true;
-                    if !readers[o].contains(&k) {
+                    // They come in one order, so that one that is there is the last.
+                    if readers[o].last() != Some(&k) {
                         readers[o].push(k);
                     }
                 }

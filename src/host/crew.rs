@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::guard::discard;
+use crate::guard::{Kernel, discard};
 use crate::sync::plain::{AtomicUsize, Ordering};
 use crate::sync::threads::{spin_loop, yield_now};
 use crate::sync::{Mutex, lock};
@@ -121,7 +121,9 @@ impl Crew {
             job.helpers.fetch_add(1, Ordering::Relaxed);
             job.clone()
         };
+        let kernel = Kernel::begin();
         job.work(me);
+        drop(kernel);
         // Release: what the parts wrote comes before the owner sees this helper gone.
         job.helpers.fetch_sub(1, Ordering::Release);
         true

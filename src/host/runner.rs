@@ -8,10 +8,12 @@
 //! with the first op and run at a lower priority than the executor's, so that a heartbeat beside
 //! them is not late.
 
+mod away;
 mod idle;
+mod stand_in;
 
 use crate::engine::desk::{Desk, LOOKS_AT_ONCE};
-use crate::engine::port::{Port, Runner};
+use crate::engine::port::{InBooks, Port, Runner};
 use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
@@ -28,9 +30,10 @@ use crate::sync::clock::{self, Instant};
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::{Mutex, lock, threads as door};
 use crate::view::Serial;
+use away::{Away, is_replaced};
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How the workers behave.
@@ -72,6 +75,8 @@ struct Shared {
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
     errands: Arc<Errands>,
+    away: Arc<Away>,
+    own: Weak<Shared>,
 }
 
 /// Owner of a CPU device's threads.
@@ -80,6 +85,7 @@ pub(crate) struct CpuRunner {
     memory: Arc<Memory>,
     threads: Arc<Threads>,
     errands: Arc<Errands>,
+    away: Arc<Away>,
     abandoned: Arc<AtomicBool>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
@@ -91,6 +97,7 @@ impl CpuRunner {
             memory,
             threads: Arc::new(Threads::default()),
             errands: Arc::new(Errands::new(manner.threads)),
+            away: Arc::new(Away::new(manner.threads)),
             abandoned: Arc::new(AtomicBool::new(false)),
             shared: Mutex::new(None),
         }
@@ -104,7 +111,12 @@ impl Runner for CpuRunner {
 
     fn start(&self, port: &'static Port) {
         if self.threads.running.load(SeqCst) > 0 {
-            // All are at work, and look at the intake when they are through.
+            // All are at work, and look at the intake when they are through: where one is away, another stands in.
+            if self.away.is_any()
+                && let Some(shared) = &*lock(&self.shared)
+            {
+                shared.look_after();
+            }
             return;
         }
         let mut slot = lock(&self.shared);
@@ -113,8 +125,8 @@ impl Runner for CpuRunner {
         }
         port.note_abandoned(&self.abandoned);
         let shared = slot.get_or_insert_with(|| {
-            Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
-                let weak = weak.clone();
+            Arc::new_cyclic(|own: &Weak<Shared>| {
+                let weak = own.clone();
                 Shared {
                     port,
                     manner: self.manner,
@@ -132,6 +144,8 @@ impl Runner for CpuRunner {
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
                     errands: self.errands.clone(),
+                    away: self.away.clone(),
+                    own: own.clone(),
                 }
             })
         });
@@ -175,6 +189,11 @@ impl Runner for CpuRunner {
 
     fn awaits(&self) {
         self.errands.awaits_on(threads::core());
+    }
+
+    fn in_books(&self) -> InBooks {
+        let shared = lock(&self.shared).clone();
+        shared.map_or_else(InBooks::default, |shared| lock(&shared.books).desk.machine.in_books())
     }
 
     fn trim(&self) -> usize {
@@ -226,22 +245,24 @@ impl Shared {
         let mut came = false;
         let mut by_polls = 0;
         let later = Later::begin();
-        loop {
+        while !is_replaced() {
             let (did, step) = self.at_desk(me, came, ran.take());
             came = step.is_some();
             if let Some(step) = step {
                 ran = self.run(me, step);
+            }
+            if is_replaced() {
+                return;
             }
             if later.has_some() {
                 // A user's things may take their time to go, and wait for what others do: nobody waits for them.
                 if let Some(step) = ran.take() {
                     self.tell_end(step);
                 }
-                self.hand_over(me);
                 self.errands.busy(me);
-                later.let_go();
+                self.call_away(me, || later.let_go());
             }
-            if came {
+            if came || is_replaced() {
                 last = Instant::now();
                 continue;
             }
@@ -259,8 +280,7 @@ impl Shared {
             let found = self.idle(me, &idle, &mut last, &mut by_polls);
             if let Some(wakers) = idle.end() {
                 // As in `wake`. What they drop goes on the next round.
-                self.hand_over(me);
-                drop(wakers);
+                self.call_away(me, || drop(wakers));
                 continue;
             }
             if !found && !self.sleep(me) {
@@ -314,8 +334,7 @@ impl Shared {
     fn wake(&self, me: usize, woken: Woken) {
         let wakers = woken.end();
         if !wakers.is_empty() {
-            self.hand_over(me);
-            self.errands.wake(me, threads::core, wakers);
+            self.call_away(me, || self.errands.wake(me, threads::core, wakers));
         }
     }
 
@@ -325,8 +344,12 @@ impl Shared {
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
             || left && (self.port.has_news() || self.deadline.load(Relaxed) != u64::MAX);
-        if more && let Some(other) = attendance.unpark_any() {
-            self.threads.wake_apart(other);
+        if more {
+            match attendance.unpark_any() {
+                Some(other) => self.threads.wake_apart(other),
+                None if self.away.is_any() => self.look_after(),
+                None => {}
+            }
         }
     }
 

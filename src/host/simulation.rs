@@ -7,7 +7,7 @@
 
 use crate::backend::Results;
 use crate::engine::desk::Desk;
-use crate::engine::port::{Port, Runner};
+use crate::engine::port::{InBooks, Port, Runner};
 use crate::engine::run;
 use crate::engine::small::Bench;
 use crate::engine::step::Step;
@@ -81,6 +81,11 @@ impl SimRunner {
             thread: Mutex::new(None),
             abandoned: AtomicBool::new(false),
         }
+    }
+
+    /// Nothing happens but by [`step`](Self::step).
+    pub fn is_by_hand(&self) -> bool {
+        !self.script.own_thread
     }
 
     /// Lets one thing happen, chosen by the seed, and whatever sources have to say to it; false
@@ -278,6 +283,11 @@ impl Runner for SimRunner {
 
     fn polls_sources(&self) -> bool {
         true
+    }
+
+    fn in_books(&self) -> InBooks {
+        let world = lock(&self.world);
+        world.as_ref().map_or_else(InBooks::default, |world| world.desk.machine.in_books())
     }
 
     fn trim(&self) -> usize {

@@ -134,6 +134,13 @@ impl Threads {
         self.wake(worker);
     }
 
+    /// Another thread has this worker's place.
+    pub fn replace(&self, worker: usize, thread: Thread) {
+        if let Some(slot) = lock(&self.list).get_mut(worker) {
+            *slot = Some(thread);
+        }
+    }
+
     pub fn have_place(&self, worker: usize, place: Option<Arc<Place>>) {
         let mut places = lock(&self.places);
         let size = places.len().max(worker + 1);

@@ -3,7 +3,7 @@
 use crate::Backward;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::guard::{caught, discard_unlocked};
+use crate::guard::{Kernel, caught, discard_unlocked};
 use crate::sync::plain::OnceLock;
 use crate::view::View;
 use smallvec::SmallVec;
@@ -129,6 +129,7 @@ impl<O: Operation> Operation for Foreign<O> {
 
     /// The device turns a panic into the value's error, as it does with every kernel.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let _kernel = Kernel::begin();
         let all = run.output.numel();
         let mut inputs: SmallVec<[View<'_>; 4]> = SmallVec::from_slice(run.inputs);
         if let Some(i) = self.reuses {
@@ -151,6 +152,7 @@ impl<O: Operation> Operation for Foreign<O> {
     }
 
     fn run_cuda(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let _kernel = Kernel::begin();
         let mut inputs: SmallVec<[CudaView<'_>; 4]> = SmallVec::from_slice(run.inputs);
         if let Some(i) = self.reuses {
             inputs[i] = inputs[i].without_elements();

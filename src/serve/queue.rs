@@ -143,8 +143,7 @@ impl<R: Send + 'static> Queue<R> {
 
     /// Has the queue looked at then.
     fn ring_at(&self, at: Duration) {
-        let Some(own) = self.own.upgrade() else { return };
-        if self.clock.wake_at(at, Waker::from(own)) {
+        if self.clock.wake_at(at, Waker::from(Arc::new(Bell(self.own.clone())))) {
             self.ring_anew(self.clock.now().0);
         }
     }
@@ -333,11 +332,15 @@ impl<R: Send + 'static> Queue<R> {
     }
 }
 
-/// The timer's alarm, or the end of a batch.
-impl<R: Send + 'static> Wake for Queue<R> {
+/// The timer's alarm, or the end of a batch. It keeps nothing: a timer that is never moved on would keep the queue,
+/// which keeps the timer.
+struct Bell<R>(Weak<Queue<R>>);
+
+impl<R: Send + 'static> Wake for Bell<R> {
     fn wake(self: Arc<Self>) {
+        let Some(queue) = self.0.upgrade() else { return };
         // A drop of a request may panic; the timer's thread is everybody's.
-        contained(|| self.flush());
+        contained(|| queue.flush());
     }
 }
 

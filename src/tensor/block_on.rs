@@ -1,5 +1,6 @@
 //! `block_on`: a plain thread waits for a future.
 
+use crate::guard::Kernel;
 use crate::sync::plain::{AtomicBool, Ordering::*};
 use crate::sync::threads::{Thread, current, park, thread_local};
 use std::cell::Cell;
@@ -32,6 +33,10 @@ struct Inside;
 impl Inside {
     #[track_caller]
     fn enter() -> Inside {
+        assert!(
+            !Kernel::is_on(),
+            "futensor::block_on inside a kernel would block the device that it may wait for: take what it needs as an input"
+        );
         #[cfg(feature = "tokio")]
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             // Who may block and who may not only tokio knows (a thread of `spawn_blocking` may, a
@@ -64,9 +69,12 @@ impl Drop for Inside {
 /// ```
 ///
 /// # Panics
-/// Inside a task that `block_on` runs; and, with the feature `tokio` (a default one), where tokio's own `block_on` panics:
-/// in its tasks, but not in `spawn_blocking` and `block_in_place`. **Another executor's tasks are not recognised**:
-/// there it blocks, without a word.
+/// Inside a task that `block_on` runs; inside the kernel of an [op of one's own](crate::custom), whose value fails with
+/// that; and, with the feature `tokio` (a default one), where tokio's own `block_on` panics: in its tasks, but not in
+/// `spawn_blocking` and `block_in_place`. **Another executor's tasks are not recognised**: there it blocks, without a
+/// word. Another executor's `block_on` inside a kernel cannot be recognised either. An await of a value ends there, with
+/// an error ([`Error::is_barrier`](crate::Error::is_barrier)); what else is waited for, a channel or a lock, may wait
+/// for ever.
 ///
 /// ```should_panic
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

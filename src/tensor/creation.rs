@@ -7,10 +7,12 @@ use super::generator::draw;
 use super::gradient::taped::{is_taping, taped};
 use super::read;
 use super::region::trace::Dice;
-use crate::completion::{AWAITED, Phase};
+use crate::completion::{AWAITED, Phase, TRACED};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
+use crate::engine::sources::Held;
 use crate::error::{Error, ErrorKind};
+use crate::graph::claim::refuse_traced;
 use crate::graph::node::{Op, Source};
 use crate::graph::operation::{Meta, number_of};
 use crate::graph::tape::Made;
@@ -379,8 +381,11 @@ struct Brought {
     stage: Mutex<Stage>,
 }
 
+/// A future, and after it what counts it.
+type Bringing = (Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>, Held);
+
 enum Stage {
-    Waiting(Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>),
+    Waiting(Bringing),
     /// A thread is polling it; whoever came meanwhile is told to ask again.
     Polled(Option<Waker>),
     Over,
@@ -403,7 +408,7 @@ impl Source for Brought {
                 }
             }
         };
-        let result = match caught(|| future.as_mut().poll(context)) {
+        let result = match caught(|| future.0.as_mut().poll(context)) {
             Ok(Poll::Pending) => {
                 let meanwhile = std::mem::replace(&mut *lock(&self.stage), Stage::Waiting(future));
                 if let Stage::Polled(Some(waker)) = meanwhile {
@@ -450,7 +455,8 @@ pub(crate) fn sourced(
     value: impl Future<Output = Result<Value, Error>> + Send + 'static,
     at: At,
 ) -> TensorFuture {
-    let source = Brought { port, name, at, ours, stage: Mutex::new(Stage::Waiting(Box::pin(value))) };
+    let bringing: Bringing = (Box::pin(value), port.sources.hold());
+    let source = Brought { port, name, at, ours, stage: Mutex::new(Stage::Waiting(bringing)) };
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
@@ -497,6 +503,9 @@ impl Future for Arrival {
         let node = &from.node;
         if node.completion.get().is_none() {
             let before = node.completion.set(AWAITED);
+            if before.has(TRACED) {
+                refuse_traced(node);
+            }
             if !node.completion.register(bell, cx.waker()) {
                 if !before.has(AWAITED) && before.phase() == Phase::Pending {
                     // It may be held back: not any more.

@@ -1,12 +1,12 @@
 //! `TensorFuture`: a value to come, and awaiting it; `Tensor`: one that is known to be there.
 
 use super::budget;
-use super::region::trace;
 use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::limits::INLINE_NS;
 use crate::engine::port::{BARRIERS, Port};
 use crate::error::{Error, Result};
+use crate::graph::claim::refuse_traced;
 use crate::graph::node::{Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
@@ -238,7 +238,7 @@ impl TensorFuture {
             .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
         let before = node.completion.set(AWAITED);
         if before.has(TRACED) {
-            trace::refuse(node);
+            refuse_traced(node);
         }
         if node.completion.register(&mut waiting.id, cx.waker()) {
             return self.poll_ended(cx, counted);

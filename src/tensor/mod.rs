@@ -23,6 +23,7 @@ pub(crate) mod creation;
 pub(crate) mod barrier;
 pub(crate) mod barriers;
 pub(crate) mod generator;
+pub(crate) mod in_hand;
 pub(crate) mod recorder;
 pub(crate) mod region;
 pub(crate) mod simulated;

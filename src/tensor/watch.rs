@@ -16,6 +16,7 @@ use crate::engine::port::Port;
 use crate::engine::record::Awaited;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::node::Node;
+use crate::guard::Kernel;
 use crate::sync::clock::Instant;
 use crate::sync::plain::{AtomicUsize, Mutex, Ordering::Relaxed};
 use crate::sync::threads::thread_local;
@@ -301,7 +302,27 @@ impl TensorFuture {
         what: &'static str,
         site: At,
     ) -> Poll<Result<()>> {
-        if is_on() { self.poll_watched(cx, what, site) } else { self.poll_ended(cx, true).map(Ok) }
+        if is_on() {
+            return self.poll_watched(cx, what, site);
+        }
+        match self.poll_ended(cx, true) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => self.wait_for_it(what, site),
+        }
+    }
+
+    /// Pending, unless this thread runs a kernel: it would wait for what it may itself be to run.
+    fn wait_for_it(&self, what: &'static str, site: At) -> Poll<Result<()>> {
+        let is_forked = self.port().is_forked();
+        if !Kernel::is_on() && !is_forked {
+            return Poll::Pending;
+        }
+        let site = if is_foreign(site) { self.node.at } else { site };
+        if is_forked {
+            return Poll::Ready(Err(self.port().forked_error(what, site)));
+        }
+        let text = "a barrier inside a kernel: the device that runs it may be the one that is waited for";
+        Poll::Ready(Err(Error::new(ErrorKind::Barrier, what, text, site)))
     }
 
     #[cold]
@@ -318,7 +339,7 @@ impl TensorFuture {
         if ended.is_pending() {
             debug_assert!(since.is_none() || self.node.completion.state().has(AWAITED));
             self.note_queued(queued);
-            return Poll::Pending;
+            return self.wait_for_it(what, site);
         }
         let waited = since.map(|since| (since, since.elapsed()));
         let task = cx.waker().data() as usize;

@@ -5,7 +5,7 @@
 //! file anew.
 
 use crate::support::Kind;
-use libtest_mimic::{Failed, Trial};
+use crate::trials::Case;
 use std::collections::BTreeSet;
 
 /// What a suite was given.
@@ -19,25 +19,23 @@ impl List {
     }
 
     /// The trial that compares.
-    pub fn trial(self) -> Trial {
-        Trial::test("laws::no_promise_is_missing", move || self.compare())
+    pub fn trial(self) -> Case {
+        Case::that("laws::no_promise_is_missing", move || self.compare().map(|()| None))
     }
 
-    fn compare(self) -> Result<(), Failed> {
+    fn compare(&self) -> Result<(), String> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/laws/promises.txt");
         if std::env::var("FUTENSOR_LIST").is_ok_and(|what| what == "write") {
-            return Ok(std::fs::write(
-                path,
-                self.0.iter().map(|line| format!("{line}\n")).collect::<String>(),
-            )?);
+            let lines: String = self.0.iter().map(|line| format!("{line}\n")).collect();
+            return std::fs::write(path, lines).map_err(|error| format!("{path}: {error}"));
         }
-        let text = std::fs::read_to_string(path)?;
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
         let then: BTreeSet<String> = text.lines().map(str::to_owned).collect();
         let missing: Vec<_> = then.difference(&self.0).collect();
         let new: Vec<_> = self.0.difference(&then).collect();
         match missing.is_empty() && new.is_empty() {
             true => Ok(()),
-            false => Err(format!("missing: {missing:#?}\nnot in promises.txt: {new:#?}").into()),
+            false => Err(format!("missing: {missing:#?}\nnot in promises.txt: {new:#?}")),
         }
     }
 }

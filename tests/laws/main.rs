@@ -4,11 +4,13 @@
 //!     cargo test -p futensor-tests --test laws law_4           # one law
 //!
 //! Each trial is a promise and fails when it is broken. What must be running and what must be
-//! queued is decided by gates that the trial holds, never by a sleep; a trial that does not end
-//! within a minute ends the process with its name.
+//! queued is decided by gates that the trial holds, never by a sleep. `support/trials.rs` says how they
+//! are run: one that does not end within a minute fails, as does one that leaves something behind.
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/trials.rs"]
+mod trials;
 
 mod barriers;
 mod calls;
@@ -20,18 +22,21 @@ mod fusion;
 mod handles;
 mod list;
 mod observers;
+mod plans;
 mod pressure;
 mod races;
 mod regions;
+mod waits;
 mod wakers;
 mod weights;
 
-use libtest_mimic::{Arguments, Trial};
-use support::{Deadline, Kind};
+use std::process::ExitCode;
+use support::Kind;
+use trials::Case;
 
 /// Trials of one law.
 pub struct Laws {
-    trials: Vec<Trial>,
+    cases: Vec<Case>,
     list: list::List,
 }
 
@@ -42,12 +47,7 @@ impl Laws {
         // Those for a GPU are in a suite of their own.
         for &kind in kinds.iter().filter(|&&kind| kind != Kind::Cuda) {
             let name = format!("law_{law}::{name}[{}]", kind.name());
-            let named = name.clone();
-            self.trials.push(Trial::test(name, move || {
-                let _deadline = Deadline::of(&named);
-                promise(kind);
-                Ok(())
-            }));
+            self.cases.push(Case::new(name, move || promise(kind)));
         }
     }
 }
@@ -60,8 +60,8 @@ macro_rules! promises {
 }
 pub(crate) use promises;
 
-fn main() {
-    let mut laws = Laws { trials: Vec::new(), list: list::List::default() };
+fn main() -> ExitCode {
+    let mut laws = Laws { cases: Vec::new(), list: list::List::default() };
     calls::add(&mut laws);
     barriers::add(&mut laws);
     observers::add(&mut laws);
@@ -74,8 +74,10 @@ fn main() {
     fusion::add(&mut laws);
     foreign::add(&mut laws);
     regions::add(&mut laws);
+    plans::add(&mut laws);
+    waits::add(&mut laws);
     wakers::add(&mut laws);
     weights::add(&mut laws);
-    laws.trials.push(laws.list.trial());
-    libtest_mimic::run(&Arguments::from_args(), laws.trials).exit();
+    laws.cases.push(laws.list.trial());
+    trials::run(laws.cases, false)
 }

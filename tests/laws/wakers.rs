@@ -33,7 +33,7 @@ pub fn add(laws: &mut Laws) {
         a_waker_may_wait_for_what_was_asked_beside_its_value);
     promises!(laws, 8, &[Kind::CpuWithoutInline];
         a_waker_that_takes_long_keeps_no_step_waiting);
-    promises!(laws, 8, &[Kind::Cpu, Kind::CpuWithoutInline, Kind::Cuda];
+    promises!(laws, 8, ALL;
         a_waker_may_wait_for_what_it_asks_of_the_device);
     promises!(laws, 10, ALL;
         a_waker_may_own_an_await_of_the_value_that_it_waits_for

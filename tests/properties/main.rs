@@ -7,6 +7,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/trials.rs"]
+mod trials;
 
 mod host;
 
@@ -15,7 +17,9 @@ use futures::poll;
 use host::Host;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use support::{Deadline, Kind, Rng, block_on, until};
+use std::process::ExitCode;
+use support::{Kind, Rng, block_on, until};
+use trials::cases;
 
 /// A runner whose seed is known.
 fn runner(name: &str, cases: u32) -> TestRunner {
@@ -212,28 +216,23 @@ async fn runs_as_written(device: &Device, program: &[Step]) -> Result<(), TestCa
 
 fn graphs_give_what_a_sequential_evaluator_gives(kind: Kind) {
     let name = format!("graphs_give_what_a_sequential_evaluator_gives[{}]", kind.name());
-    let _deadline = Deadline::of(&name);
     let device = kind.device();
     let ran = runner(&name, 150).run(&programs(60), |program| block_on(runs_as_written(&device, &program)));
     ran.unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[test]
 fn graphs_give_what_a_sequential_evaluator_gives_on_two_threads() {
     graphs_give_what_a_sequential_evaluator_gives(Kind::Cpu);
 }
 
-#[test]
 fn graphs_give_what_a_sequential_evaluator_gives_without_inline() {
     graphs_give_what_a_sequential_evaluator_gives(Kind::CpuWithoutInline);
 }
 
-#[test]
 fn graphs_give_what_a_sequential_evaluator_gives_on_one_thread() {
     graphs_give_what_a_sequential_evaluator_gives(Kind::CpuOneThread);
 }
 
-#[test]
 fn graphs_give_what_a_sequential_evaluator_gives_without_patience() {
     graphs_give_what_a_sequential_evaluator_gives(Kind::CpuImpatient);
 }
@@ -301,10 +300,8 @@ fn same_bits(want: &[Vec<u32>], got: &[Vec<u32>], whose: &str) -> Result<(), Tes
     Ok(())
 }
 
-#[test]
 fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
     let name = "a_region_gives_what_its_ops_give_one_by_one_to_the_bit";
-    let _deadline = Deadline::of(name);
     let alone = Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
     let others = [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
     let ran = runner(name, 20).run(&programs(20), |program| {
@@ -331,10 +328,8 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
     ran.unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[test]
 fn fused_or_one_by_one_floats_are_the_same_to_the_bit() {
     let name = "fused_or_one_by_one_floats_are_the_same_to_the_bit";
-    let _deadline = Deadline::of(name);
     let alone = Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
     let others = [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
     let ran = runner(name, 40).run(&programs(16), |program| {
@@ -352,4 +347,16 @@ fn fused_or_one_by_one_floats_are_the_same_to_the_bit() {
     ran.unwrap_or_else(|error| panic!("{error}"));
     let fused: u64 = others.iter().map(|(_, d)| d.stats().fused).sum();
     assert!(fused > 0, "nothing was fused, so nothing was compared");
+}
+
+fn main() -> ExitCode {
+    let cases = cases!["";
+        graphs_give_what_a_sequential_evaluator_gives_on_two_threads
+        graphs_give_what_a_sequential_evaluator_gives_without_inline
+        graphs_give_what_a_sequential_evaluator_gives_on_one_thread
+        graphs_give_what_a_sequential_evaluator_gives_without_patience
+        a_region_gives_what_its_ops_give_one_by_one_to_the_bit
+        fused_or_one_by_one_floats_are_the_same_to_the_bit
+    ];
+    trials::run(cases, false)
 }

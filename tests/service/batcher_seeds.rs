@@ -2,6 +2,7 @@
 //! the requests and those that go away all come from the seed, and a failure replays.
 
 use crate::support::Rng;
+use crate::trials::{Case, cases};
 use futensor::Device;
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
 use futensor::sim::SimOptions;
@@ -9,6 +10,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+pub fn all() -> Vec<Case> {
+    cases!["batcher_seeds::";
+        nothing_is_lost_and_nothing_hangs_whatever_happens
+    ]
+}
 
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()) {
@@ -135,7 +142,6 @@ fn life(seed: u64) -> (usize, usize) {
     (answered, failed)
 }
 
-#[test]
 fn nothing_is_lost_and_nothing_hangs_whatever_happens() {
     let (mut answered, mut failed) = (0, 0);
     for seed in seeds(5000) {

@@ -1,12 +1,32 @@
 //! The same handles under every executor and in every style of waiting.
 
 use crate::support::{Gate, Kind};
+use crate::trials::{Case, cases, on_workers};
 use futensor::serve::completed;
 use futensor::{Device, TensorFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::time::Duration;
 
-#[test]
+pub fn all() -> Vec<Case> {
+    cases!["executors::";
+        what_tasks_hold_can_go_to_other_threads
+        a_plain_thread_waits_with_block_on
+        smol_runs_tasks_on_two_threads
+        a_local_executor_runs_tasks_that_are_not_send
+        the_pool_of_the_futures_crate_runs_tasks
+        several_runtimes_share_a_device_and_its_values
+        handles_go_into_spawned_tasks_and_come_back
+        results_come_in_the_order_of_their_completion
+        thousands_of_results_give_way_and_all_come
+        ; async
+        timeout_gives_up_a_wait_that_can_be_taken_up_again
+        select_takes_what_is_there_and_leaves_the_rest_to_come
+        join_waits_for_several_at_once
+        futures_unordered_gives_each_once
+        buffered_keeps_the_order
+    ]
+}
+
 fn what_tasks_hold_can_go_to_other_threads() {
     fn check<T: Send + Sync + 'static>() {}
     check::<futensor::barrier::Barriers>();
@@ -31,7 +51,6 @@ async fn requests(device: &Device, n: usize) {
     }
 }
 
-#[test]
 fn a_plain_thread_waits_with_block_on() {
     let device = Kind::Cpu.device();
     let threads: Vec<_> = (0..3)
@@ -43,7 +62,6 @@ fn a_plain_thread_waits_with_block_on() {
     threads.into_iter().for_each(|t| t.join().unwrap());
 }
 
-#[test]
 fn smol_runs_tasks_on_two_threads() {
     let device = Kind::Cpu.device();
     let executor = async_executor::Executor::new();
@@ -60,7 +78,6 @@ fn smol_runs_tasks_on_two_threads() {
     });
 }
 
-#[test]
 fn a_local_executor_runs_tasks_that_are_not_send() {
     let device = Kind::Cpu.device();
     let shared = std::rc::Rc::new(std::cell::Cell::new(0.0));
@@ -74,7 +91,6 @@ fn a_local_executor_runs_tasks_that_are_not_send() {
     assert_eq!(shared.get(), (0..10).map(want).sum::<f32>());
 }
 
-#[test]
 fn the_pool_of_the_futures_crate_runs_tasks() {
     use futures::task::LocalSpawnExt;
     let device = Kind::Cpu.device();
@@ -86,7 +102,6 @@ fn the_pool_of_the_futures_crate_runs_tasks() {
     pool.run();
 }
 
-#[test]
 fn several_runtimes_share_a_device_and_its_values() {
     let device = Kind::Cpu.device();
     let gate = Gate::new();
@@ -117,7 +132,6 @@ fn several_runtimes_share_a_device_and_its_values() {
     }
 }
 
-#[tokio::test]
 async fn timeout_gives_up_a_wait_that_can_be_taken_up_again() {
     let device = Kind::Cpu.device();
     let gate = Gate::new();
@@ -127,7 +141,6 @@ async fn timeout_gives_up_a_wait_that_can_be_taken_up_again() {
     assert!(tokio::time::timeout(Duration::from_secs(50), &x).await.unwrap().is_ok());
 }
 
-#[tokio::test]
 async fn select_takes_what_is_there_and_leaves_the_rest_to_come() {
     let device = Kind::Cpu.device();
     let gate = Gate::new();
@@ -154,7 +167,6 @@ async fn select_takes_what_is_there_and_leaves_the_rest_to_come() {
     }
 }
 
-#[tokio::test]
 async fn join_waits_for_several_at_once() {
     let device = Kind::Cpu.device();
     let (a, b, c) = tokio::join!(
@@ -165,7 +177,6 @@ async fn join_waits_for_several_at_once() {
     assert_eq!((a.unwrap(), b.unwrap(), c.unwrap()), (want(1), want(2), (want(3), want(4))));
 }
 
-#[tokio::test]
 async fn futures_unordered_gives_each_once() {
     let device = Kind::Cpu.device();
     let mut set: FuturesUnordered<_> = (0..50)
@@ -182,7 +193,6 @@ async fn futures_unordered_gives_each_once() {
     assert!(seen.into_iter().all(|s| s));
 }
 
-#[tokio::test]
 async fn buffered_keeps_the_order() {
     let device = Kind::Cpu.device();
     let values: Vec<f32> = futures::stream::iter(0..40)
@@ -194,21 +204,21 @@ async fn buffered_keeps_the_order() {
     assert_eq!(values, (0..40).map(want).collect::<Vec<_>>());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handles_go_into_spawned_tasks_and_come_back() {
-    let device = Kind::Cpu.device();
-    let tasks: Vec<_> = (0..16)
-        .map(|i| {
-            let x = work(&device, i);
-            tokio::spawn(async move { (&x).await.unwrap() * 2.0 })
-        })
-        .collect();
-    for (i, task) in tasks.into_iter().enumerate() {
-        assert_eq!(task.await.unwrap().item::<f32>().await.unwrap(), 2.0 * want(i));
-    }
+fn handles_go_into_spawned_tasks_and_come_back() {
+    on_workers(2, async {
+        let device = Kind::Cpu.device();
+        let tasks: Vec<_> = (0..16)
+            .map(|i| {
+                let x = work(&device, i);
+                tokio::spawn(async move { (&x).await.unwrap() * 2.0 })
+            })
+            .collect();
+        for (i, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap().item::<f32>().await.unwrap(), 2.0 * want(i));
+        }
+    });
 }
 
-#[test]
 fn results_come_in_the_order_of_their_completion() {
     let device = Kind::Cpu.device_with(|o| o.threads(3));
     let gates = [Gate::new(), Gate::new(), Gate::new()];
@@ -226,7 +236,6 @@ fn results_come_in_the_order_of_their_completion() {
     });
 }
 
-#[test]
 fn thousands_of_results_give_way_and_all_come() {
     let device = Kind::Cpu.device();
     let wrong = device.ones([2]).matmul(device.ones([3]));

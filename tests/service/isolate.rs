@@ -2,6 +2,7 @@
 //! it is not asked for each request.
 
 use crate::support::{Kind, Rng};
+use crate::trials::{Case, cases};
 use futensor::serve::{Answer, BatchOptions, Batcher, ManualTimer, rows};
 use futensor::sim::{SimOptions, Simulation};
 use futensor::{Device, Result, Tensor};
@@ -12,6 +13,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+
+pub fn all() -> Vec<Case> {
+    cases!["isolate::";
+        one_bad_request_fails_alone_in_whichever_way_and_place
+        a_function_that_fails_for_everybody_is_not_run_for_each
+        several_bad_requests_fail_alone_and_others_pass_whatever_the_seed
+        an_answer_that_goes_is_not_run_again
+        a_lost_device_is_not_asked_again
+        wakers_and_requests_that_panic_hurt_nobody_else
+    ]
+}
 
 /// What is wrong with a bad request, which is a negative one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,7 +119,6 @@ fn check(requests: &[i64], results: &[Result<f32>], about: &str) {
     }
 }
 
-#[test]
 fn one_bad_request_fails_alone_in_whichever_way_and_place() {
     for fault in FAULTS {
         for n in [2usize, 3, 4, 5, 8, 32] {
@@ -130,7 +141,6 @@ fn one_bad_request_fails_alone_in_whichever_way_and_place() {
     }
 }
 
-#[test]
 fn a_function_that_fails_for_everybody_is_not_run_for_each() {
     for fault in FAULTS {
         let hand = by_hand(fault, BatchOptions::default().batch_max(36));
@@ -146,7 +156,6 @@ fn a_function_that_fails_for_everybody_is_not_run_for_each() {
     assert_eq!(sizes, [4]);
 }
 
-#[test]
 fn several_bad_requests_fail_alone_and_others_pass_whatever_the_seed() {
     for seed in 0..300 {
         let mut rng = Rng(seed);
@@ -171,7 +180,6 @@ fn several_bad_requests_fail_alone_and_others_pass_whatever_the_seed() {
     }
 }
 
-#[test]
 fn an_answer_that_goes_is_not_run_again() {
     let hand = by_hand(Fault::Later, BatchOptions::default().batch_max(4));
     let mut answers: Vec<Answer> = [1, -1, 2, 3].map(|r| hand.batcher.submit(r)).into();
@@ -187,7 +195,6 @@ fn an_answer_that_goes_is_not_run_again() {
     assert_eq!((stats.running, stats.in_flight), (0, 0), "{stats:?}");
 }
 
-#[test]
 fn a_lost_device_is_not_asked_again() {
     let (device, simulation) = Device::simulated(SimOptions::new(1).device_loss_at(Some(1)));
     let (timer, calls) = (ManualTimer::new(), Arc::new(AtomicUsize::new(0)));
@@ -223,7 +230,6 @@ impl Drop for Explosive {
     }
 }
 
-#[test]
 fn wakers_and_requests_that_panic_hurt_nobody_else() {
     let device = Kind::Cpu.device();
     let options = BatchOptions::default().batch_max(4).delay(Duration::from_millis(1));

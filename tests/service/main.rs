@@ -8,6 +8,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/trials.rs"]
+mod trials;
 
 mod batcher;
 mod batcher_seeds;
@@ -16,3 +18,18 @@ mod isolate;
 mod report;
 mod scopes;
 mod timers;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let modules = [
+        batcher::all(),
+        batcher_seeds::all(),
+        executors::all(),
+        isolate::all(),
+        report::all(),
+        scopes::all(),
+        timers::all(),
+    ];
+    trials::run(modules.into_iter().flatten().collect(), false)
+}

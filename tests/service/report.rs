@@ -1,11 +1,21 @@
 //! The barrier report: each line with what it waited for, and whether the device ran dry.
 
 use crate::support::{Gate, Kind};
+use crate::trials::{Case, cases};
 use futensor::Device;
 use futensor::barrier::BarrierSite;
 use futensor::sim::SimOptions;
 use futures::executor::block_on;
 use futures::poll;
+
+pub fn all() -> Vec<Case> {
+    cases!["report::";
+        each_line_is_counted_with_its_waits
+        a_wait_that_leaves_the_device_nothing_to_do_is_told_from_one_that_does_not
+        a_report_is_of_its_device_and_of_its_time
+        waitall_and_reads_are_sites_too
+    ]
+}
 
 fn at(sites: &[BarrierSite], line: u32) -> &BarrierSite {
     let mut of_line = sites.iter().filter(|s| s.site.line() == line && s.site.file().ends_with("report.rs"));
@@ -14,7 +24,6 @@ fn at(sites: &[BarrierSite], line: u32) -> &BarrierSite {
     site
 }
 
-#[test]
 fn each_line_is_counted_with_its_waits() {
     let device = Kind::CpuWithoutInline.device();
     let barriers = device.barriers();
@@ -43,7 +52,6 @@ fn each_line_is_counted_with_its_waits() {
     assert!(table.contains(&format!("report.rs:{line}")), "{table}");
 }
 
-#[test]
 fn a_wait_that_leaves_the_device_nothing_to_do_is_told_from_one_that_does_not() {
     for seed in 0..200 {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1));
@@ -70,7 +78,6 @@ fn a_wait_that_leaves_the_device_nothing_to_do_is_told_from_one_that_does_not() 
     }
 }
 
-#[test]
 fn a_report_is_of_its_device_and_of_its_time() {
     let (one, other) = (Kind::Cpu.device(), Kind::Cpu.device());
     block_on(one.ones([2])).unwrap();
@@ -84,7 +91,6 @@ fn a_report_is_of_its_device_and_of_its_time() {
     assert!(names.contains(&one.name()) && names.contains(&other.name()), "{names:?}");
 }
 
-#[test]
 fn waitall_and_reads_are_sites_too() {
     let device = Kind::Cpu.device();
     let barriers = device.barriers();

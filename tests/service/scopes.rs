@@ -2,6 +2,7 @@
 //! task's.
 
 use crate::support::{Gate, Kind};
+use crate::trials::{Case, cases};
 use futensor::Device;
 use futensor::barrier::{allow_barriers, deny_barriers, tell_barriers};
 use futures::executor::block_on;
@@ -11,6 +12,23 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
+pub fn all() -> Vec<Case> {
+    cases!["scopes::";
+        every_kind_of_await_is_denied_by_its_own_line
+        a_value_that_is_there_is_denied_as_well
+        queueing_and_backpressure_are_no_barriers
+        the_scope_follows_the_task_across_threads_and_leaks_to_none
+        two_tasks_on_one_thread_have_their_own_scopes
+        a_poll_that_panics_takes_its_scope_with_it
+        the_innermost_scope_counts
+        each_barrier_is_told_once_however_often_it_is_polled
+        an_await_that_is_denied_leaves_the_value_to_others
+        an_await_by_another_librarys_code_is_named_by_its_op
+        ; async
+        what_is_spawned_is_another_task
+    ]
+}
+
 /// The error of a denied await, and the line that it names; both that of the caller.
 fn check(error: futensor::Error, what: &str, line: u32) {
     assert!(error.is_barrier(), "{error}");
@@ -18,7 +36,6 @@ fn check(error: futensor::Error, what: &str, line: u32) {
     assert!(error.location().file().ends_with("scopes.rs"), "{error}");
 }
 
-#[test]
 fn every_kind_of_await_is_denied_by_its_own_line() {
     let device = Device::cpu_with(Default::default());
     block_on(deny_barriers(async {
@@ -36,7 +53,6 @@ fn every_kind_of_await_is_denied_by_its_own_line() {
     }));
 }
 
-#[test]
 fn a_value_that_is_there_is_denied_as_well() {
     let device = Device::cpu_with(Default::default());
     let x = block_on(device.ones([2])).unwrap();
@@ -49,7 +65,6 @@ fn a_value_that_is_there_is_denied_as_well() {
     assert_eq!(block_on(x.to_vec::<f32>()).unwrap(), [1.0, 1.0]);
 }
 
-#[test]
 fn queueing_and_backpressure_are_no_barriers() {
     let device = Device::cpu_with(Default::default());
     let x = block_on(deny_barriers(async {
@@ -64,7 +79,6 @@ fn queueing_and_backpressure_are_no_barriers() {
     assert_eq!(block_on(x.to_vec::<f32>()).unwrap(), [46.0; 10]);
 }
 
-#[test]
 fn the_scope_follows_the_task_across_threads_and_leaks_to_none() {
     let device = Kind::Cpu.device();
     let gate = Gate::new();
@@ -91,7 +105,6 @@ fn the_scope_follows_the_task_across_threads_and_leaks_to_none() {
     block_on(x).unwrap();
 }
 
-#[test]
 fn two_tasks_on_one_thread_have_their_own_scopes() {
     let device = Device::cpu_with(Default::default());
     block_on(async {
@@ -132,7 +145,6 @@ fn two_tasks_on_one_thread_have_their_own_scopes() {
     });
 }
 
-#[test]
 fn a_poll_that_panics_takes_its_scope_with_it() {
     let device = Device::cpu_with(Default::default());
     let caught = std::panic::catch_unwind(|| block_on(deny_barriers(async { panic!("on purpose") })));
@@ -140,7 +152,6 @@ fn a_poll_that_panics_takes_its_scope_with_it() {
     block_on(device.ones([2])).unwrap();
 }
 
-#[test]
 fn the_innermost_scope_counts() {
     let device = Device::cpu_with(Default::default());
     block_on(deny_barriers(async {
@@ -156,7 +167,6 @@ fn the_innermost_scope_counts() {
     }));
 }
 
-#[tokio::test]
 async fn what_is_spawned_is_another_task() {
     let device = Device::cpu_with(Default::default());
     let spawned = deny_barriers(async {
@@ -166,7 +176,6 @@ async fn what_is_spawned_is_another_task() {
     assert_eq!(spawned.await.await.unwrap().unwrap(), [1.0, 1.0]);
 }
 
-#[test]
 fn each_barrier_is_told_once_however_often_it_is_polled() {
     let device = Kind::Cpu.device();
     let gate = Gate::new();
@@ -188,7 +197,6 @@ fn each_barrier_is_told_once_however_often_it_is_polled() {
     assert_eq!(told, [("to_vec", line), ("waitall", line + 1)]);
 }
 
-#[test]
 fn an_await_that_is_denied_leaves_the_value_to_others() {
     let device = Kind::Cpu.device();
     let gate = Gate::new();
@@ -199,7 +207,6 @@ fn an_await_that_is_denied_leaves_the_value_to_others() {
     assert_eq!(block_on(other.to_vec::<f32>()).unwrap(), [1.0, 1.0]);
 }
 
-#[test]
 fn an_await_by_another_librarys_code_is_named_by_its_op() {
     let device = Device::cpu_with(Default::default());
     let line = line!() + 1;

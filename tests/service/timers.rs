@@ -1,7 +1,7 @@
 //! A timer is a user's: it may call back in, and it may panic. Neither holds a batcher up, nor ends anything else.
 
 use crate::batcher::doubling;
-use crate::support::Deadline;
+use crate::trials::{Case, cases};
 use futensor::serve::{BatchOptions, Batcher, ManualTimer, Timer};
 use futensor::{CpuOptions, Device};
 use futures::executor::block_on;
@@ -9,6 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
+
+pub fn all() -> Vec<Case> {
+    cases!["timers::";
+        a_timer_may_ask_its_batcher_for_its_stats
+        a_timer_that_panics_is_replaced_and_nobody_is_left_waiting
+        times_go_on_after_a_timer_that_panicked
+        without_a_thread_for_the_time_requests_are_refused
+    ]
+}
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -29,9 +38,7 @@ impl Timer for Odd {
     }
 }
 
-#[test]
 fn a_timer_may_ask_its_batcher_for_its_stats() {
-    let _deadline = Deadline::of("a timer that asks");
     let device = Device::cpu_with(CpuOptions::default().threads(1));
     let batcher: Arc<OnceLock<Batcher<f32>>> = Arc::default();
     let (own, asked) = (batcher.clone(), Arc::new(AtomicUsize::new(0)));
@@ -61,9 +68,7 @@ fn a_timer_may_ask_its_batcher_for_its_stats() {
 }
 
 /// The n-th question panics, whatever it is and on whatever thread: the process's timer takes over.
-#[test]
 fn a_timer_that_panics_is_replaced_and_nobody_is_left_waiting() {
-    let _deadline = Deadline::of("a timer that panics");
     let device = Device::cpu_with(CpuOptions::default().threads(1));
     let mut panics = 0;
     for n in 0..24 {
@@ -102,9 +107,7 @@ fn a_timer_that_panics_is_replaced_and_nobody_is_left_waiting() {
 }
 
 /// Where it has panicked time goes on from what it told last.
-#[test]
 fn times_go_on_after_a_timer_that_panicked() {
-    let _deadline = Deadline::of("times");
     let device = Device::cpu_with(CpuOptions::default().threads(1));
     let broken = Arc::new(AtomicBool::new(false));
     let (own, inner) = (broken.clone(), ManualTimer::new());
@@ -121,14 +124,18 @@ fn times_go_on_after_a_timer_that_panicked() {
 }
 
 /// In a process of its own, whose memory for threads is used up.
-#[cfg(target_os = "linux")]
-#[test]
+#[allow(unsafe_code)]
 fn without_a_thread_for_the_time_requests_are_refused() {
     const CHILD: &str = "FUTENSOR_TEST_WITHOUT_THREADS";
     if std::env::var_os(CHILD).is_none() {
         let name = "timers::without_a_thread_for_the_time_requests_are_refused";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let done = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let done = child
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .env_remove(crate::trials::NAMED)
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success() && text.contains("1 passed"), "{text}");
         return;

@@ -9,6 +9,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/trials.rs"]
+mod trials;
 
 mod convolutions;
 mod driver;
@@ -25,10 +27,9 @@ mod values;
 use futensor::Device;
 use futensor::cuda::CudaOptions;
 use futensor_simulated_driver::{Simulator, harness};
-use libtest_mimic::{Arguments, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use support::Deadline;
+use trials::{Came, Case};
 
 /// A promise, given the simulated machine and a seed.
 pub type Promise = fn(&Simulator, u64);
@@ -72,46 +73,41 @@ fn settle(simulator: &Simulator) {
     });
 }
 
-fn run(simulator: &Simulator, name: &str, entry: Entry) -> Result<(), Failed> {
+fn run(simulator: &Simulator, entry: Entry) -> Came {
     let seeds = match std::env::var("FUTENSOR_SEEDS") {
         Ok(text) if entry.seeds > 1 => text.parse().unwrap_or(entry.seeds),
         _ => entry.seeds,
     };
     let first: u64 = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     for seed in first..first + seeds {
-        let _deadline = Deadline::of(&format!("{name} (seed {seed})"));
+        trials::round();
+        println!("seed {seed}");
         simulator.reset(seed, 2);
         let outcome = catch_unwind(AssertUnwindSafe(|| (entry.promise)(simulator, seed)));
         simulator.release_hangs();
         simulator.resume();
-        let text = |panic: Box<dyn std::any::Any + Send>| {
-            let text = panic.downcast_ref::<String>().cloned();
-            text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string())).unwrap_or_default()
-        };
         if !entry.loses {
             // Also behind a failure: the next reset takes the memory from whoever still runs.
             settle(simulator);
         }
         if let Err(panic) = outcome {
-            return Err(format!("seed {seed}: {}\n{}", text(panic), simulator.report()).into());
+            return trials::words(panic).map_err(|text| format!("seed {seed}: {text}\n{}", simulator.report()));
         }
         if !entry.loses {
             simulator.check();
         }
         let report = simulator.report();
         if !report.is_empty() {
-            return Err(format!("seed {seed} leaves reports:\n{report}").into());
+            return Err(format!("seed {seed} leaves reports:\n{report}"));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn main() -> ExitCode {
     if let Some(code) = edges::part() {
         return code;
     }
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
     let (simulator, skipped) = match harness::enter() {
         Ok(simulator) => (Some(simulator), simulator.can_compile().err()),
         Err(why) => (None, Some(why)),
@@ -135,14 +131,12 @@ fn main() -> ExitCode {
     .into_iter()
     .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))
     .collect();
-    let trials = entries.into_iter().map(|(name, entry)| {
-        let ignored = skipped.is_some();
-        let named = name.clone();
-        Trial::test(name, move || match &simulator {
-            Some(simulator) => run(simulator, &named, entry),
+    let cases = entries.into_iter().map(|(name, entry)| {
+        let case = Case::that(name, move || match &simulator {
+            Some(simulator) => run(simulator, entry),
             None => Err("there is no simulated driver".into()),
-        })
-        .with_ignored_flag(ignored)
+        });
+        case.ignored(skipped.is_some())
     });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    trials::run(cases.collect(), true)
 }

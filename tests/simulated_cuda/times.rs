@@ -125,23 +125,24 @@ fn a_sample_is_timed_and_the_rest_has_times_of_the_host(simulator: &Simulator, _
 }
 
 fn nothing_is_timed_while_nobody_records(simulator: &Simulator, _: u64) {
-    let made = |timed: u32| {
-        let device = Device::cuda_with(0, CudaOptions::default().streams(1).timed(timed)).unwrap();
-        let mut x = device.randn([32, 32]);
-        // Its kernels are there: a step that is put off has events recorded, too.
-        block_on(x.matmul(&x).to_vec::<f32>()).unwrap();
-        let before = simulator.stats().events;
+    let device = Device::cuda_with(0, CudaOptions::default().streams(1).timed(1)).unwrap();
+    let mut x = device.randn([32, 32]);
+    block_on(x.matmul(&x).to_vec::<f32>()).unwrap();
+    let timed = |x: &mut TensorFuture| {
+        let before = simulator.stats().timed_records;
         for _ in 0..8 {
-            x = x.matmul(&x);
+            *x = x.matmul(&*x) * 0.01;
         }
         block_on(x.to_vec::<f32>()).unwrap();
-        let made = simulator.stats().events - before;
-        drop((x, device));
-        super::settle(simulator);
-        assert_eq!(simulator.stats().live_events, 0);
-        made
+        simulator.stats().timed_records - before
     };
-    // How many there are depends on when the host looks; timing each would take 16.
-    let (untimed, timed) = (made(0), made(1));
-    assert!(timed <= untimed + 4, "{timed} events, {untimed} without times");
+    assert_eq!(timed(&mut x), 0);
+    let recording = device.record();
+    let while_recorded = timed(&mut x);
+    assert!(while_recorded >= 2 * 8, "{while_recorded} events around 8 products");
+    drop(recording);
+    assert_eq!(timed(&mut x), 0);
+    drop((x, device));
+    super::settle(simulator);
+    assert_eq!(simulator.stats().live_events, 0);
 }

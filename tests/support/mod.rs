@@ -375,6 +375,29 @@ pub fn until(mut so: impl FnMut() -> bool) {
     }
 }
 
+/// What a device may have in hand when its trial is through.
+#[derive(Clone)]
+pub struct Kept {
+    pub device: String,
+    pub what: &'static [&'static str],
+}
+
+/// What a device keeps that is inside a step for good.
+pub const STUCK: &[&str] = &["queued ops", "steps in flight", "live bytes", "entries", "values"];
+
+static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+/// Says of a device that it keeps some of what it has for good, as one that is lost or stuck does: counts by the
+/// names that [`futensor::in_hand`] has for them.
+pub fn keeps(device: &Device, what: &'static [&'static str]) {
+    lock(&KEPT).push(Kept { device: device.name().to_owned(), what });
+}
+
+/// What this process's trial has told of.
+pub fn kept() -> Vec<Kept> {
+    lock(&KEPT).clone()
+}
+
 /// Longest time that a trial may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 

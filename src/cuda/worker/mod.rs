@@ -29,7 +29,7 @@ use crate::dtype::DType;
 use crate::engine::desk::Desk;
 #[cfg(all(feature = "ranks", unix))]
 use crate::engine::exchange::Engine;
-use crate::engine::port::{Port, Runner};
+use crate::engine::port::{InBooks, Port, Runner};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
@@ -281,6 +281,11 @@ impl Runner for CudaRunner {
     fn abandon(&self) {
         self.abandoned.store(true, SeqCst);
         self.wake(0);
+    }
+
+    fn in_books(&self) -> InBooks {
+        let shared = lock(&self.shared).clone();
+        shared.map_or_else(InBooks::default, |shared| lock(&shared.desk).machine.in_books())
     }
 
     fn trim(&self) -> usize {

@@ -2,8 +2,9 @@
 //! `waitall`. Called by the machine's events; knows nothing of streams.
 
 use super::{Entry, Epoch, Machine, Stage};
-use crate::completion::{ENTERED, Phase, QUEUED};
+use crate::completion::{ENTERED, Phase, QUEUED, TRACED};
 use crate::engine::port::Port;
+use crate::graph::claim::refuse_traced;
 use crate::graph::node::{NodeLink, free};
 use crate::graph::value::Value;
 use crate::sync::lock;
@@ -62,6 +63,10 @@ impl Machine {
 
     /// An entry for a node that somebody else computes now; `None` where it has just ended.
     pub(super) fn outside_entry(&mut self, node: NodeLink) -> Option<u32> {
+        if node.completion.state().has(TRACED) {
+            // A thread of a region's closure has asked for it: that closure may wait for the thread.
+            refuse_traced(&node);
+        }
         let (waker, mut bell) = (self.waker(&node), None);
         if node.completion.register(&mut bell, &waker) {
             return None;

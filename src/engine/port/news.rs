@@ -36,7 +36,7 @@ impl Port {
 
     /// True where the queue is below its limits; else the waker is put on the list under `id`.
     pub fn is_ready(&self, id: &mut Option<u64>, waker: &Waker) -> bool {
-        self.pressure.ready(id, waker) || {
+        self.is_forked() || self.pressure.ready(id, waker) || {
             self.intake.meet();
             self.pressure.ready(id, waker)
         }
@@ -46,6 +46,7 @@ impl Port {
     pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
         match self.pressure.turn(key, waker) {
             Turn::Granted => Turn::Granted,
+            Turn::Waiting if self.is_forked() => Turn::Granted,
             Turn::Waiting => {
                 self.intake.meet();
                 self.pressure.turn(key, waker)

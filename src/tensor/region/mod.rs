@@ -21,6 +21,7 @@ use crate::graph::plan::{Plan, plan};
 use crate::shape::Shape;
 use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -355,7 +356,9 @@ impl Ready {
         urgent: bool,
         at: At,
     ) -> Ready {
-        let mut made: Vec<NodeLink> = Vec::new();
+        let mut made = Made::default();
+        let input_of: HashMap<usize, usize> =
+            traced.inputs.iter().enumerate().map(|(k, input)| (input.address(), k)).collect();
         let mut gives = Vec::new();
         for output in outputs {
             let node = output.node.link();
@@ -365,16 +368,17 @@ impl Ready {
                     Gives::Outside(build::failed(port, node.meta.clone(), error.clone(), at))
                 }
                 _ if !is_traced(&node) => Gives::Outside(output),
-                _ => match traced.inputs.iter().position(|i| i.address() == node.address()) {
-                    Some(k) => Gives::Input(k),
-                    None => Gives::Made(position_or_push(&mut made, node)),
+                _ => match input_of.get(&node.address()) {
+                    Some(&k) => Gives::Input(k),
+                    None => Gives::Made(made.place_of(node)),
                 },
             });
         }
-        let before = made.len();
+        let before = made.nodes.len();
         for node in traced.nodes.iter().filter(|n| n.completion.state().has(crate::completion::DETACHED)) {
-            position_or_push(&mut made, node.clone());
+            made.place_of(node.clone());
         }
+        let made = made.nodes;
         let mut given = traced.inputs.clone();
         let captured = traced.captured();
         given.extend(captured.iter().cloned());
@@ -455,11 +459,20 @@ impl Ready {
     }
 }
 
-fn position_or_push(list: &mut Vec<NodeLink>, node: NodeLink) -> usize {
-    list.iter().position(|n| n.address() == node.address()).unwrap_or_else(|| {
-        list.push(node);
-        list.len() - 1
-    })
+/// Outputs of a plan, each once. (A search of the list at each made a region of 8,000 quadratic.)
+#[derive(Default)]
+struct Made {
+    nodes: Vec<NodeLink>,
+    places: HashMap<usize, usize>,
+}
+
+impl Made {
+    fn place_of(&mut self, node: NodeLink) -> usize {
+        *self.places.entry(node.address()).or_insert_with(|| {
+            self.nodes.push(node);
+            self.nodes.len() - 1
+        })
+    }
 }
 
 impl<I, O> fmt::Debug for Region<'_, I, O> {

@@ -10,8 +10,8 @@
 
 use crate::completion::{Phase, TRACED};
 use crate::engine::port::{Port, Queued};
-use crate::error::{Error, ErrorKind};
-use crate::graph::claim::Traced;
+use crate::error::Error;
+use crate::graph::claim::{Traced, unready};
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::operation::Meta;
 use crate::sync::Mutex;
@@ -143,21 +143,6 @@ pub(crate) fn drew(dice: &Dice, positions: u64, traced: (u64, u64)) {
                 trace.draws.push(Draw { dice: dice.clone(), positions, traced });
             }
         });
-    }
-}
-
-fn unready(node: &Node) -> Error {
-    let text = "a value of a region is not there while the region's closure runs: return it, and await what a call gives";
-    node.fail(ErrorKind::Argument, text)
-}
-
-/// Somebody waits for a value that is only traced: it fails, since it will never be there.
-#[cold]
-pub(crate) fn refuse(node: &Node) {
-    if node.completion.begin_writing() {
-        // Its inputs stay: the trace may be looking at them.
-        // SAFETY: the right to write was just taken.
-        unsafe { node.completion.write(Err(unready(node)), true) };
     }
 }
 

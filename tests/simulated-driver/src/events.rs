@@ -74,6 +74,8 @@ fn record(event: Handle, stream: Handle) -> Status {
         }
         sim.healthy(context)?;
         sim.stats.records += 1;
+        let is_timed = sim.events.get(&id).is_some_and(|event| event.flags & DISABLE_TIMING == 0);
+        sim.stats.timed_records += u64::from(is_timed);
         if let Some(capture) = this.capture {
             let front = sim.graphs.front(capture, stream)?;
             if let Some(event) = sim.events.get_mut(&id) {

@@ -121,4 +121,6 @@ pub struct Stats {
     pub half_products: u64,
     /// Allocations at an address that a pool had kept.
     pub reused: u64,
+    /// Events put on a stream that tell the time.
+    pub timed_records: u64,
 }

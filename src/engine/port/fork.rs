@@ -1,0 +1,63 @@
+//! What becomes of devices in a process that was forked: threads stay with the parent, so that nothing would
+//! ever run in the child, and every await there would wait for ever. In the child such devices have ended.
+//!
+//! The handler runs between `fork` and the child's next step, while any lock may be held by a thread that is not
+//! there: it walks a list that only grows, and sets flags.
+
+#![allow(unsafe_code)]
+
+use crate::sync::plain::AtomicBool;
+#[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
+use crate::sync::plain::{AtomicPtr, OnceLock, Ordering::*};
+
+/// Whether a device is there.
+#[derive(Default)]
+pub(super) struct Life {
+    /// Set once the device is lost or shut down: every value that is still pending, or asked for
+    /// later, fails.
+    pub ended: AtomicBool,
+    /// It is another process's: this one was forked off.
+    pub forked: AtomicBool,
+}
+
+/// A device's, and those of what was opened before.
+#[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
+struct Listed {
+    life: &'static Life,
+    next: *mut Listed,
+}
+
+#[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
+static LIST: AtomicPtr<Listed> = AtomicPtr::new(std::ptr::null_mut());
+
+/// For the life of the process, as ports are.
+#[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
+pub(super) fn list(life: &'static Life) {
+    static HANDLER: OnceLock<()> = OnceLock::new();
+    HANDLER.get_or_init(|| {
+        // SAFETY: the handler does what may be done in a child of a process with threads. (A refusal leaves the
+        // child to wait, as it did before.)
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+    let listed = Box::into_raw(Box::new(Listed { life, next: LIST.load(Acquire) }));
+    loop {
+        // SAFETY: it is ours until the exchange.
+        let next = unsafe { (*listed).next };
+        match LIST.compare_exchange(next, listed, AcqRel, Acquire) {
+            Ok(_) => return,
+            // SAFETY: as above.
+            Err(seen) => unsafe { (*listed).next = seen },
+        }
+    }
+}
+
+#[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
+extern "C" fn forked() {
+    let mut at = LIST.load(Acquire);
+    // SAFETY: what is listed is whole and stays.
+    while let Some(listed) = unsafe { at.as_ref() } {
+        listed.life.forked.store(true, Relaxed);
+        listed.life.ended.store(true, Relaxed);
+        at = listed.next;
+    }
+}
