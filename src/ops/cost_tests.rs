@@ -185,7 +185,10 @@ fn every_other_op_costs_at_least_its_elements() {
 
         for (a, b) in [([4, 0], [0, n]), ([4, 3], [3, n]), ([n, 0], [0, 4]), ([1, n], [n, 1])] {
             assert_custom_covers(MatMul::default(), &[f32s(&a), f32s(&b)]);
-            assert_custom_covers(Turned { a: false, b: true }, &[f32s(&a), f32s(&[b[1], b[0]])]);
+            assert_custom_covers(
+                Turned { a: false, b: true, of: MatMul::default() },
+                &[f32s(&a), f32s(&[b[1], b[0]])],
+            );
         }
         for (queries, keys) in [(n, 0), (1, n), (n, 1)] {
             let of = |rows: usize| f32s(&[1, rows, 4]);
