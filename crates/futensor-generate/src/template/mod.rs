@@ -93,6 +93,9 @@ impl Template {
                 add_generation_prompt => true,
                 bos_token => begin,
                 eos_token => end,
+                // There are none, which `transformers` says as well.
+                tools => Value::from(()),
+                documents => Value::from(()),
             };
             template.render(context).map_err(wrong)
         })

@@ -157,8 +157,8 @@ fn an_engine_goes_on_while_constraints_are_compiled() {
     let items: Vec<_> = block_on(wrong.collect());
     assert!(items.len() == 1 && items[0].as_ref().unwrap_err().is_request());
     // One that goes away, or is late, while it is compiled takes nothing with it.
-    drop(engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("b+c".into()))).unwrap());
-    let late = Request::new(vec![1]).constraint(Constraint::Regex("b+d".into())).deadline(Duration::ZERO);
+    drop(engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("3+6".into()))).unwrap());
+    let late = Request::new(vec![1]).constraint(Constraint::Regex("3+5".into())).deadline(Duration::ZERO);
     assert!(next(&mut engine.generate(late).unwrap()).unwrap().unwrap_err().is_deadline());
     drop(wide);
     until(&engine, |s| s.running == 0 && s.waiting == 0 && s.pages_used == 0);
