@@ -134,7 +134,7 @@ impl Core {
             let stepped: Vec<bool> = moments.iter().map(Option::is_some).collect();
             let each = |power: TensorFuture| {
                 let stepped = power.device().from_vec(stepped.clone(), [n]);
-                stepped.where_cond(&power.reshape([1]), power.device().ones_dtype([1], power.dtype()))
+                stepped.where_cond(power.reshape([1]), power.device().ones_dtype([1], power.dtype()))
             };
             powers = Some((each(mean), each(square)));
         }

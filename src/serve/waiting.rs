@@ -116,7 +116,9 @@ mod tests {
         let mut looks = [10, 10_000].map(|others| {
             let mut waiting = Waiting::new(8);
             // Pairs of a key, none of which is a whole batch.
-            (0..others).for_each(|i| drop(waiting.push(Counted(i / 2), i)));
+            for i in 0..others {
+                waiting.push(Counted(i / 2), i);
+            }
             LOOKS.set(0);
             let number = waiting.push(Counted(1 << 40), 0);
             assert!(waiting.full().is_none() && waiting.oldest().is_some());

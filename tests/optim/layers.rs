@@ -29,7 +29,7 @@ fn norms_have_pytorchs_options() {
     near(&batch.parameter("running_mean").unwrap().value(), &at("batch/mean"), "which learns no more");
     assert!(batch.named_buffers().iter().all(|(_, buffer)| !buffer.value().is_on_tape()));
     batch.train();
-    let _ = batch.forward(&at("x/3"));
+    drop(batch.forward(&at("x/3")));
     assert_eq!(floats(&batch.parameter("num_batches_tracked").unwrap().value()), [4.0]);
 
     let (root, layer) =
@@ -113,7 +113,7 @@ fn layers_begin_with_pytorchs_distributions() {
     uniform(linear.weight(), 0.1, "a linear layer's weight");
     uniform(linear.bias().unwrap(), 0.1, "its bias");
     let lazy = nn::LazyLinear::new(300);
-    let _ = lazy.forward(&device.ones([1, 100]));
+    drop(lazy.forward(&device.ones([1, 100])));
     uniform(lazy.parameter("weight").unwrap().value(), 0.1, "a lazy layer's weight");
     // Each output is made of 2 channels of 3 x 3.
     let conv = nn::Conv2d::new(4, 128, 3, ConvOptions::default().groups(2), &device);

@@ -82,7 +82,7 @@ fn a_parameter_that_is_used_later_is_stepped_as_by_pytorch() {
         block_on(futensor::safetensors::save(&path, state)).expect("a file");
         let all = block_on(futensor::safetensors::load(&path, &device).all()).expect("the file");
         std::fs::remove_file(&path).expect("the file");
-        all.into_iter().map(|(name, value)| (name, value.into())).collect()
+        all.into_iter().collect()
     };
     steps_are_counted_for_each_parameter(&device, plain, Some(&save));
 }

@@ -79,7 +79,8 @@ fn what_one_batch_alone_uses_is_trained_by_it() {
     let set = |k: usize, x: f64| net[k].parameter("weight").unwrap().set(device.full([1, 1], x));
     let trainer = Trainer::new([&device]);
     for order in [[0.0, 1.0], [1.0, 0.0]] {
-        (set(0, 1.0), set(1, 1.0));
+        set(0, 1.0);
+        set(1, 1.0);
         let batches = order.map(|which| trainer.prepare_batch(&[&device.full([2, 1], which)]));
         let mut sgd = Sgd::new(net.parameters(), 0.5);
         let loss = trainer.step_over(&net, &mut sgd, &batches, |part| {

@@ -13,7 +13,7 @@ pub fn block_on<F: IntoFuture>(f: F) -> F::Output {
 pub fn reference(device: &Device) -> HashMap<String, TensorFuture> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/steps.safetensors");
     let all = block_on(futensor::safetensors::load(path, device).all()).expect("the reference");
-    all.into_iter().map(|(name, value)| (name, value.into())).collect()
+    all.into_iter().collect()
 }
 
 /// The optimizers of `steps.py`.

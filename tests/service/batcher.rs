@@ -509,3 +509,66 @@ fn rows_that_no_memory_holds_are_one_failed_value_and_requests_are_told_why() {
         }
     }
 }
+
+/// Nobody gets a place any more, so each is woken by the end itself, however many wait.
+#[test]
+fn all_who_wait_for_a_place_are_woken_by_the_end() {
+    struct Woken(std::sync::atomic::AtomicBool);
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let hand = by_hand(BatchOptions::default().queue(1).batch_max(1).in_flight(1));
+    let _running = hand.batcher.submit(1.0);
+    let _waiting = hand.batcher.submit(2.0);
+    let wait = |_| {
+        let woken = Arc::new(Woken(Default::default()));
+        let (mut own, waker) = (hand.batcher.clone(), std::task::Waker::from(woken.clone()));
+        assert!(own.poll_ready(&mut std::task::Context::from_waker(&waker)).is_pending());
+        (own, woken)
+    };
+    let waiting: Vec<_> = (0..3).map(wait).collect();
+    hand.batcher.close();
+    for (mut own, woken) in waiting {
+        assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "it would wait for ever");
+        assert!(block_on(own.ready()).map(drop).unwrap_err().is_refused());
+    }
+}
+
+#[test]
+fn times_are_added_up_and_the_longest_is_kept() {
+    let hand = by_hand(BatchOptions::default().batch_max(2).delay(9 * MS));
+    let slow = hand.batcher.submit(1.0);
+    hand.timer.advance(4 * MS);
+    let beside = hand.batcher.submit(2.0);
+    hand.settle();
+    hand.timer.advance(MS);
+    assert_eq!((hand.value(slow), hand.value(beside)), (2.0, 4.0));
+    let quick = hand.batcher.submit(3.0);
+    hand.timer.advance(2 * MS);
+    let last = hand.batcher.submit(4.0);
+    hand.settle();
+    assert_eq!((hand.value(quick), hand.value(last)), (6.0, 8.0));
+    let stats = hand.batcher.stats();
+    // They waited for 4, 0, 2 and 0, and had their answers after 5, 1, 2 and 0.
+    assert_eq!((stats.queued_total, stats.queued_worst), (6 * MS, 4 * MS));
+    assert_eq!((stats.answer_total, stats.answer_worst), (8 * MS, 5 * MS));
+}
+
+#[test]
+fn of_several_keys_with_a_whole_batch_the_one_with_the_oldest_request_goes_first() {
+    let (device, simulation) = Device::simulated(SimOptions::new(3));
+    let (timer, seen) = (ManualTimer::new(), Arc::new(Mutex::new(Vec::new())));
+    let notes = seen.clone();
+    let options = BatchOptions::default().batch_max(2).in_flight(1).timer(timer.clone());
+    let forward = move |requests: &[u64]| {
+        notes.lock().unwrap().push(requests.to_vec());
+        requests.iter().map(|&r| device.full([1], r as f32) + 1.0).collect()
+    };
+    let batcher = Batcher::grouped(options, |r: &u64| r / 10, forward);
+    // The first batch is under way while two more become whole, and nobody's time is up.
+    let _answers = [90, 91, 51, 12, 21, 13, 22, 52].map(|r| batcher.submit(r));
+    while simulation.run() + timer.advance(Duration::ZERO) > 0 {}
+    assert_eq!(*seen.lock().unwrap(), [[90, 91], [51, 52], [12, 13], [21, 22]]);
+}
