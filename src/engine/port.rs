@@ -361,6 +361,11 @@ impl Port {
         self.life.ended.load(Relaxed)
     }
 
+    /// It has ended as it was asked to: nothing of it is lost.
+    pub fn is_shut_down(&self) -> bool {
+        matches!(&*lock(&self.end), Some((ErrorKind::Shutdown, _)))
+    }
+
     /// The process was forked after it was opened: its threads are not here.
     pub fn is_forked(&self) -> bool {
         self.life.forked.load(Relaxed)

@@ -385,6 +385,9 @@ pub struct Kept {
 /// What a device keeps that is inside a step for good.
 pub const STUCK: &[&str] = &["queued ops", "steps in flight", "live bytes", "entries", "values"];
 
+/// What a lost GPU keeps.
+pub const LOST: &[&str] = &["live bytes", "values"];
+
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 /// Says of a device that it keeps some of what it has for good, as one that is lost or stuck does: counts by the

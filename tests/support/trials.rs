@@ -250,7 +250,9 @@ enum Leaves {
 /// Waits for every device and for the end of all that was let go of; what is there all the same, by name. All
 /// handles are dropped by now.
 fn behind() -> Result<Leaves, String> {
-    let kept = support::kept();
+    let mut kept = support::kept();
+    let lost = in_hand::devices().into_iter().filter(in_hand::InHand::is_lost);
+    kept.extend(lost.map(|d| support::Kept { device: d.name().to_owned(), what: support::LOST }));
     let until = Instant::now() + gone_within();
     let stays = |device: Option<&str>, counts: &[(&str, usize)]| -> Option<String> {
         let may = |what: &str| {

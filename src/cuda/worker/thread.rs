@@ -238,7 +238,8 @@ impl Worker {
             did |= self.settle_done(&mut desk);
             did |= shared.conduct(&mut desk);
             did |= !desk.machine.is_ended() && self.take_steps(&mut desk);
-            desk.machine.is_ended()
+            // One that was shut down goes on until its values are gone, and then gives back what it has.
+            desk.machine.is_ended() && !shared.port.is_shut_down()
         };
         shared.see_to(woken.end(), Leftovers::new());
         if is_ended {
