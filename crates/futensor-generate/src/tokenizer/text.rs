@@ -112,6 +112,16 @@ mod tests {
     }
 
     #[test]
+    fn of_several_stop_words_the_first_to_come_cuts_however_they_are_listed() {
+        for by in 1..20 {
+            for stops in [["STOP", "END"], ["END", "STOP"]] {
+                assert_eq!(all(b"one END two STOP", by, &stops), ("one ".into(), true), "{by}");
+                assert_eq!(all(b"one STOP two END", by, &stops), ("one ".into(), true), "{by}");
+            }
+        }
+    }
+
+    #[test]
     fn a_stop_word_is_found_across_tokens_and_not_shown() {
         for by in 1..6 {
             assert_eq!(all(b"one two END three", by, &["END"]), ("one two ".into(), true));

@@ -107,17 +107,20 @@ fn every_token_is_the_one_that_a_plain_loop_draws() {
     }
     let every = Sampling { temperature: 1.4, top_k: 9, top_p: 0.85, repetition_penalty: 1.2, seed: 0 };
     all.extend((0..6).map(|seed| Sampling { seed, ..every.clone() }));
+    // And a text that has fewer tokens than a penalty looks at.
+    let asked = all.iter().flat_map(|sampling| [(&prompt[..], sampling), (&prompt[1..4], sampling)]);
     let streams: Vec<_> = (1..)
-        .zip(&all)
-        .map(|(k, sampling)| {
+        .zip(asked)
+        .map(|(k, (prompt, sampling))| {
             let sampling = Sampling { seed: sampling.seed * 1000 + k, ..sampling.clone() };
+            let prompt = prompt.to_vec();
             let mut request = Request::new(prompt.clone()).tokens_max(100).sampling(sampling.clone());
             request.ignore_end = true;
-            (sampling, engine.generate(request).unwrap())
+            (prompt, sampling, engine.generate(request).unwrap())
         })
         .collect();
     let mut unsure = 0;
-    for (sampling, stream) in streams {
+    for (prompt, sampling, stream) in streams {
         let tokens = futensor::block_on(futures::StreamExt::collect::<Vec<_>>(stream));
         let mut text = prompt.clone();
         for token in tokens {
@@ -131,9 +134,9 @@ fn every_token_is_the_one_that_a_plain_loop_draws() {
             }
             text.push(id);
         }
-        assert_eq!(text.len(), 180);
+        assert_eq!(text.len(), prompt.len() + 100);
     }
-    assert!(unsure < 100, "{unsure} near a border");
+    assert!(unsure < 200, "{unsure} near a border");
 }
 
 /// Many answers of one token: their counts fit the probabilities (chi-squared, at 1 in 10,000; seeds

@@ -106,6 +106,11 @@ fn the_stop_word_that_comes_first_cuts_however_they_are_listed() {
     {
         assert_eq!(said(&stop), text(6), "{stop:?}");
     }
+    // What may become one and does not is shown at the end.
+    let request = Request::new(vec![1]).tokens_max(20).stop([name(20) + &name(21) + &name(30)]);
+    let tokens = super::answer(&engine, request);
+    assert_eq!(tokens.last().unwrap().end, Some(End::Length));
+    assert_eq!(tokens.iter().map(|t| &t.text[..]).collect::<String>(), text(22));
     assert_eq!(said(&[String::new(), name(12) + &name(13) + &name(14), name(13) + &name(14)]), text(12));
 }
 
