@@ -26,7 +26,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPY = ROOT / "target/mutations/tree"
 LIMIT_S = 600
-FOLDERS = ["src", "crates/*/src", "examples/*/src"]
+FOLDERS = ["src", "crates/*/src", "examples/*/src", "examples/*/service"]
 
 
 def mutations():
