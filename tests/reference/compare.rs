@@ -113,8 +113,9 @@ fn rounded(x: f64, dtype: DType) -> (f64, f64) {
 
 /// Says where `got`, in halves, is further from the `truth`, in float32, than a unit in the last
 /// place and 1.2 times what PyTorch's own answer is; and where it is 0, infinite or NaN although the
-/// truth, rounded, is not.
-pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>) -> Option<String> {
+/// truth, rounded, is not. `terms` is how many units in the last place of the largest element may be
+/// lost besides, where the terms of sums are halves.
+pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>, terms: f64) -> Option<String> {
     if got.shape != truth.shape {
         return Some(format!("shape {:?}, expected {:?}", got.shape, truth.shape));
     }
@@ -122,6 +123,8 @@ pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>) -> Option<String> {
         Item::Float(x) => x,
         other => panic!("{other} is no float"),
     };
+    let largest = (0..truth.numel()).map(|i| float(truth, i).abs()).fold(0.0, f64::max);
+    let slack = if terms > 0.0 { terms * rounded(largest, got.dtype).1 } else { 0.0 };
     let is_off = |&i: &usize| {
         let (g, t) = (float(got, i), float(truth, i));
         let (near, unit) = rounded(t, got.dtype);
@@ -136,8 +139,8 @@ pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>) -> Option<String> {
         }
         let off = own.map_or(0.0, |own| (float(own, i) - t).abs());
         // Beside 1, float64 is no truth beyond this.
-        let most = unit.max(1e-15).max(if off.is_finite() { 1.2 * off } else { 0.0 });
-        !g.is_finite() || g == 0.0 && near != 0.0 || (g - t).abs() > most
+        let most = unit.max(1e-15).max(if off.is_finite() { 1.2 * off } else { 0.0 }) + slack;
+        !g.is_finite() || g == 0.0 && near.abs() > slack || (g - t).abs() > most
     };
     let bad: Vec<usize> = (0..truth.numel()).filter(is_off).collect();
     let &i = bad.first()?;
