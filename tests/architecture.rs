@@ -798,9 +798,9 @@ fn every_mutation_can_still_be_made() {
     for packages in ["crates", "examples"] {
         let packages = fs::read_dir(root.join(packages)).expect("a folder").flatten();
         packages
-            .map(|package| package.path().join("src"))
-            .filter(|src| src.is_dir())
-            .for_each(|src| all.extend(files_below(&src)));
+            .flat_map(|package| ["src", "service"].map(|folder| package.path().join(folder)))
+            .filter(|folder| folder.is_dir())
+            .for_each(|folder| all.extend(files_below(&folder)));
     }
     let all: Vec<String> = all.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect();
     for (name, before) in mutations() {
