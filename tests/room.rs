@@ -110,8 +110,8 @@ fn gradient(of: &TensorFuture, by: &TensorFuture) -> TensorFuture {
 fn cases() -> Vec<(&'static str, Case)> {
     vec![
         case!("quantized linear", |d| w = quantized(d, Format::Q8_0), x = some(d, [80, 256]) => w.linear(&x)),
-        case!("quantized linear, repeated", |d| w = quantized(d, Format::Q4_0), x = some(d, [1, 256]) => w.linear(&x.expand([90, 256]))),
-        case!("linear of halves, turned", |d| w = quantized(d, Format::F16), x = some(d, [256, 40]) => w.linear(&x.t())),
+        case!("quantized linear, repeated", |d| w = quantized(d, Format::Q4_0), x = some(d, [1, 256]) => w.linear(x.expand([90, 256]))),
+        case!("linear of halves, turned", |d| w = quantized(d, Format::F16), x = some(d, [256, 40]) => w.linear(x.t())),
         case!("quantized embedding", |d| w = quantized(d, Format::Q8_0), i = indices(d, 3000, 64) => w.embedding(&i)),
         case!("quantized from columns", |d| x = some(d, [256, 64]) => quantized_of(&x.t())),
         case!("paged_attention", |d| q = some(d, [4, 1, 8, 64]), p = some(d, [70, 16, 2, 64]), t = indices(d, 280, 70).reshape([4, 70]), n = there(d.full_dtype([4], 1100, DType::I64)) => q.paged_attention(&p, &p, &t, &n, ())),
@@ -128,7 +128,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         case!("conv2d of halves", |d| x = half(d, [1, 16, 40, 40]), w = half(d, [24, 16, 3, 3]) => x.conv2d(&w, None, ())),
         case!("conv_transpose2d", |d| x = some(d, [1, 16, 30, 30]), w = some(d, [16, 24, 3, 3]) => x.conv_transpose2d(&w, None, ())),
         case!("gradient of conv2d by its weight", |d| x = half(d, [2, 16, 40, 40]), w = half(d, [24, 16, 3, 3]).requires_grad() => gradient(&x.conv2d(&w, None, ()), &w)),
-        case!("matmul turned", |d| a = some(d, [70, 90]), b = some(d, [80, 90]) => a.matmul(&b.t())),
+        case!("matmul turned", |d| a = some(d, [70, 90]), b = some(d, [80, 90]) => a.matmul(b.t())),
         case!("matmul of halves", |d| a = half(d, [100, 120]), b = half(d, [120, 90]) => a.matmul(&b)),
         case!("a column by a matrix", |d| a = some(d, [5000, 2]), b = some(d, [5000, 8]) => a.t().narrow(0, 0, 1).matmul(&b)),
         case!("sort", |d| x = some(d, [2, 9000]) => x.sort(1, false)),
@@ -142,7 +142,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 
 fn quantized(device: &Device, format: Format) -> Quantized {
     let w = Quantized::from_tensor(&some(device, [64, 256]), format).expect("a weight");
-    let _ = there(w.packed().clone());
+    drop(there(w.packed().clone()));
     w
 }
 

@@ -323,7 +323,7 @@ mod tests {
             if meddles {
                 let (at, whole) = (place % most, bytes.clone());
                 match how % 4 {
-                    0 => bytes[at] ^= 1 << (how >> 8) % 8,
+                    0 => bytes[at] ^= 1 << ((how >> 8) % 8),
                     1 => bytes.truncate(at),
                     2 => bytes[at..].fill((how >> 8) as u8),
                     _ => bytes.insert(at, (how >> 8) as u8),
