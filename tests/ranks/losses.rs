@@ -185,6 +185,8 @@ fn opening(stage: Stage) {
     if group.rank() == 3 {
         // All have agreed, and the others' MPI waits for this rank's.
         settle();
+        // The others are told at once that this rank gave the split up.
+        stage.is_about_to_die(3);
         drop(splits);
         stage.dies(3);
     }

@@ -68,9 +68,14 @@ impl Stage {
         group
     }
 
+    /// Says that the others may miss this rank from now on.
+    pub fn is_about_to_die(&self, rank: usize) {
+        self.note(&format!("died-{rank}"), now().as_nanos());
+    }
+
     /// Ends this process at once, and says when.
     pub fn dies(&self, rank: usize) -> ! {
-        self.note(&format!("died-{rank}"), now().as_nanos());
+        self.is_about_to_die(rank);
         signal(std::process::id(), libc::SIGKILL);
         unreachable!("it was killed")
     }
@@ -88,9 +93,11 @@ impl Stage {
         noticed.saturating_sub(Duration::from_nanos(text.parse().expect("a time")))
     }
 
-    /// Puts a figure where the trial finds it.
+    /// Puts a figure where the trial finds it, whole or not at all.
     pub fn note(&self, name: &str, text: impl std::fmt::Display) {
-        fs::write(self.folder.join(name), text.to_string()).expect("a note");
+        let draft = self.folder.join(format!("{name}.{}", std::process::id()));
+        fs::write(&draft, text.to_string()).expect("a note");
+        fs::rename(draft, self.folder.join(name)).expect("a note");
     }
 
     /// What has been put there.
