@@ -140,7 +140,8 @@ fn without_a_thread_for_the_time_requests_are_refused() {
         assert!(done.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
-    let device = Device::cpu_with(CpuOptions::default().threads(1));
+    // The device's thread runs the op, so it has started before the memory is limited.
+    let device = Device::cpu_with(CpuOptions::default().threads(1).inline(false));
     block_on(device.ones([4]) + 1.0).unwrap();
     // A stack takes 2 MiB.
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
